@@ -1,0 +1,40 @@
+# From a bare Debian or Ubuntu machine (root, git, make, python3) to everything that this project does.
+#   make demo     two network namespaces that ping each other through the executable, the agent and our own IPAM
+#   make test     lint, types and every test that this machine can run
+#   make bench    our figures beside the peers', in one run
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+export PATH := $(abspath $(BIN)):$(PATH)
+SYSTEM_PACKAGES := gcc libc6-dev musl-tools python3-dev python3-venv iproute2 iputils-ping iptables \
+                   containernetworking-plugins strace
+SOURCES := $(wildcard _core/*) $(shell find svc -name '*.py*' -not -name '*.pyc') CMakeLists.txt pyproject.toml Makefile
+
+.PHONY: demo test bench lint clean
+demo: $(VENV)/.installed
+	$(BIN)/python tests/demo.py
+
+test: lint
+	$(BIN)/pytest
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/cython-lint _core
+
+bench: $(VENV)/.installed
+	$(BIN)/python -m bench
+
+$(VENV)/.system:
+	@sh tests/harness/system-packages.sh $(SYSTEM_PACKAGES)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.system $(SOURCES)
+	$(BIN)/pip install --quiet -e . --group test --group lint --group bench
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist

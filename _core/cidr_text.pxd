@@ -1,0 +1,293 @@
+"""The text of addresses: a strict parser and the canonical printer.
+
+The parser is a cursor that moves over UTF-8. A `read_` function moves it past what it read and returns NULL, or returns
+what is wrong in words; a `parse_` function takes a whole text and raises ValueError. Accepted are all of RFC 4291
+section 2.2 and dotted quads without leading zeros: those mean octal to some readers, and an address that two readers
+understand differently is a hole.
+
+The printer follows RFC 5952: lower case, no leading zeros, the longest run of two or more zero groups as `::`, first
+of equals; an IPv4-mapped address ends dotted (section 5).
+"""
+
+from libc.stdint cimport uint16_t, uint32_t
+from libc.string cimport memchr
+
+from cidr_bits cimport Prefix, u128
+
+cdef extern from "Python.h":
+    const char *utf8_of "PyUnicode_AsUTF8AndSize"(object text, Py_ssize_t *size) except NULL
+
+cdef extern from *:
+    """
+    /* Digit by byte, plus one. A table, because no processor foresees whether a digit or a letter comes next. */
+    static const signed char svc_hex[256] = {
+        ['0'] = 1, ['1'] = 2, ['2'] = 3, ['3'] = 4, ['4'] = 5, ['5'] = 6, ['6'] = 7, ['7'] = 8, ['8'] = 9, ['9'] = 10,
+        ['a'] = 11, ['b'] = 12, ['c'] = 13, ['d'] = 14, ['e'] = 15, ['f'] = 16,
+        ['A'] = 11, ['B'] = 12, ['C'] = 13, ['D'] = 14, ['E'] = 15, ['F'] = 16};
+    """
+    const signed char *HEX "svc_hex"
+
+cdef enum:
+    TEXT_SIZE = 50  # the longest: 45 characters of address, a slash, 3 digits
+
+ctypedef const char *Fault
+
+cdef struct Cursor:
+    const unsigned char *at
+    const unsigned char *end
+
+
+cdef inline unsigned char peek(Cursor *cursor) noexcept nogil:
+    """The next byte; 0, which is part of no address, at the end. The only place that reads the text."""
+    return cursor.at[0] if cursor.at < cursor.end else 0
+
+
+cdef inline bint skip(Cursor *cursor, unsigned char wanted) noexcept nogil:
+    if peek(cursor) != wanted:
+        return False
+    cursor.at += 1
+    return True
+
+
+cdef inline int hex_digit(unsigned char byte) noexcept nogil:
+    """-1 for anything else."""
+    return HEX[byte] - 1
+
+
+cdef inline Fault read_decimal(Cursor *cursor, uint32_t limit, uint32_t *value) noexcept nogil:
+    cdef Cursor digits = cursor[0]  # a copy, because the compiler keeps it in registers
+    cdef uint32_t number = 0, digit = <uint32_t> peek(&digits) - c'0'
+    while digit <= 9:
+        if number <= limit:  # beyond it the exact number does not matter, and would overflow
+            number = number * 10 + digit
+        digits.at += 1
+        digit = <uint32_t> peek(&digits) - c'0'
+    if digits.at == cursor.at:
+        return "a number is missing"
+    if peek(cursor) == c'0' and digits.at - cursor.at > 1:
+        return "a number has leading zeros"
+    if number > limit:
+        return "a number is too large"
+    value[0], cursor.at = number, digits.at
+    return NULL
+
+
+cdef inline Fault read_group(Cursor *cursor, uint16_t *group) noexcept nogil:
+    cdef Cursor digits = cursor[0]
+    cdef unsigned int number = 0
+    cdef int digit = hex_digit(peek(&digits))
+    while digit >= 0:
+        if digits.at - cursor.at == 4:
+            return "a group has more than four digits"
+        number = number << 4 | <unsigned int> digit
+        digits.at += 1
+        digit = hex_digit(peek(&digits))
+    if digits.at == cursor.at:
+        return "a group is missing"
+    group[0], cursor.at = <uint16_t> number, digits.at
+    return NULL
+
+
+cdef inline Fault read_ipv4(Cursor *cursor, uint32_t *value) noexcept nogil:
+    cdef uint32_t octet = 0
+    cdef int place
+    cdef Fault fault
+    value[0] = 0
+    for place in range(4):
+        if place > 0 and not skip(cursor, c'.'):
+            return "an IPv4 address has four numbers"
+        fault = read_decimal(cursor, 255, &octet)
+        if fault is not NULL:
+            return fault
+        value[0] = value[0] << 8 | octet
+    return NULL
+
+
+cdef inline Fault read_dotted_tail(Cursor *cursor, uint16_t *groups, int *count) noexcept nogil:
+    cdef uint32_t tail = 0
+    cdef Fault fault
+    if count[0] > 6:
+        return "there are too many groups"
+    fault = read_ipv4(cursor, &tail)
+    if fault is NULL:
+        groups[count[0]] = <uint16_t> (tail >> 16)
+        groups[count[0] + 1] = <uint16_t> tail
+        count[0] += 2
+    return fault
+
+
+cdef inline Fault read_groups(Cursor *cursor, uint16_t *groups, int *count, int *gap) noexcept nogil:
+    """Up to 8 groups; `gap` tells how many of them stand before the `::`, -1 without one."""
+    cdef const unsigned char *start
+    cdef Fault fault
+    if peek(cursor) == c':':
+        cursor.at += 1
+        if not skip(cursor, c':'):
+            return "a single colon stands first"
+        gap[0] = 0
+    while hex_digit(peek(cursor)) >= 0 or count[0] != gap[0]:  # only `::` may stand last
+        start = cursor.at
+        fault = read_group(cursor, &groups[count[0]])
+        if fault is not NULL:
+            return fault
+        if peek(cursor) == c'.':
+            cursor.at = start
+            return read_dotted_tail(cursor, groups, count)
+        count[0] += 1
+        if count[0] == 8 or not skip(cursor, c':'):
+            return NULL
+        if skip(cursor, c':'):
+            if gap[0] >= 0:
+                return "there are two '::'"
+            gap[0] = count[0]
+    return NULL
+
+
+cdef inline Fault read_ipv6(Cursor *cursor, u128 *value) noexcept nogil:
+    cdef uint16_t groups[8]
+    cdef int count = 0, gap = -1, place
+    cdef Fault fault = read_groups(cursor, groups, &count, &gap)
+    if fault is not NULL:
+        return fault
+    if gap < 0 and count < 8:
+        return "there are too few groups"
+    if gap >= 0 and count == 8:
+        return "the '::' stands for no group"
+    value[0] = 0
+    for place in range(count):
+        if place == gap:
+            value[0] <<= 16 * (8 - count)
+        value[0] = value[0] << 16 | groups[place]
+    if gap == count > 0:
+        value[0] <<= 16 * (8 - count)
+    return NULL
+
+
+cdef inline Fault read_address(Cursor *cursor, Prefix *address) noexcept nogil:
+    cdef uint32_t ipv4 = 0
+    cdef Fault fault
+    address.bits = address.length = 128
+    if memchr(cursor.at, c':', cursor.end - cursor.at) is not NULL:
+        return read_ipv6(cursor, &address.value)
+    address.bits = address.length = 32
+    fault = read_ipv4(cursor, &ipv4)
+    address.value = <u128> ipv4 << 96
+    return fault
+
+
+cdef inline Fault read_length(Cursor *cursor, Prefix *network) noexcept nogil:
+    cdef uint32_t length = 0
+    cdef Fault fault = read_decimal(cursor, network.bits, &length)
+    network.length = <int> length
+    return fault
+
+
+cdef inline Fault read_end(Cursor *cursor) noexcept nogil:
+    if cursor.at == cursor.end:
+        return NULL
+    if peek(cursor) == c'%':
+        return "a zone is not accepted"
+    return "a length is not accepted" if peek(cursor) == c'/' else "more text follows"
+
+
+cdef inline Cursor cursor_over(object text) except *:
+    """Valid as long as the text lives."""
+    cdef Cursor cursor
+    cdef Py_ssize_t size = 0
+    if not isinstance(text, str):
+        raise TypeError(f"an address is a str, not {type(text).__name__}")
+    cursor.at = <const unsigned char *> utf8_of(text, &size)
+    cursor.end = cursor.at + size
+    return cursor
+
+
+cdef inline Prefix parse_address(object text) except *:
+    cdef Prefix address
+    cdef Cursor cursor = cursor_over(text)
+    cdef Fault fault = read_address(&cursor, &address)
+    if fault is NULL:
+        fault = read_end(&cursor)
+    if fault is not NULL:
+        raise ValueError(f"{text!r} is no IP address: {fault.decode()}")
+    return address
+
+
+cdef inline Prefix parse_network(object text, bint bare_allowed) except *:
+    """Bits right of the length are left as they are."""
+    cdef Prefix network
+    cdef Cursor cursor = cursor_over(text)
+    cdef Fault fault = read_address(&cursor, &network)
+    if fault is NULL and skip(&cursor, c'/'):
+        fault = read_length(&cursor, &network)
+    elif fault is NULL and not bare_allowed and cursor.at == cursor.end:
+        fault = "the length is missing"
+    if fault is NULL:
+        fault = read_end(&cursor)
+    if fault is not NULL:
+        raise ValueError(f"{text!r} is no network: {fault.decode()}")
+    return network
+
+
+cdef inline char *put(char *at, unsigned int character) noexcept nogil:
+    at[0] = <char> character
+    return at + 1
+
+
+cdef inline char *put_decimal(char *at, unsigned int number) noexcept nogil:
+    if number >= 100:
+        at = put(at, c'0' + number // 100)
+    if number >= 10:
+        at = put(at, c'0' + number // 10 % 10)
+    return put(at, c'0' + number % 10)
+
+
+cdef inline char *put_group(char *at, unsigned int group) noexcept nogil:
+    cdef unsigned int digit
+    cdef int shift = 12
+    while shift and not group >> shift:
+        shift -= 4
+    while shift >= 0:
+        digit = group >> shift & 15
+        at = put(at, c'0' + digit if digit < 10 else c'a' + digit - 10)
+        shift -= 4
+    return at
+
+
+cdef inline char *put_ipv4(char *at, uint32_t value) noexcept nogil:
+    cdef int shift
+    for shift in range(24, -1, -8):
+        at = put_decimal(at, value >> shift & 255)
+        if shift:
+            at = put(at, c'.')
+    return at
+
+
+cdef inline int longest_zeros(u128 value, int *start) noexcept nogil:
+    """The length of the run of zero groups to leave out, 0 for none."""
+    cdef int place, run = 0, longest = 1
+    for place in range(8):
+        run = 0 if (value >> (112 - 16 * place)) & 0xFFFF else run + 1
+        if run > longest:
+            longest = run
+            start[0] = place + 1 - run
+    return longest if longest > 1 else 0
+
+
+cdef inline char *put_ipv6(char *at, u128 value) noexcept nogil:
+    cdef int place = 0, start = -1
+    cdef int run = longest_zeros(value, &start)
+    cdef bint mapped = value >> 32 == 0xFFFF
+    while place < (6 if mapped else 8):
+        if place == start:
+            at = put(put(at, c':'), c':')
+            place += run
+            continue
+        at = put_group(at, <unsigned int> (value >> (112 - 16 * place)) & 0xFFFF)
+        place += 1
+        if place < 8 and place != start:
+            at = put(at, c':')
+    return put_ipv4(at, <uint32_t> value) if mapped else at
+
+
+cdef inline char *put_address(char *at, u128 value, int bits) noexcept nogil:
+    return put_ipv4(at, <uint32_t> (value >> 96)) if bits == 32 else put_ipv6(at, value)

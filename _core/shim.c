@@ -1,0 +1,400 @@
+// svc: what a container runtime executes for every CNI call. It hands the call to the resident agent over a unix socket
+// and prints the agent's reply. Without an agent it becomes a one-shot Python process that does the same.
+//
+// Rules:
+// 1. Nothing waits without a deadline: runtimes hold locks while a plugin runs.
+// 2. No JSON is parsed: "cniVersion" is found by a scan, the rest of the netconf is the agent's business.
+// 3. No stdio, no malloc, no child: it starts in 0.1 ms, and a kill leaves nothing behind.
+// 4. A failure found here is one CNI error object on stdout and exit status 1.
+
+#define _GNU_SOURCE
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef SECOND_MS  // tests build with short seconds
+#define SECOND_MS 1000
+#endif
+
+#define COUNT(array) (sizeof(array) / sizeof(array)[0])
+#define TEXT(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define LATEST_VERSION "1.1.0"
+#define SPEC_VERSIONS(_) "0.1.0" _ "0.2.0" _ "0.3.0" _ "0.3.1" _ "0.4.0" _ "1.0.0" _ LATEST_VERSION
+
+enum {  // bytes; the first four as in svc/agent/frame.py
+    NAME_LIMIT = 256, ENVIRONMENT_LIMIT = 128 << 10, INPUT_LIMIT = 1 << 20, REPLY_LIMIT = 16 << 20,
+    INSTALL_LIMIT = 4 << 10, VERSION_LIMIT = 16, SHOWN_LIMIT = 5000,
+};
+
+struct limit { int64_t ms; const char *text; };
+#define SECONDS(n) {(n) * SECOND_MS, #n " s"}
+static const struct limit INPUT_WAIT = SECONDS(10), SEND_WAIT = SECONDS(2), OUTPUT_WAIT = SECONDS(10);
+static const int64_t OPTIONAL_INPUT_MS = 50;  // VERSION and refused calls need no stdin: a runtime may send nothing
+
+enum { ADD = 1, DEL = 2, CHECK = 4, GC = 8, STATUS = 16, VERSION = 32 };
+static const struct verb { const char *name; unsigned bit; struct limit limit; } VERBS[] = {
+    {"ADD", ADD, SECONDS(90)},  // the limit runs from connecting to the whole reply
+    {"DEL", DEL, SECONDS(90)},
+    {"CHECK", CHECK, SECONDS(10)},
+    {"GC", GC, SECONDS(90)},
+    {"STATUS", STATUS, SECONDS(1)},
+    {"VERSION", VERSION, SECONDS(0)},
+};
+static const struct { const char *variable; unsigned required_by; } INPUTS[] = {
+    {"CNI_CONTAINERID", ADD | DEL | CHECK},
+    {"CNI_NETNS", ADD | CHECK},
+    {"CNI_IFNAME", ADD | DEL | CHECK},
+    {"CNI_PATH", GC},
+};
+
+static const char BAD_ENVIRONMENT[] = "4", IO_FAILURE[] = "5", BAD_CONFIG[] = "7", NOT_AVAILABLE[] = "50";  // CNI codes
+
+static char *name;  // as called, without directories: "svc", "svc-ipam", or what it is installed as
+static const struct verb *verb;
+static struct { size_t size; char data[INPUT_LIMIT + 2]; } input;  // room to see one byte too many, and a NUL
+static struct { size_t size; char data[64 << 10]; } output;        // room for two shown paths, escaped
+
+// ---- waiting, reading, writing
+static int64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+// False at the deadline. A broken descriptor counts as ready: the call that follows says why.
+static bool wait_for(int fd, short events, int64_t until) {
+    struct pollfd watched = {.fd = fd, .events = events};
+    for (int64_t left; (left = until - now_ms()) > 0;)
+        if (poll(&watched, 1, (int)left) > 0)
+            return true;
+    return false;
+}
+
+// Reads until `size` bytes are there or the input ends; *have counts them. Returns 0 or an errno.
+static int read_all(int fd, char *data, size_t size, size_t *have, int64_t until) {
+    for (ssize_t n = 1; n != 0 && *have < size;) {
+        if (!wait_for(fd, POLLIN, until))
+            return ETIMEDOUT;
+        n = read(fd, data + *have, size - *have);
+        if (n < 0 && errno != EINTR && errno != EAGAIN)
+            return errno;
+        *have += n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
+// A pipe or socket that is ready takes PIPE_BUF bytes without blocking: the deadline holds where nobody reads.
+static int write_all(int fd, const char *data, size_t size, int64_t until) {
+    for (size_t written = 0; written < size;) {
+        if (!wait_for(fd, POLLOUT, until))
+            return ETIMEDOUT;
+        ssize_t n = write(fd, data + written, size - written < PIPE_BUF ? size - written : PIPE_BUF);
+        if (n < 0 && errno != EINTR && errno != EAGAIN)
+            return errno;
+        written += n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
+static bool print(int fd, const char *data, size_t size) {
+    return write_all(fd, data, size, now_ms() + OUTPUT_WAIT.ms) == 0;
+}
+
+static void put(const char *const *pieces) {
+    for (; *pieces; pieces++) {
+        size_t size = strnlen(*pieces, sizeof output.data - output.size);
+        memcpy(output.data + output.size, *pieces, size);
+        output.size += size;
+    }
+}
+
+static _Noreturn void finish(int fd, int status, const char *const *last_pieces) {
+    put(last_pieces);
+    _exit(print(fd, output.data, output.size) ? status : 1);
+}
+
+// ---- errors
+// Size of the UTF-8 character at p, 0 for a control character or none. The NUL that ends a text is never read past.
+static size_t printable_size(const unsigned char *p) {
+    size_t size = *p < 0x20 ? 0 : *p < 0x80 ? 1 : *p < 0xc2 ? 0 : *p < 0xe0 ? 2 : *p < 0xf0 ? 3 : *p < 0xf5 ? 4 : 0;
+    for (size_t i = 1; i < size; i++)
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+    bool overlong = (*p == 0xe0 && p[1] < 0xa0) || (*p == 0xf0 && p[1] < 0x90);
+    bool outside = (*p == 0xed && p[1] > 0x9f) || (*p == 0xf4 && p[1] > 0x8f);  // surrogates, past U+10FFFF
+    return overlong || outside ? 0 : size;
+}
+
+static void put_json(const char *const *pieces) {
+    static const char HEX[] = "0123456789abcdef";
+    for (; *pieces; pieces++)
+        for (const char *p = *pieces; *p && p < *pieces + SHOWN_LIMIT;) {
+            size_t size = printable_size((const unsigned char *)p);
+            char character[5] = "";
+            memcpy(character, p, size);
+            if (size == 0)
+                put(TEXT("\\u00", (char[]){HEX[*p >> 4 & 15], HEX[*p & 15], '\0'}));
+            else
+                put(TEXT(*p == '"' || *p == '\\' ? "\\" : "", character));
+            p += size ? size : 1;
+        }
+}
+
+// The value of the first `"cniVersion" : "..."` of stdin. A call refused early has not read it: then it waits a little.
+static const char *cni_version(void) {
+    static const char KEY[] = "cniVersion\"", SPACE[] = " \t\r\n";
+    static char version[VERSION_LIMIT + 1];
+    if (input.size == 0)
+        read_all(STDIN_FILENO, input.data, INPUT_LIMIT, &input.size, now_ms() + OPTIONAL_INPUT_MS);
+    const char *p = input.data, *end = input.data + input.size;
+    while ((p = memchr(p, '"', (size_t)(end - p))) != NULL) {
+        if (strncmp(++p, KEY, sizeof KEY - 1) != 0)
+            continue;
+        p += sizeof KEY - 1;
+        p += strspn(p, SPACE);
+        if (*p != ':' || *(p += 1 + strspn(p + 1, SPACE)) != '"')
+            continue;
+        size_t size = strspn(++p, "0123456789.");
+        return size > 0 && size <= VERSION_LIMIT && p[size] == '"' ? memcpy(version, p, size) : LATEST_VERSION;
+    }
+    return LATEST_VERSION;
+}
+
+static _Noreturn void fail(const char *code, const char *const *msg, const char *const *details) {
+    put(TEXT("{\"cniVersion\":\"", cni_version(), "\",\"code\":", code, ",\"msg\":\""));
+    put_json(msg);
+    put(TEXT("\",\"details\":\""));
+    put_json(details);
+    finish(STDOUT_FILENO, 1, TEXT("\"}\n"));
+}
+
+// A STATUS that cannot be served has a code of its own.
+static _Noreturn void fail_unavailable(const char *const *msg, const char *const *details) {
+    fail(verb->bit == STATUS ? NOT_AVAILABLE : IO_FAILURE, msg, details);
+}
+
+// ---- the call
+static char *variable(const char *key) {
+    char *value = getenv(key);
+    return value ? value : "";
+}
+
+static void set_verb(const char *command) {
+    for (size_t i = 0; i < COUNT(VERBS); i++)
+        if (strcmp(command, VERBS[i].name) == 0)
+            verb = &VERBS[i];
+    if (!verb)
+        fail(BAD_ENVIRONMENT, TEXT("unknown CNI_COMMAND: ", command), TEXT("it is ADD, DEL, CHECK, GC, STATUS or VERSION"));
+}
+
+static void require_variables(void) {
+    const char *msg[2 * COUNT(INPUTS) + 1] = {NULL};
+    size_t n = 0;
+    for (size_t i = 0; i < COUNT(INPUTS); i++)
+        if ((INPUTS[i].required_by & verb->bit) && !*variable(INPUTS[i].variable)) {
+            msg[n] = n ? ", " : "missing environment variables: ";
+            msg[n + 1] = INPUTS[i].variable;
+            n += 2;
+        }
+    if (n > 0)
+        fail(BAD_ENVIRONMENT, msg, TEXT(verb->name, " needs them; the container runtime sets them"));
+}
+
+static void read_netconf(void) {
+    int cause = read_all(STDIN_FILENO, input.data, INPUT_LIMIT + 1, &input.size, now_ms() + INPUT_WAIT.ms);
+    bool late = cause == ETIMEDOUT;
+    if (cause)
+        fail(IO_FAILURE, TEXT("cannot read stdin: ", late ? "no end within " : strerror(cause), late ? INPUT_WAIT.text : ""),
+             TEXT("the runtime has to write the network configuration there and close it"));
+    if (input.size > INPUT_LIMIT)
+        fail(BAD_CONFIG, TEXT("the network configuration on stdin is larger than 1 MiB"), TEXT("nothing was done"));
+}
+
+// ---- the installation
+static char *agent_socket = "/var/run/svc/agent.sock", *python;  // python as recorded, NULL when it is not
+static char install_path[PATH_MAX + 16], python_path[PATH_MAX + 16], install_text[INSTALL_LIMIT + 2];
+
+// The record lies beside the executable itself, so several installations live side by side.
+static void find_install(void) {
+    ssize_t size = readlink("/proc/self/exe", python_path, PATH_MAX);
+    char *slash = size > 0 && python_path[0] == '/' ? strrchr(python_path, '/') : NULL;
+    if (!slash)  // no /proc here, or no name for the file in this mount namespace
+        return;
+    strcpy(slash + 1, "svc.install");
+    strcpy(install_path, python_path);
+    strcpy(slash + 1, "python3");
+}
+
+static void read_install(void) {
+    find_install();
+    int fd = open(install_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t size = fd < 0 ? -1 : read(fd, install_text, INSTALL_LIMIT + 1);
+    if (fd < 0 && errno == ENOENT)
+        install_path[0] = '\0';
+    else if (size < 0 || size > INSTALL_LIMIT)
+        fail_unavailable(TEXT("cannot use ", install_path, ": ", strerror(size < 0 ? errno : EFBIG)),
+                         TEXT("it has lines key=value, 4096 bytes at most; install the plugin again"));
+    close(fd);
+    for (char *line = strtok(install_text, "\n"); line; line = strtok(NULL, "\n")) {
+        if (strncmp(line, "socket=", 7) == 0 && line[7])
+            agent_socket = line + 7;
+        if (strncmp(line, "python=", 7) == 0 && line[7])
+            python = line + 7;
+    }
+}
+
+// ---- the agent
+
+// Request: "SVC1", as little-endian u32 the lengths of name, environment and stdin and the flags (bit 0: a descriptor
+// is attached), then name, environment (KEY=VALUE strings, each NUL-terminated) and stdin.
+// Reply: "SVC1", exit status, lengths of stdout and stderr, then these two.
+static struct { size_t size; int netns; char data[20 + NAME_LIMIT + ENVIRONMENT_LIMIT + INPUT_LIMIT]; } request;
+
+static _Noreturn void fail_agent(const char *what, const char *more) {
+    fail_unavailable(TEXT("the agent ", what, more), TEXT("see its log and repeat the call; socket ", agent_socket));
+}
+
+// The rest of the runtime's environment (proxies, credentials, loader settings) is none of a call's business.
+static bool belongs_to_call(const char *entry) {
+    return strncmp(entry, "TRACEPARENT=", 12) == 0 || (strncmp(entry, "CNI_", 4) == 0 && strchr(entry, '='));
+}
+
+static void pack_request(void) {
+    const char *netns = variable("CNI_NETNS");
+    request.netns = *netns ? open(netns, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;  // the agent judges what it is
+    size_t name_size = strlen(name), environment_size = 0;
+    if (name_size > NAME_LIMIT)
+        fail(BAD_ENVIRONMENT, TEXT("the plugin's name is longer than 256 bytes"), TEXT("install it by a shorter one"));
+    char *environment = mempcpy(request.data + 20, name, name_size);
+    for (char **entry = environ; *entry; entry++) {
+        size_t size = belongs_to_call(*entry) ? strlen(*entry) + 1 : 0;
+        if (size > ENVIRONMENT_LIMIT - environment_size)
+            fail(BAD_ENVIRONMENT, TEXT("the CNI_ variables are larger than 128 KiB"), TEXT("see CNI_ARGS"));
+        memcpy(environment + environment_size, *entry, size);
+        environment_size += size;
+    }
+    const char *end = mempcpy(environment + environment_size, input.data, input.size);
+    uint32_t fields[] = {htole32((uint32_t)name_size), htole32((uint32_t)environment_size),
+                         htole32((uint32_t)input.size), htole32(request.netns >= 0)};
+    memcpy(mempcpy(request.data, "SVC1", 4), fields, sizeof fields);
+    request.size = (size_t)(end - request.data);
+}
+
+// Returns a socket, or -1 with the errno of connect. SO_SNDTIMEO bounds the wait for room in the agent's backlog.
+static int connect_agent(int64_t ms) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(agent_socket) >= sizeof address.sun_path)
+        fail_unavailable(TEXT("the path of the agent's socket is longer than 107 bytes: ", agent_socket),
+                         TEXT("record a shorter socket= in ", install_path));
+    strcpy(address.sun_path, agent_socket);
+    struct timeval wait = {ms / 1000, ms % 1000 * 1000};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &wait, sizeof wait) < 0)
+        return -1;
+    return connect(fd, (struct sockaddr *)&address, sizeof address) < 0 ? -1 : fd;
+}
+
+// Sends the request, the descriptor with its first byte. Returns 0 or an errno.
+static int send_request(int fd, int64_t until) {
+    union { struct cmsghdr header; char space[CMSG_SPACE(sizeof(int))]; } control = {
+        .header = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
+    memcpy(CMSG_DATA(&control.header), &request.netns, sizeof(int));
+    struct iovec part = {request.data, request.size};
+    socklen_t control_size = request.netns < 0 ? 0 : sizeof control;
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = control_size};
+    ssize_t n = sendmsg(fd, &message, MSG_DONTWAIT);  // a new socket has room
+    return n < 0 ? errno : write_all(fd, request.data + n, request.size - (size_t)n, until);
+}
+
+static void receive(int fd, void *data, size_t size, int64_t until) {
+    size_t have = 0;
+    int cause = read_all(fd, data, size, &have, until);
+    if (cause == ETIMEDOUT)
+        fail_agent("did not answer within ", verb->limit.text);
+    if (have < size)
+        fail_agent("closed the connection before the end of its reply", "");
+}
+
+static _Noreturn void call_agent(int fd, int64_t started, const struct limit *send_limit) {
+    int cause = send_request(fd, started + send_limit->ms);
+    if (cause == ETIMEDOUT)
+        fail_agent("did not take the call within ", send_limit->text);
+    if (cause && cause != EPIPE && cause != ECONNRESET)  // these two: it may have refused the call, and said why
+        fail_agent("cannot be told: ", strerror(cause));
+    struct { char magic[4]; uint32_t status, stdout_size, stderr_size; } reply;
+    receive(fd, &reply, sizeof reply, started + verb->limit.ms);
+    size_t status = le32toh(reply.status), stdout_size = le32toh(reply.stdout_size);
+    size_t size = stdout_size + le32toh(reply.stderr_size);
+    if (memcmp(reply.magic, "SVC1", 4) != 0 || status > 255)
+        fail_agent("speaks another protocol: is it of another version?", "");
+    if (size > REPLY_LIMIT)
+        fail_agent("announced a reply larger than 16 MiB", "");
+    char *text = mmap(NULL, size + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (text == MAP_FAILED)
+        fail_agent("sent a reply for which there is no memory", "");
+    receive(fd, text, size, started + verb->limit.ms);
+    bool printed = print(STDOUT_FILENO, text, stdout_size);
+    print(STDERR_FILENO, text + stdout_size, size - stdout_size);
+    _exit(printed || status ? (int)status : 1);
+}
+
+// For the one-shot: what was read of a pipe cannot be put back, so a file in memory takes its place.
+static bool restore_stdin(void) {
+    int fd = memfd_create("stdin", MFD_CLOEXEC | 8U);  // MFD_NOEXEC_SEAL: some hosts insist, Linux before 6.3 refuses
+    fd = fd < 0 && errno == EINVAL ? memfd_create("stdin", MFD_CLOEXEC) : fd;
+    return fd >= 0 && print(fd, input.data, input.size) && lseek(fd, 0, SEEK_SET) == 0 && dup2(fd, STDIN_FILENO) == 0;
+}
+
+static _Noreturn void run_one_shot(int why) {
+    if (!python)
+        python = access(python_path, X_OK) == 0 ? python_path : "/usr/bin/python3";
+    char *arguments[] = {python, "-I", "-m", "svc.cni", "--name", name, "--install", install_path, NULL};
+    char **kept = environ;
+    for (char **entry = environ; *entry; entry++)
+        if (belongs_to_call(*entry) || strncmp(*entry, "PATH=", 5) == 0 || strncmp(*entry, "HOME=", 5) == 0)
+            *kept++ = *entry;
+    *kept = NULL;
+    if (restore_stdin())
+        execve(python, arguments, environ);
+    fail_unavailable(TEXT("the agent is not running and ", python, " cannot be run: ", strerror(errno)),
+                     TEXT("start the agent (", agent_socket, ": ", strerror(why), ") or correct svc.install"));
+}
+
+int main(void) {
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)  // else the agent's socket could become stdout
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+            _exit(1);
+    signal(SIGPIPE, SIG_IGN);
+    name = program_invocation_short_name;
+    if (!*variable("CNI_COMMAND"))
+        finish(STDERR_FILENO, 0, TEXT(name, " " SVC_VERSION ": CNI plugin, spec versions " SPEC_VERSIONS(", ") "\n"));
+    set_verb(variable("CNI_COMMAND"));
+    require_variables();
+    if (verb->bit == VERSION)
+        finish(STDOUT_FILENO, 0, TEXT("{\"cniVersion\":\"", cni_version(), "\",\"supportedVersions\":[\""
+                                      SPEC_VERSIONS("\",\"") "\"]}\n"));
+    read_netconf();
+    read_install();
+    pack_request();
+    const struct limit *send_limit = verb->limit.ms < SEND_WAIT.ms ? &verb->limit : &SEND_WAIT;
+    int64_t started = now_ms();
+    int fd = connect_agent(send_limit->ms);
+    if (fd >= 0)
+        call_agent(fd, started, send_limit);
+    if (errno == EAGAIN)
+        fail_agent("did not accept the call within ", send_limit->text);
+    run_one_shot(errno);
+}

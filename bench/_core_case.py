@@ -1,0 +1,66 @@
+"""One measured comparison: an operation of the compiled core against the same operation of a peer library.
+
+The rounds of both sides alternate, so that a slow spell of the machine falls on both; the medians are compared.
+"""
+
+import json
+import platform
+import statistics
+import timeit
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+ROUND_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class Case:
+    """`peer_name` starts with the peer's distribution name, when it has one; words after it are a note."""
+
+    name: str
+    ours: Callable[[], object]
+    peer: Callable[[], object]
+    peer_name: str
+    goal: float  # the least acceptable peer time / our time
+
+
+def measure(case: Case, rounds: int = 7) -> dict[str, Any]:
+    """Nanoseconds a call on both sides, their ratio, and the versions that were compared."""
+    sides = [(timeit.Timer(call), calls_per_round(call)) for call in (case.ours, case.peer)]
+    samples = [[timer.timeit(calls) / calls for timer, calls in sides] for _ in range(rounds)]
+    ours, peer = (statistics.median(times) for times in zip(*samples, strict=True))
+    return {
+        "name": case.name,
+        "ours_ns": round(ours * 1e9, 1),
+        "peer_ns": round(peer * 1e9, 1),
+        "peer": case.peer_name,
+        "ratio": round(peer / ours, 2),
+        "goal": case.goal,
+        "versions": versions(case.peer_name),
+    }
+
+
+def calls_per_round(call: Callable[[], object]) -> int:
+    """How many calls last about one round; the probing warms caches up as well."""
+    calls, elapsed = 1, timeit.timeit(call, number=1)
+    while elapsed < ROUND_SECONDS / 4:
+        calls *= 4
+        elapsed = timeit.timeit(call, number=calls)
+    return max(1, round(calls * ROUND_SECONDS / elapsed))
+
+
+def versions(peer_name: str) -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    distribution = peer_name.split()[0]
+    with suppress(PackageNotFoundError):  # part of the standard library
+        found[distribution] = version(distribution)
+    return found
+
+
+def run(cases: Iterable[Case]) -> None:
+    """Prints one JSON object a line."""
+    for case in cases:
+        print(json.dumps(measure(case)), flush=True)

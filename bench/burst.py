@@ -1,0 +1,99 @@
+"""Many calls at once: pods a second for ADD, time for DEL, and STATUS meanwhile."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from bench import programs
+from bench.figure import Figure, Goal, Sample, at_least, at_most
+from bench.options import AT_ONCE, VERSIONS, Options
+from bench.quiet import wait_until_quiet
+from bench.runtime import wall_ms
+from bench.stage import Plugin, Pod, Stage, require_success
+from bench.trace import inside_ms
+
+AFTER_ROUND = 0.2  # seconds: what a round has left to the kernel is not to fall into the other's
+STATUS_EVERY = 4  # ADDs
+
+
+@dataclass
+class Side:
+    """A competitor, its pods in rounds, and what it took: milliseconds of a round, and of each call."""
+
+    plugin: Plugin
+    pods: list[list[Pod]]
+    rounds: dict[str, list[float]] = field(default_factory=lambda: {"ADD": [], "DEL": []})
+    calls: dict[str, list[float]] = field(default_factory=lambda: {"ADD": [], "DEL": []})
+
+    def seconds(self, verb: str) -> float:
+        return sum(self.rounds[verb]) / 1000
+
+
+def run(options: Options) -> Iterator[Figure]:
+    with Stage.open() as stage:
+        plugins = [plugin for plugin in (stage.ours(), stage.ptp()) if plugin]
+        _warm_up(stage, plugins)
+        pods = [[stage.pods(options.burst_pods) for _ in range(options.burst_rounds)] for _ in plugins]
+        sides = [Side(plugin, rounds) for plugin, rounds in zip(plugins, pods, strict=True)]
+        for verb in ("ADD", "DEL"):
+            _alternate(stage, sides, verb, options.burst_rounds)
+        status = _status_meanwhile(stage, options)
+    yield from _figures(sides, options)
+    yield status
+
+
+def _warm_up(stage: Stage, plugins: list[Plugin]) -> None:
+    for plugin in plugins:
+        pods = stage.pods(AT_ONCE)
+        for verb in ("ADD", "DEL"):
+            stage.execute_all(plugin, verb, pods, AT_ONCE)
+
+
+def _alternate(stage: Stage, sides: list[Side], verb: str, rounds: int) -> None:
+    for number in range(rounds):
+        for side in sides if number % 2 == 0 else reversed(sides):
+            time.sleep(AFTER_ROUND)
+            wait_until_quiet()
+            outcomes = stage.execute_all(side.plugin, verb, side.pods[number], AT_ONCE)
+            side.rounds[verb].append(wall_ms(outcomes))
+            side.calls[verb] += [outcome.ms for outcome in outcomes]
+
+
+def _figures(sides: list[Side], options: Options) -> Iterator[Figure]:
+    ours, peer = sides[0], sides[1] if len(sides) > 1 else None
+    pods = options.burst_pods * options.burst_rounds
+
+    def figure(name: str, unit: str, ours: Sample, peer: Sample | None, goal: Goal | None, then: Goal | None) -> Figure:
+        return Figure(
+            name, unit, ours, pods, peer=peer, peer_name="ptp + host-local", goal=goal, then=then,
+            note=programs.require_ptp(), versions=VERSIONS,
+        )  # fmt: skip
+
+    speeds = [Sample(pods / side.seconds("ADD")) for side in sides]
+    yield figure("burst_add", "pods/s", speeds[0], speeds[1] if peer else None, at_least(3), at_least(5))
+    times = [Sample(side.seconds("DEL") * 1000) for side in sides]
+    yield figure("burst_del", "ms in all", times[0], times[1] if peer else None, at_most(0.5), at_most(0.25))
+    for verb in ("ADD", "DEL"):
+        calls = Sample.of(ours.calls[verb])
+        yield figure(
+            f"burst_{verb.lower()}_call", "ms", calls, Sample.of(peer.calls[verb]) if peer else None, None, None
+        )  # fmt: skip
+
+
+def _status_meanwhile(stage: Stage, options: Options) -> Figure:
+    """STATUS calls among the ADDs of a burst: their time in the agent."""
+    plugin = stage.ours(cniVersion="1.1.0")
+    pods = stage.pods(options.burst_pods)
+    calls = []
+    for number, pod in enumerate(pods):
+        calls.append(plugin.call("ADD", pod))
+        if number % STATUS_EVERY == 0:
+            calls.append(plugin.call("STATUS"))
+    outcomes = stage.runtime.run(calls, AT_ONCE)
+    for outcome in outcomes:
+        require_success("a call of a burst", outcome)
+    times = [
+        inside_ms(outcome) for outcome, call in zip(outcomes, calls, strict=True) if call.environment["CNI_COMMAND"] == "STATUS"
+    ]
+    stage.execute_all(plugin, "DEL", pods, AT_ONCE)
+    return Figure("burst_status_inside", "ms", Sample.of(times), len(times), then=at_most(1), note="among the ADDs of a burst")

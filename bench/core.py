@@ -1,0 +1,39 @@
+"""The compiled core beside libraries that do the same: every bench/core_*.py that is there."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bench import ROOT
+from bench._core_case import Case, measure
+from bench.figure import Figure, Missing, Sample, at_least
+from bench.options import Options
+
+ROUNDS = 7
+
+
+def run(_: Options) -> Iterator[Figure]:
+    missing = []
+    for name in sorted(path.stem for path in (ROOT / "bench").glob("core_*.py")):
+        try:
+            cases = _cases(name)
+        except ImportError as error:
+            missing.append(f"{name}: {error}")
+            continue
+        for case in cases:
+            yield _figure(case, measure(case, ROUNDS))
+    if missing:
+        raise Missing(f"{'; '.join(missing)}: pip install --group bench")
+
+
+def _cases(name: str) -> list[Case]:
+    """ImportError when its peer is not installed."""
+    cases: Callable[[], list[Case]] = importlib.import_module(f"bench.{name}").cases
+    return cases()
+
+
+def _figure(case: Case, found: dict[str, Any]) -> Figure:
+    return Figure(
+        case.name, "ns", Sample(found["ours_ns"]), ROUNDS, peer=Sample(found["peer_ns"]), peer_name=case.peer_name,
+        goal=at_least(case.goal), speedup=True, versions=found["versions"],
+    )  # fmt: skip

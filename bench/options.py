@@ -1,0 +1,25 @@
+"""How much is measured."""
+
+from dataclasses import dataclass
+
+from bench.programs import versions
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`rounds` of one call each; `burst_rounds` of `burst_pods`; pods at once for memory and density."""
+
+    rounds: int = 60
+    warm_up: int = 4
+    burst_rounds: int = 5
+    burst_pods: int = 40
+    memory_pods: int = 500
+    density_pods: int = 1000
+
+    @staticmethod
+    def quick(rounds: int) -> "Options":
+        return Options(rounds, warm_up=2, burst_rounds=2, burst_pods=24, memory_pods=100, density_pods=200)
+
+
+AT_ONCE = 16
+VERSIONS = versions()

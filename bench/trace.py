@@ -1,0 +1,27 @@
+"""What the agent says of a call on standard error: one line with the milliseconds of each phase."""
+
+import re
+import statistics
+from collections.abc import Sequence
+
+from bench.runtime import Outcome
+
+_PHASE = re.compile(rb" (\w+)=(\d+\.\d+)(?= |\n)")
+
+
+def phases(outcome: Outcome) -> dict[str, float]:
+    """By name, in the order of the line; `total` is the whole time inside but for `queue`."""
+    lines = [line for line in outcome.stderr.splitlines(keepends=True) if b" total=" in line]
+    if not lines:
+        raise ValueError(f"the agent did not say how long it took: {outcome.stderr!r}")
+    return {name.decode(): float(value) for name, value in _PHASE.findall(lines[-1])}
+
+
+def inside_ms(outcome: Outcome) -> float:
+    return phases(outcome)["total"]
+
+
+def medians(outcomes: Sequence[Outcome]) -> str:
+    """Of every phase, as text."""
+    found = [phases(outcome) for outcome in outcomes]
+    return " ".join(f"{name} {statistics.median(one[name] for one in found):.2f}" for name in found[0])

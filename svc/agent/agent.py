@@ -1,0 +1,216 @@
+"""The agent's life: start up, serve, drain."""
+
+import fcntl
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from svc.agent.frame import Frame, pack_reply
+from svc.agent.listener import Listener
+from svc.agent.notify import notify
+from svc.agent.queue import AdmissionQueue, Job
+from svc.attach.context import Context
+from svc.attach.record import Record
+from svc.attach.recover import pay_debt, recover
+from svc.cni.edge import answer
+from svc.cni.exclusive import alone
+from svc.cni.inputs import Inputs
+from svc.datastore.open import open_backend
+from svc.model.errors import CallerError, Code
+from svc.names import Names
+from svc.trace import Trace, new_request_id
+
+WORKERS = 16  # calls served side by side: most of them wait for the kernel
+# An ADD hardly waits, it computes: side by side they only take the interpreter from each other (a burst took a quarter less
+# time with one worker than with eight). A store that is asked over a network wants more.
+AT_ONCE = {"ADD": 1}
+DRAIN_SECONDS = 20.0
+DEBT_SECONDS = 30.0  # between tries to pay what is owed
+REPLY_SECONDS = 5.0  # a client that does not take its reply by then has gone
+
+log = logging.getLogger("svc.agent")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where the agent lives."""
+
+    socket: Path
+    state_dir: Path
+    run_dir: Path
+
+
+class Agent:
+    """`run` returns when a SIGTERM or SIGINT was served; it returns the exit status."""
+
+    def __init__(self, settings: Settings, names: Names) -> None:
+        self._settings = settings
+        self._names = names
+        self._queue = AdmissionQueue(AT_ONCE)
+        self._stopping = threading.Event()
+        self._stopped = False
+
+    def run(self) -> int:
+        with ExitStack() as stack:
+            stack.enter_context(_only_one(self._settings.run_dir))
+            told = stack.enter_context(_signals())
+            self._start_up(stack)
+            self._serve(told)
+            return self._drain()
+
+    def _start_up(self, stack: ExitStack) -> None:
+        settings = self._settings
+        with alone(settings.state_dir):
+            self._context = Context(
+                self._names, settings.state_dir, lambda kind: open_backend(kind, settings.state_dir, self._names)
+            )
+            stack.callback(self._context.close)
+            self._recover()
+        self._listener = Listener(settings.socket, self._admit)
+        self._workers = [threading.Thread(target=self._work, name=f"worker-{n}", daemon=True) for n in range(WORKERS)]
+        self._collector = threading.Thread(target=self._collect_debts, name="debts", daemon=True)
+        for thread in (*self._workers, self._collector):
+            thread.start()
+
+    def _serve(self, told: socket.socket) -> None:
+        log.info("serving on %s", self._settings.socket)
+        notify("READY=1")
+        told.recv(1)
+
+    def _drain(self) -> int:
+        """Four steps: tell, accept nothing new, finish what was accepted, give up at the deadline."""
+        notify("STOPPING=1")
+        self._stopping.set()
+        self._listener.refuse()
+        self._stopped = True
+        for _ in self._workers:
+            self._listener.wake()
+        deadline = time.monotonic() + DRAIN_SECONDS
+        for worker in self._workers:
+            worker.join(max(0.0, deadline - time.monotonic()))
+        unfinished = sum(worker.is_alive() for worker in self._workers)
+        if unfinished:
+            log.error("%d calls were not finished %g s after SIGTERM: the next start undoes them", unfinished, DRAIN_SECONDS)
+            os._exit(1)
+        self._collector.join()
+        self._listener.close()
+        log.info("stopped")
+        return 0
+
+    def _recover(self) -> None:
+        trace = Trace(new_request_id())
+        left = recover(self._context, trace)
+        for line in trace.lines:
+            log.info("%s", line.rstrip())
+        if left:
+            log.warning("%d attachments of before are still owed a release", left)
+
+    def _admit(self, connection: socket.socket, frame: Frame, netns_fd: int) -> None:
+        inputs = Inputs(frame.name, frame.environment, frame.stdin, netns_fd)
+        verb, container = frame.environment.get("CNI_COMMAND", ""), frame.environment.get("CNI_CONTAINERID", "")
+        lane = verb if verb in ("ADD", "DEL") else "other"
+        self._queue.put(Job(lane, container, lambda job: self._answer(connection, inputs, job)))
+
+    def _work(self) -> None:
+        while (job := self._next_job()) is not None:
+            try:
+                job.run(job)
+            except Exception:
+                log.exception("a job failed")
+            finally:
+                self._queue.done(job)
+
+    def _next_job(self) -> Job | None:
+        """Idle workers all listen: who hears a call carries it out, and no other thread has to be woken for it. None when the
+        agent stops and nothing is left to do.
+        """
+        self._listener.turn(wait=False)  # who came meanwhile takes part in the fair order
+        while (job := self._queue.take()) is None and not self._stopped:
+            self._listener.turn(wait=True)
+        if self._queue.has_more():
+            self._listener.wake()
+        return job
+
+    def _answer(self, connection: socket.socket, inputs: Inputs, job: Job) -> None:
+        with connection:
+            if job.lane != "DEL" and _hung_up(connection):
+                inputs.close()
+                return
+            trace = Trace(new_request_id())
+            trace.phases["queue"] = job.waited()
+            reply = answer(self._context, inputs, trace)
+            if reply.status:
+                log.warning("%s", trace.lines[-1].rstrip())
+            connection.settimeout(REPLY_SECONDS)
+            try:
+                connection.sendall(pack_reply(reply.status, reply.stdout, reply.stderr))
+            except OSError as failure:
+                log.warning("[%s] the client did not take its reply: %s", trace.request_id, failure)
+
+    def _collect_debts(self) -> None:
+        """What an answered DEL still owes is tried again and again, each in turn with the calls of its container."""
+        while not self._stopping.wait(DEBT_SECONDS):
+            for record in self._context.journal.owed():
+                self._queue.put(Job("debt", record.id.container_id, lambda _, record=record: self._pay(record)))  # type: ignore[misc]
+                self._listener.wake()
+
+    def _pay(self, record: Record) -> None:
+        trace = Trace(new_request_id())
+        if not pay_debt(self._context, record.id, trace):
+            log.warning("%s is still owed: %s", record.handle, "".join(trace.lines[-1:]).rstrip())
+
+
+def _hung_up(connection: socket.socket) -> bool:
+    """Whether the client has gone: nobody would learn of the result."""
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+@contextmanager
+def _only_one(run_dir: Path) -> Iterator[None]:
+    run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with (run_dir / "agent.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CallerError(
+                f"another agent runs on {str(run_dir)!r}",
+                details="stop it first, or give this one a --run-dir of its own",
+                code=Code.IO_FAILURE,
+            ) from None
+        yield
+
+
+@contextmanager
+def _signals() -> Iterator[socket.socket]:
+    """Something can be read from the socket once SIGTERM or SIGINT has come; what was there before is put back.
+
+    The kernel may give a signal to any thread, but only the main one runs handlers: the descriptor wakes it.
+    """
+
+    def told(_number: int, _frame: FrameType | None) -> None:
+        return
+
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    with reader, writer:
+        before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+        signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+        try:
+            yield reader
+        finally:
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler)

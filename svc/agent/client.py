@@ -1,0 +1,57 @@
+"""One call to a running agent, as the executable makes it: for tools, tests and benchmarks."""
+
+import array
+import dataclasses
+import socket
+import time
+from contextlib import suppress
+
+from svc.agent.frame import Frame, ReplyReader, pack_request
+from svc.cni.inputs import Reply
+
+_CHUNK = 64 << 10  # bytes
+
+
+def call(socket_path: str, frame: Frame, *, netns_fd: int = -1, timeout: float) -> Reply:
+    """The agent's reply. `netns_fd` (-1: none) stays the caller's; `timeout` is for the whole call, in seconds.
+
+    Raises TimeoutError, other OSErrors of the socket, ConnectionError when the agent closes early, and FrameError.
+    """
+    until = time.monotonic() + timeout
+    request = pack_request(dataclasses.replace(frame, has_descriptor=netns_fd >= 0))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        _allow(connection, until)
+        connection.connect(socket_path)
+        with suppress(BrokenPipeError, ConnectionResetError):  # an agent that refuses a call may answer before it read all
+            _send(connection, request, netns_fd, until)
+        return _receive(connection, until)
+
+
+def _allow(connection: socket.socket, until: float) -> None:
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the agent did not answer in time")
+    connection.settimeout(left)
+
+
+def _send(connection: socket.socket, request: bytes, netns_fd: int, until: float) -> None:
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [netns_fd]))] if netns_fd >= 0 else []
+    _allow(connection, until)
+    sent = connection.sendmsg([request], rights)
+    if sent < len(request):
+        _allow(connection, until)
+        connection.sendall(request[sent:])
+
+
+def _receive(connection: socket.socket, until: float) -> Reply:
+    reader = ReplyReader()
+    while True:
+        _allow(connection, until)
+        try:
+            data = connection.recv(_CHUNK)
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            raise ConnectionError("the agent closed the connection before the end of its reply")
+        if (reply := reader.feed(data)) is not None:
+            return reply

@@ -1,0 +1,211 @@
+"""The agent's socket: accepts root's connections, reads one request from each, hands whole requests on.
+
+No thread ever blocks on one connection: a client that says nothing, or half of something, costs its connection and is
+dropped at its deadline.
+"""
+
+import array
+import errno
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from svc.agent.frame import Frame, FrameError, RequestReader
+
+READ_SECONDS = 5.0  # from accept to a whole request
+LAST_SECONDS = 1.0  # the same at the end
+_BACKLOG = 4096
+_ONCE = select.EPOLLIN | select.EPOLLONESHOT
+_NO_DESCRIPTORS_SECONDS = 0.01  # until calls under way have closed some; whoever waits stays in the backlog
+_CHUNK = 1 << 16
+_DESCRIPTORS = 4  # room for more than the one that is wanted, so that surplus ones are seen and closed
+_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
+
+OnRequest = Callable[[socket.socket, Frame, int], None]
+
+
+@dataclass(slots=True)
+class _Client:
+    socket: socket.socket
+    deadline: float
+    reader: RequestReader = field(default_factory=RequestReader)
+    netns_fd: int = -1
+
+    def drop(self) -> None:
+        self.socket.close()
+        if self.netns_fd >= 0:
+            os.close(self.netns_fd)
+
+
+class Listener:
+    """`turn` again and again, from any number of threads: what comes wakes one of them.
+
+    `on_request` gets the connection, the request and its descriptor (-1: none), to keep. Everything is watched for one event
+    at a time (EPOLLONESHOT) and again when that was handled, so that no two threads handle the same.
+    """
+
+    def __init__(self, path: Path, on_request: OnRequest) -> None:
+        self._path = path
+        self._on_request = on_request
+        self._lock = threading.Lock()
+        self._clients: dict[int, _Client] = {}
+        self._refusing = False
+        self._socket = _bind(path)
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+        self._epoll = select.epoll()
+        self._epoll.register(self._socket, _ONCE)
+        self._epoll.register(self._wake_read, _ONCE)
+
+    def turn(self, *, wait: bool) -> None:
+        """Handles what has come; with `wait` it waits for something to come, for a deadline, or for `wake`."""
+        for number, _ in self._epoll.poll(self._until_next_deadline() if wait else 0, 1):
+            with self._lock:
+                self._handle(number)
+        if self._clients:
+            with self._lock:
+                self._drop_late()
+
+    def wake(self) -> None:
+        """Ends one waiting `turn`; from any thread. One that is told already, or closed, needs no telling."""
+        with suppress(OSError):
+            self._wake_write.send(b"x")
+
+    def refuse(self) -> None:
+        """Refuses clients from now on (they do without the agent), but hands on what those send who were in time."""
+        with self._lock:
+            self._refusing = True
+            self._epoll.unregister(self._socket)
+            self._socket.shutdown(socket.SHUT_RD)
+            with suppress(FileNotFoundError):
+                self._path.unlink()
+            self._accept()
+            until = time.monotonic() + LAST_SECONDS
+            for client in self._clients.values():
+                client.deadline = min(client.deadline, until)
+        while self._clients:
+            self.turn(wait=True)
+
+    def close(self) -> None:
+        """When nobody takes turns any more."""
+        with suppress(FileNotFoundError):
+            self._path.unlink()
+        for client in self._clients.values():
+            client.drop()
+        self._clients.clear()
+        for own in (self._epoll, self._socket, self._wake_read, self._wake_write):
+            own.close()
+
+    def _handle(self, number: int) -> None:
+        if number == self._socket.fileno():
+            self._accept()
+            if not self._refusing:
+                self._epoll.modify(self._socket, _ONCE)
+        elif number == self._wake_read.fileno():
+            with suppress(BlockingIOError):
+                self._wake_read.recv(1)
+            self._epoll.modify(self._wake_read, _ONCE)
+        elif number in self._clients:
+            self._go_on(number)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError as failure:
+                if failure.errno in (errno.EMFILE, errno.ENFILE):
+                    time.sleep(_NO_DESCRIPTORS_SECONDS)
+                return  # nobody left, or the peer has gone already
+            if _peer_uid(connection) not in (0, os.geteuid()):
+                connection.close()
+                continue
+            connection.setblocking(False)
+            client = _Client(connection, time.monotonic() + READ_SECONDS)
+            if not self._finished(client):
+                self._clients[connection.fileno()] = client
+                self._epoll.register(connection, _ONCE)
+                self.wake()  # whoever waits must now mind the deadline
+
+    def _go_on(self, number: int) -> None:
+        """Not known while it is read: who takes a whole request may close its connection at once."""
+        client = self._clients.pop(number)
+        if not self._finished(client):
+            self._clients[number] = client
+            self._epoll.modify(number, _ONCE)
+
+    def _finished(self, client: _Client) -> bool:
+        """Reads what is there; whether the client is done with: its request is whole, or it is dropped."""
+        try:
+            frame = _receive(client)
+        except BlockingIOError:
+            return False
+        except (FrameError, OSError):
+            client.drop()
+            return True
+        self._on_request(client.socket, frame, client.netns_fd)
+        return True
+
+    def _until_next_deadline(self) -> float | None:
+        with self._lock:
+            if not self._clients:
+                return None
+            return max(0.0, min(client.deadline for client in self._clients.values()) - time.monotonic())
+
+    def _drop_late(self) -> None:
+        now = time.monotonic()
+        for number, client in list(self._clients.items()):
+            if client.deadline <= now:
+                del self._clients[number]
+                client.drop()
+
+
+def _receive(client: _Client) -> Frame:
+    """A whole request. BlockingIOError when there is no more to read yet; FrameError, or OSError at the end."""
+    while True:
+        data, ancillary, _, _ = client.socket.recvmsg(_CHUNK, socket.CMSG_SPACE(_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC)
+        for fd in _descriptors(ancillary):
+            if client.netns_fd < 0:
+                client.netns_fd = fd
+            else:
+                os.close(fd)
+        if not data:
+            raise ConnectionResetError("the client closed before its request was whole")
+        frame = client.reader.feed(data)
+        if frame is not None:
+            return frame
+
+
+def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return list(found)
+
+
+def _peer_uid(connection: socket.socket) -> int:
+    _, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(uid)
+
+
+def _bind(path: Path) -> socket.socket:
+    """Appears under its name only when it listens and is root's alone: a client never sees it half made."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with suppress(FileNotFoundError):
+        draft.unlink()
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.setblocking(False)
+    listening.bind(str(draft))
+    draft.chmod(0o600)
+    listening.listen(_BACKLOG)
+    draft.rename(path)
+    return listening

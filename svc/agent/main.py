@@ -1,0 +1,57 @@
+"""svc-agent: the resident half of the plugin, one on each node."""
+
+import argparse
+import gc
+import logging
+import resource
+import sys
+from pathlib import Path
+
+import svc
+from svc.agent.agent import Agent, Settings
+from svc.cni.install import SOCKET_NAME
+from svc.model.errors import SvcError
+from svc.names import DEFAULT
+
+log = logging.getLogger("svc.agent")
+
+_GC_THRESHOLDS = (20_000, 20, 20)  # a call makes some thousand objects and leaves no cycles: collecting seldom is enough
+
+
+def main() -> int:
+    """Runs until it is told to stop; the exit status."""
+    options = _parser().parse_args()
+    logging.basicConfig(
+        level=options.log_level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s", force=True
+    )
+    _allow_descriptors()
+    gc.freeze()  # what was loaded stays: no need to look at it again and again
+    gc.set_threshold(*_GC_THRESHOLDS)
+    settings = Settings(options.socket or options.run_dir / SOCKET_NAME, options.state_dir, options.run_dir)
+    try:
+        return Agent(settings, DEFAULT).run()
+    except (SvcError, OSError) as failure:
+        log.error("cannot run: %s", failure)
+        return 1
+
+
+def _allow_descriptors() -> None:
+    """As many as may be: a call that waits holds two of them, and the usual soft limit of 1024 is soon met by a burst."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="svc-agent", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"svc-agent {svc.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="serve until SIGTERM, in the foreground")
+    run.add_argument("--socket", type=Path, help=f"where the executable finds the agent (default: RUN_DIR/{SOCKET_NAME})")
+    run.add_argument("--state-dir", type=Path, default=Path(DEFAULT.state_dir), help="journal and embedded store (%(default)s)")
+    run.add_argument("--run-dir", type=Path, default=Path(DEFAULT.run_dir), help="socket and lock (%(default)s)")
+    run.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

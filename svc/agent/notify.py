@@ -1,0 +1,18 @@
+"""sd_notify(3): tells systemd about the agent's state, when systemd asked for it."""
+
+import os
+import socket
+
+
+def notify(state: str) -> None:
+    """Sends STATE to NOTIFY_SOCKET, if that is set. A manager that does not listen is none of our trouble."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+        try:
+            channel.sendto(state.encode(), address)
+        except OSError:
+            return

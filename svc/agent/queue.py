@@ -1,0 +1,95 @@
+"""The admission queue: what waits for a worker, in a fair order.
+
+Rule 1. Jobs of one key (a container) run one after another, in the order of their arrival, and never two at once; a job
+that waits for another of its key occupies no worker.
+Rule 2. Lanes (verbs) take turns, so that a burst of one never starves the others; within a lane the first come is served first.
+Rule 3. Of a lane no more jobs run side by side than `at_once` says: the rest wait in the queue, and occupy no worker.
+Rule 4. Nothing is refused for want of room.
+"""
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+_UNLIMITED: Mapping[str, int] = {}
+
+
+@dataclass(slots=True)
+class Job:
+    """Something to run. `key` empty: it excludes nobody."""
+
+    lane: str
+    key: str
+    run: Callable[["Job"], None]
+    arrived: float = field(default_factory=time.perf_counter)
+
+    def waited(self) -> float:
+        """Milliseconds since it arrived."""
+        return (time.perf_counter() - self.arrived) * 1000
+
+
+class AdmissionQueue:
+    """`put` from any thread; workers `take` a job and report it `done`."""
+
+    def __init__(self, at_once: Mapping[str, int] = _UNLIMITED) -> None:
+        self._lock = threading.Lock()
+        self._at_once = at_once
+        self._running: Counter[str] = Counter()
+        self._lanes: dict[str, deque[Job]] = {}
+        self._turns: deque[str] = deque()
+        self._behind: dict[str, deque[Job]] = {}
+
+    def put(self, job: Job) -> None:
+        with self._lock:
+            if job.key and job.key in self._behind:
+                self._behind[job.key].append(job)
+                return
+            if job.key:
+                self._behind[job.key] = deque()
+            self._admit(job)
+
+    def take(self) -> Job | None:
+        """The next job that may run now, if there is one."""
+        with self._lock:
+            for _ in range(len(self._turns)):
+                lane = self._turns.popleft()
+                if self._is_full(lane):
+                    self._turns.append(lane)
+                    continue
+                jobs = self._lanes[lane]
+                job = jobs.popleft()
+                if jobs:
+                    self._turns.append(lane)
+                self._running[lane] += 1
+                return job
+            return None
+
+    def done(self, job: Job) -> None:
+        """The next job of its key may run: whoever reports this takes again."""
+        with self._lock:
+            self._running[job.lane] -= 1
+            behind = self._behind.get(job.key)
+            if behind:
+                self._admit(behind.popleft())
+            elif behind is not None:
+                del self._behind[job.key]
+
+    def has_more(self) -> bool:
+        """Whether there is a job that may run now."""
+        with self._lock:
+            return not all(map(self._is_full, self._turns))
+
+    def __len__(self) -> int:
+        with self._lock:
+            return sum(map(len, self._lanes.values())) + sum(map(len, self._behind.values()))
+
+    def _is_full(self, lane: str) -> bool:
+        return lane in self._at_once and self._running[lane] >= self._at_once[lane]
+
+    def _admit(self, job: Job) -> None:
+        jobs = self._lanes.setdefault(job.lane, deque())
+        jobs.append(job)
+        if len(jobs) == 1:
+            self._turns.append(job.lane)

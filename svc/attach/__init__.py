@@ -1,0 +1,1 @@
+"""The verbs: what is done for an attachment, in which order, and how it is undone."""

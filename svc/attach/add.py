@@ -1,0 +1,252 @@
+"""ADD as a transaction: intent, addresses, wiring, endpoint, result. Every step registers its undo."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import datetime, timezone
+
+from svc.attach.context import Context, Session
+from svc.attach.endpoints import drop_endpoint, endpoint_stands, write_endpoint
+from svc.attach.record import ADDED, ADDING, Record
+from svc.attach.request import AddRequest, Sandbox
+from svc.attach.teardown import owe, release, take_down, unwire
+from svc.dataplane.plan import effective_mtu
+from svc.dataplane.wire import HostNameTaken, Wired, wire
+from svc.ipam.requests import Allocation, Assign
+from svc.model.endpoint import endpoint, host_interface
+from svc.model.errors import Code, PeerError
+from svc.model.resource import Resource
+from svc.model.result import Interface, IpConfig, Result, Route
+from svc.trace import Trace
+
+
+def add(context: Context, request: AddRequest, trace: Trace) -> Result:
+    """Attaches the sandbox and returns what it got; an attachment that stands is only reported. SvcError: nothing is left."""
+    session = context.sessions.get(request.where.datastore, request.where.node)
+    session.require_ready()
+    previous = context.journal.get(request.id)
+    if previous is not None:
+        result = _recorded_result(context, session, previous, request)
+        if result is not None:
+            trace.info("attached already: the recorded result is returned")
+            return result
+        trace.info(f"an attachment in state {previous.state!r} is taken down first")
+        if not take_down(context, previous, trace):
+            raise PeerError(
+                f"an earlier attachment of container {request.id.container_id!r} is still owed a release",
+                details="the datastore failed meanwhile: try again when it answers",
+                code=Code.DATASTORE,
+            )
+    return Addition(context, session, request, trace).run()
+
+
+class Addition:
+    """One ADD on its way. The steps of `run` are its order; each leaves its undo behind."""
+
+    def __init__(self, context: Context, session: Session, request: AddRequest, trace: Trace) -> None:
+        self._context = context
+        self._session = session
+        self._request = request
+        self._trace = trace
+        self._undo = ExitStack()
+        self._undo_failed = False
+        self._allocations: tuple[Allocation, ...] = ()
+        self._routes: list[Route] = []
+        self._record = Record(
+            id=request.id,
+            state=ADDING,
+            boot_id=context.boot_id,
+            sandbox=_identity(request),
+            node=session.node,
+            settings=dict(session.settings),
+            host_name=host_interface(context.names, request.workload, request.id.ifname) if request.sandbox else "",
+            mac=_random_mac(),
+            pod=request.workload.pod,
+            namespace=request.workload.namespace,
+            mtu=request.mtu,
+            queues=request.queues,
+            allow_ip_forwarding=request.allow_ip_forwarding,
+        )
+
+    def run(self) -> Result:
+        with self._undo:
+            self.note_intent()
+            self.take_addresses()
+            if self._request.sandbox is not None:
+                self.wire(self._request.sandbox)
+                self.write_endpoint()
+            result = self.note_result()
+            self._undo.pop_all()
+        return result
+
+    def note_intent(self) -> None:
+        """From here on a killed process leaves a row that says what to take down."""
+        with self._trace.phase("journal"):
+            self._undo.callback(self._forget)
+            self._context.journal.put(self._record)
+
+    def take_addresses(self) -> None:
+        with self._trace.phase("ipam"):
+            self._undo.callback(self._undoing, self._release)
+            allocations = self._session.ipam.assign(
+                Assign(
+                    handle=self._record.handle,
+                    attributes=self._owner(),
+                    versions=self._request.versions,
+                    pools=self._request.pools,
+                    address=self._request.address,
+                )
+            )
+            self._record.addresses = [str(allocation.address) for allocation in allocations]
+            self._allocations = allocations
+            self._routes = [self._route(allocation) for allocation in allocations]
+
+    def wire(self, sandbox: Sandbox) -> None:
+        with self._trace.phase("kernel"):
+            self._undo.callback(self._undoing, lambda: unwire(self._context, self._record))
+            wired = self._wire_once(sandbox)
+            self._record.host_index, self._record.peer_index = wired.host_index, wired.peer_index
+
+    def write_endpoint(self) -> None:
+        with self._trace.phase("endpoint"):
+            self._undo.callback(self._undoing, self._drop_endpoint)
+            write_endpoint(self._session, self._endpoint())
+
+    def note_result(self) -> Result:
+        with self._trace.phase("journal"):
+            result = self._result()
+            self._record.state = ADDED
+            self._record.result = result.to_json()
+            self._context.journal.put(self._record)
+        return result
+
+    def _wire_once(self, sandbox: Sandbox) -> Wired:
+        wiring = self._record.wiring()
+        for path in self._context.forwarding.ensure(wiring):
+            self._trace.info(f"forwarding was off in the host: {path} is 1 now")
+        try:
+            return wire(self._context.kernel, wiring, sandbox.fd)
+        except HostNameTaken:
+            _remove_stale_interface(self._context, self._record)
+        try:
+            return wire(self._context.kernel, wiring, sandbox.fd)
+        except HostNameTaken as taken:
+            raise PeerError(
+                f"host interface {self._record.host_name!r} keeps coming back",
+                details="something else on this node creates it: see `ip monitor link`",
+                code=Code.KERNEL,
+            ) from taken
+
+    def _drop_endpoint(self) -> None:
+        drop_endpoint(self._session, self._record.endpoint_key(self._context.names), self._record.id.container_id)
+
+    def _release(self) -> None:
+        """Not while the interface may be there, or the endpoint says whose the address is: the debt has the same order."""
+        if not self._undo_failed:
+            release(self._context, self._session, self._record)
+
+    def _undoing(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as failure:
+            self._undo_failed = True
+            self._trace.error(f"undo failed, it stays owed: {failure}")
+
+    def _forget(self) -> None:
+        if self._undo_failed:
+            self._undoing(lambda: owe(self._context, self._record))
+        else:
+            self._undoing(lambda: self._context.journal.remove(self._record.id))
+
+    def _owner(self) -> dict[str, str]:
+        owner = {"node": self._session.node, "timestamp": _timestamp()}
+        if self._request.workload.is_pod:
+            owner |= {"pod": self._request.workload.pod, "namespace": self._request.workload.namespace}
+        return owner
+
+    def _endpoint(self) -> Resource:
+        record = self._record
+        return endpoint(
+            self._context.names,
+            record.endpoint_key(self._context.names),
+            record.node,
+            record.workload,
+            record.id.ifname,
+            spec={
+                "ipNetworks": [str(address.host()) for address in record.address_list()],
+                "interfaceName": record.host_name,
+                "mac": record.mac,
+            },
+            profiles=[record.id.network],
+        )
+
+    def _result(self) -> Result:
+        sandbox = self._request.sandbox
+        if sandbox is None:
+            return Result(ips=tuple(self._block_addresses()), routes=tuple(self._routes))
+        record = self._record
+        mtu = effective_mtu(record.wiring())
+        return Result(
+            interfaces=(
+                Interface(record.host_name),
+                Interface(record.id.ifname, mac=record.mac, mtu=mtu, sandbox=sandbox.path),
+            ),
+            ips=tuple(IpConfig(str(address.host()), interface=1) for address in record.address_list()),
+            routes=tuple(self._routes),
+        )
+
+    def _route(self, allocation: Allocation) -> Route:
+        """Nobody programs the routes of our own wiring; other main plugins do, and the kernel takes no host bits there."""
+        if self._request.sandbox is None:
+            return Route(str(allocation.block))
+        return Route(f"{allocation.address}/{allocation.block.length}")
+
+    def _block_addresses(self) -> Iterator[IpConfig]:
+        """As IPAM plugins answer: with the length of the block, and of the address alone when it was asked for by itself."""
+        for allocation in self._allocations:
+            length = allocation.block.length if self._request.address is None else allocation.address.bits
+            yield IpConfig(f"{allocation.address}/{length}")
+
+
+def _recorded_result(context: Context, session: Session, record: Record, request: AddRequest) -> Result | None:
+    """The result of an ADD that still stands: same sandbox and boot, interface alive, addresses held. None otherwise."""
+    if record.state != ADDED or record.boot_id != context.boot_id or record.sandbox != _identity(request):
+        return None
+    if not session.ipam.holds(record.handle, record.address_list()):
+        return None
+    if record.is_wired and not _wiring_stands(context, session, record):
+        return None
+    return Result.from_json(record.result or {})
+
+
+def _wiring_stands(context: Context, session: Session, record: Record) -> bool:
+    link = context.kernel.find_link(index=record.host_index)
+    if link is None or link["name"] != record.host_name:
+        return False
+    return endpoint_stands(session, record.endpoint_key(context.names), record)
+
+
+def _identity(request: AddRequest) -> tuple[int, int]:
+    return request.sandbox.identity if request.sandbox is not None else (0, 0)
+
+
+def _remove_stale_interface(context: Context, record: Record) -> None:
+    """An earlier sandbox of the same pod has left its host interface: its own DEL will find it gone, and free its address."""
+    link = context.kernel.find_link(name=record.host_name)
+    if link is not None:
+        context.reaper.remove(link["index"], record.host_name)
+
+
+def _random_mac() -> str:
+    """Unicast, locally administered."""
+    first, *rest = os.urandom(6)
+    return bytes([(first & 0xFC) | 0x02, *rest]).hex(":")
+
+
+def _timestamp() -> str:
+    now = time.time_ns()
+    seconds, nanoseconds = divmod(now, 1_000_000_000)
+    text = datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    fraction = f".{nanoseconds:09d}".rstrip("0").rstrip(".")
+    return f"{text}{fraction} +0000 UTC"

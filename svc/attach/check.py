@@ -1,0 +1,45 @@
+"""CHECK: an attachment as the journal, the datastore and the kernel have it, held against the result of its ADD."""
+
+from svc.attach.context import Context
+from svc.attach.endpoints import endpoint_stands
+from svc.attach.record import ADDED, AttachmentId, Record
+from svc.attach.request import Sandbox
+from svc.dataplane.check import differences
+from svc.model.errors import Code, PeerError
+from svc.model.result import Result
+
+
+def check(context: Context, key: AttachmentId, sandbox: Sandbox | None, previous: Result) -> None:
+    """PeerError that lists every difference; without a sandbox only the addresses are ours to check."""
+    record = context.journal.get(key)
+    if record is None or record.state != ADDED:
+        raise PeerError(
+            f"container {key.container_id!r} has no attachment {key.ifname!r} to network {key.network!r}",
+            details="it was never added on this node, or was deleted: ADD it",
+            code=Code.UNKNOWN_CONTAINER,
+        )
+    found = [*_against_previous(record, previous), *_against_datastore(context, record)]
+    if sandbox is not None:
+        found += differences(context.kernel, record.wiring(), record.wired(), sandbox.fd)
+    if found:
+        raise PeerError(
+            f"attachment {key.ifname!r} of container {key.container_id!r} is not as it was added: {found[0]}",
+            details="; ".join(found) + ". DEL it and ADD it again",
+            code=Code.CHECK_FAILED,
+        )
+
+
+def _against_previous(record: Record, previous: Result) -> list[str]:
+    """Later plugins may have added addresses and interfaces to the result; ours must still be in it."""
+    reported = {ip.address.split("/")[0] for ip in previous.ips}
+    return [f"prevResult lacks address {address}" for address in record.addresses if address not in reported]
+
+
+def _against_datastore(context: Context, record: Record) -> list[str]:
+    session = context.sessions.get(record.settings, record.node)
+    found = []
+    if not session.ipam.holds(record.handle, record.address_list()):
+        found.append(f"the datastore does not say that {', '.join(record.addresses)} belong to {record.handle}")
+    if record.is_wired and not endpoint_stands(session, record.endpoint_key(context.names), record):
+        found.append(f"the datastore has no endpoint {record.endpoint_key(context.names).name} of this container")
+    return found

@@ -1,0 +1,87 @@
+"""DEL: what was attached is taken down; what is gone already is no error."""
+
+from svc._core import nsock, rtnl
+from svc.attach.context import Context
+from svc.attach.endpoints import endpoint_owner
+from svc.attach.record import ADDED, AttachmentId, Record
+from svc.attach.request import NodeSettings, Sandbox
+from svc.attach.teardown import take_down
+from svc.dataplane.kernel import link_of, refused
+from svc.datastore.api import StoreError
+from svc.model.endpoint import Workload, host_interface
+from svc.trace import Trace
+
+
+def delete(
+    context: Context,
+    key: AttachmentId,
+    workload: Workload,
+    where: NodeSettings,
+    sandbox: Sandbox | None,
+    trace: Trace,
+    *,
+    wired: bool = True,
+) -> None:
+    """Takes the attachment down; `wired` is false for one that has addresses only.
+
+    SvcError when its interface stays, or the datastore is locked.
+    """
+    record = context.journal.get(key)
+    if record is not None:
+        take_down(context, record, trace)
+        return
+    wired = wired and not _is_of_another_network(context, key)
+    take_down(context, _reconstructed(context, key, workload, where, wired=wired), trace)
+    if wired and sandbox is not None:
+        _remove_inside(sandbox, key.ifname)
+
+
+def _is_of_another_network(context: Context, key: AttachmentId) -> bool:
+    """Whether the interface is that network's: an ADD to this one was refused then, and its DEL finds only addresses."""
+    return any(record.is_wired for record in context.journal.of_interface(key.container_id, key.ifname))
+
+
+def _reconstructed(context: Context, key: AttachmentId, workload: Workload, where: NodeSettings, *, wired: bool) -> Record:
+    """What the attachment must have been, when the journal does not know it.
+
+    A pod's host interface is named after the pod: when a newer sandbox of the pod has the endpoint, the interface is
+    that one's, and an empty boot id says that nothing of ours is in the kernel.
+    """
+    record = Record(
+        id=key,
+        state=ADDED,
+        boot_id=context.boot_id,
+        sandbox=(0, 0),
+        node=where.node,
+        settings=dict(where.datastore),
+        host_name=host_interface(context.names, workload, key.ifname) if wired else "",
+        mac="",
+        pod=workload.pod,
+        namespace=workload.namespace,
+    )
+    if wired and _belongs_to_another(context, record):
+        record.boot_id = ""
+    return record
+
+
+def _belongs_to_another(context: Context, record: Record) -> bool:
+    try:
+        session = context.sessions.get(record.settings, record.node)
+        owner = endpoint_owner(session, record.endpoint_key(context.names))
+    except StoreError:
+        return False
+    return owner is not None and owner != record.id.container_id
+
+
+def _remove_inside(sandbox: Sandbox, ifname: str) -> None:
+    """An interface left in the sandbox under our name: its pair was not where the journal or its name said."""
+    with nsock.Socket(sandbox.fd) as socket:
+        link = link_of(socket, name=ifname)
+        if link is None or link["kind"] != "veth":
+            return
+        batch = rtnl.Batch()
+        batch.delete_link(link["index"])
+        try:
+            socket.execute(batch)
+        except rtnl.NetlinkError as refusal:
+            raise refused(refusal) from refusal

@@ -1,0 +1,82 @@
+"""The endpoint of an attachment in the datastore: written by ADD, dropped by DEL, looked up to see whether it stands."""
+
+from datetime import datetime, timezone
+from uuid import uuid4
+
+from svc.attach.context import Session
+from svc.attach.record import Record
+from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, StoreError, Update
+from svc.model.endpoint import KIND
+from svc.model.keys import ResourceKey
+from svc.model.resource import Resource, stamp
+
+_TRIES = 6
+
+
+def write_endpoint(session: Session, resource: Resource) -> None:
+    """Creates it, or takes over the one that an earlier sandbox of the same workload has left. StoreError."""
+    key = ResourceKey(KIND, resource.name, resource.namespace)
+    stamp(resource, datetime.now(timezone.utc), str(uuid4()))
+    for _ in range(_TRIES):
+        try:
+            session.backend.write([Create(key, resource)])
+            return
+        except Conflict:
+            pass
+        try:
+            _take_over(session, session.backend.get(key), resource)
+            return
+        except (Conflict, NotFound):
+            continue
+    raise _kept_changing(key)
+
+
+def drop_endpoint(session: Session, key: ResourceKey, container_id: str) -> None:
+    """Deletes it unless another sandbox of the workload has it by now. StoreError."""
+    for _ in range(_TRIES):
+        try:
+            entry = session.backend.get(key)
+            if _container(entry) not in (container_id, None):
+                return
+            session.backend.write([Delete(key, entry.revision)])
+            return
+        except NotFound:
+            return
+        except Conflict:
+            continue
+    raise _kept_changing(key)
+
+
+def endpoint_stands(session: Session, key: ResourceKey, record: Record) -> bool:
+    """Whether the datastore says, right now, that the endpoint is this sandbox's and has its addresses."""
+    try:
+        entry = session.backend.get(key)
+    except NotFound:
+        return False
+    assert isinstance(entry.value, Resource)
+    networks = [str(address.host()) for address in record.address_list()]
+    return _container(entry) == record.id.container_id and entry.value.spec.get("ipNetworks") == networks
+
+
+def endpoint_owner(session: Session, key: ResourceKey) -> str | None:
+    """The container that the endpoint says it belongs to; None when there is no endpoint, or it does not say."""
+    try:
+        return _container(session.backend.get(key))
+    except NotFound:
+        return None
+
+
+def _take_over(session: Session, present: Entry, resource: Resource) -> None:
+    assert isinstance(present.value, Resource)
+    kept = {name: present.value.metadata[name] for name in ("uid", "creationTimestamp") if name in present.value.metadata}
+    taken = Resource(resource.kind, resource.metadata | kept, resource.spec)
+    session.backend.write([Update(present.key, taken, present.revision)])
+
+
+def _container(entry: Entry) -> str | None:
+    assert isinstance(entry.value, Resource)
+    return entry.value.spec.get("containerID") or None
+
+
+def _kept_changing(key: ResourceKey) -> StoreError:
+    return StoreError(f"endpoint {key.name!r} kept changing", details="something else writes it all the time")

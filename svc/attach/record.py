@@ -1,0 +1,101 @@
+"""What is remembered of an attachment, enough to check it, to answer for it again, and to take it down."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from svc._core.cidr import Address
+from svc.dataplane.plan import Wiring
+from svc.dataplane.wire import Wired
+from svc.model.endpoint import Workload, endpoint_key
+from svc.model.keys import ResourceKey
+from svc.names import Names
+
+ADDING = "adding"
+ADDED = "added"
+DELETING = "deleting"
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentId:
+    """CNI's identity of an attachment: network name, container, interface."""
+
+    network: str
+    container_id: str
+    ifname: str
+
+
+@dataclass(slots=True)
+class Record:
+    """One attachment. `sandbox` is the namespace's (device, inode); `host_index` 0 means that nothing is wired yet.
+
+    One that another main plugin wires has addresses only: its `host_name` is empty. `settings` names the datastore
+    session that its addresses and endpoint live in.
+    """
+
+    id: AttachmentId
+    state: str
+    boot_id: str
+    sandbox: tuple[int, int]
+    node: str
+    settings: dict[str, str]
+    host_name: str
+    mac: str
+    pod: str = ""
+    namespace: str = ""
+    mtu: int = 0
+    queues: int = 1
+    allow_ip_forwarding: bool = False
+    addresses: list[str] = field(default_factory=list)
+    host_index: int = 0
+    peer_index: int = 0
+    result: dict[str, Any] | None = None
+
+    @property
+    def handle(self) -> str:
+        """Who its addresses belong to: all interfaces of a container in a network share one handle."""
+        return handle_of(self.id.network, self.id.container_id)
+
+    @property
+    def is_wired(self) -> bool:
+        return bool(self.host_name)
+
+    @property
+    def workload(self) -> Workload:
+        return Workload(self.id.container_id, self.pod, self.namespace)
+
+    def endpoint_key(self, names: Names) -> ResourceKey:
+        return endpoint_key(names, self.node, self.workload, self.id.ifname)
+
+    def address_list(self) -> tuple[Address, ...]:
+        return tuple(Address(text) for text in self.addresses)
+
+    def wiring(self) -> Wiring:
+        return Wiring(
+            host_name=self.host_name,
+            ifname=self.id.ifname,
+            mac=bytes.fromhex(self.mac.replace(":", "")),
+            addresses=self.address_list(),
+            mtu=self.mtu,
+            queues=self.queues,
+            allow_ip_forwarding=self.allow_ip_forwarding,
+        )
+
+    def wired(self) -> Wired:
+        return Wired(self.host_index, self.peer_index)
+
+    def to_bytes(self) -> bytes:
+        return orjson.dumps(self)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> "Record":
+        fields = orjson.loads(data)
+        fields["id"] = AttachmentId(**fields["id"])
+        fields["sandbox"] = tuple(fields["sandbox"])
+        return Record(**fields)
+
+
+def handle_of(network: str, container_id: str) -> str:
+    """Who the addresses of a container's interfaces in a network belong to."""
+    return f"{network}.{container_id}"

@@ -1,0 +1,82 @@
+"""What the runtime asks for, checked and complete, in this program's own terms."""
+
+import os
+from dataclasses import dataclass
+
+from svc._core import nsock
+from svc._core.cidr import Address
+from svc.attach.record import AttachmentId
+from svc.model.endpoint import Workload
+from svc.model.errors import CallerError, Code
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """An open network namespace: its descriptor (owned by the call), its path, and its (device, inode)."""
+
+    fd: int
+    path: str
+    identity: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """Which datastore session serves a call."""
+
+    datastore: dict[str, str]
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddRequest:
+    """One ADD. `versions` are the families to assign; `address` is the one address asked for, if any.
+
+    Without a sandbox only addresses are assigned: another main plugin does the wiring.
+    """
+
+    id: AttachmentId
+    workload: Workload
+    sandbox: Sandbox | None
+    where: NodeSettings
+    versions: tuple[int, ...]
+    pools: dict[int, tuple[str, ...]]
+    address: Address | None = None
+    mtu: int = 0
+    queues: int = 1
+    allow_ip_forwarding: bool = False
+
+
+def open_sandbox(path: str, received_fd: int, own: tuple[int, int]) -> Sandbox:
+    """The namespace of a call, by the descriptor that came with it or by its path.
+
+    `own` is the identity of the host's namespace. CallerError when there is no namespace, or it is that one.
+    """
+    fd = received_fd if received_fd >= 0 else _open(path)
+    try:
+        identity = nsock.netns_identity(fd)
+    except (OSError, ValueError) as failure:
+        os.close(fd)
+        raise CallerError(
+            f"CNI_NETNS {path!r} is not a network namespace",
+            details="give the path of the sandbox's network namespace, such as /var/run/netns/NAME",
+            code=Code.INVALID_ENVIRONMENT,
+        ) from failure
+    if identity == own:
+        os.close(fd)
+        raise CallerError(
+            f"CNI_NETNS {path!r} is the host's own network namespace",
+            details="host-network workloads need no network plugin; give the sandbox's namespace",
+            code=Code.INVALID_NETNS,
+        )
+    return Sandbox(fd, path, identity)
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as failure:
+        raise CallerError(
+            f"CNI_NETNS {path!r} cannot be opened: {getattr(failure, 'strerror', failure)}",
+            details="the sandbox is gone, or the path is wrong",
+            code=Code.INVALID_ENVIRONMENT,
+        ) from failure

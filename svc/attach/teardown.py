@@ -1,0 +1,86 @@
+"""Taking an attachment down: the one way, used by DEL, by GC, by the undo of ADD and after a restart.
+
+Every part may be repeated, and finds nothing to do where nothing is left. The address goes last: while the interface is
+there, nobody else may get it.
+"""
+
+from svc.attach.context import Context, Session
+from svc.attach.endpoints import drop_endpoint
+from svc.attach.record import ADDING, DELETING, Record
+from svc.datastore.api import StoreError
+from svc.ipam.requests import Release
+from svc.trace import Trace
+
+
+def take_down(context: Context, record: Record, trace: Trace) -> bool:
+    """Unwires the attachment, then frees what it has in the datastore. What the datastore cannot do now stays owed, durably.
+
+    Whether nothing is owed. SvcError when the datastore is locked (then nothing is done), when the interface stays, or
+    when the journal cannot note a debt: then nothing is forgotten either.
+    """
+    _refuse_when_locked(context, record, trace)
+    with trace.phase("unwire"):
+        unwire(context, record)
+    try:
+        with trace.phase("datastore"):
+            settle(context, record)
+    except StoreError as failure:
+        trace.warning(f"release of {record.handle} is owed: {failure}")
+        owe(context, record)
+        return False
+    context.journal.remove(record.id)
+    return True
+
+
+def unwire(context: Context, record: Record) -> None:
+    """Returns when the interface pair is gone, host routes included. PeerError when it stays."""
+    if not record.is_wired or record.boot_id != context.boot_id:
+        return
+    index = record.host_index or _unrecorded_index(context, record)
+    if index:
+        context.reaper.remove(index, record.host_name)
+
+
+def settle(context: Context, record: Record) -> None:
+    """Removes the endpoint and frees the addresses. StoreError."""
+    session = context.sessions.get(record.settings, record.node)
+    if record.is_wired:
+        drop_endpoint(session, record.endpoint_key(context.names), record.id.container_id)
+    release(context, session, record)
+
+
+def owe(context: Context, record: Record) -> None:
+    """From here on the agent tries again and again, also after a restart. StoreError when the journal cannot be written."""
+    record.state = DELETING
+    context.journal.put(record, durable=True)
+
+
+def release(context: Context, session: Session, record: Record) -> None:
+    """Frees the attachment's addresses, but not those of the container's other interfaces in the same network."""
+    others = [
+        other for other in context.journal.of_container(record.id.network, record.id.container_id) if other.id != record.id
+    ]
+    keep = frozenset(address for other in others for address in other.address_list())
+    session.ipam.release(Release(record.handle, keep))
+
+
+def _unrecorded_index(context: Context, record: Record) -> int:
+    """The interface that a killed ADD may have made, known by its name, unless the name is another attachment's by now."""
+    link = context.kernel.find_link(name=record.host_name)
+    if link is None:
+        return 0
+    index = int(link["index"])
+    others = (other for other in context.journal.with_host_name(record.host_name) if other.id != record.id)
+    return 0 if any(_may_own(context, other, index) for other in others) else index
+
+
+def _may_own(context: Context, other: Record, index: int) -> bool:
+    """An ADD under way has not noted its interface yet; should this one be in its way, it removes it itself."""
+    return other.boot_id == context.boot_id and (other.host_index == index or other.state == ADDING)
+
+
+def _refuse_when_locked(context: Context, record: Record, trace: Trace) -> None:
+    try:
+        context.sessions.get(record.settings, record.node).require_ready()
+    except StoreError as failure:
+        trace.warning(f"the datastore cannot be asked whether it is locked: {failure}")

@@ -1,0 +1,1 @@
+"""The protocol edge: versions, the environment, results and errors as the runtime reads them."""

@@ -1,0 +1,63 @@
+"""The one-shot entry: the executable runs it where no agent answers. Same verbs, same results, slower.
+
+Standard input holds the network configuration; the environment is the runtime's.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from svc.attach.context import Context
+from svc.cni.edge import answer, failed_before_start
+from svc.cni.exclusive import alone
+from svc.cni.inputs import Inputs, Reply
+from svc.cni.install import Installed, read_record
+from svc.datastore.open import open_backend
+from svc.model.errors import Code, PeerError, SvcError
+from svc.names import DEFAULT
+from svc.trace import Trace, new_request_id
+
+
+def main() -> int:
+    """One call, answered on the standard streams; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m svc.cni", description=__doc__)
+    parser.add_argument("--name", required=True, help="the name that the executable was called by")
+    parser.add_argument("--install", default="", help="the record of the installation")
+    options = parser.parse_args()
+    inputs = Inputs(options.name, os.environ, sys.stdin.buffer.read())
+    reply = _answer(inputs, read_record(options.install, DEFAULT))
+    sys.stderr.buffer.write(reply.stderr)
+    sys.stdout.buffer.write(reply.stdout)
+    return reply.status
+
+
+def _answer(inputs: Inputs, installed: Installed) -> Reply:
+    trace = Trace(new_request_id())
+    try:
+        if inputs.environment.get("CNI_COMMAND") == "STATUS":
+            raise PeerError("not ready: the agent is not running", details="start svc-agent", code=Code.NOT_AVAILABLE)
+        with alone(installed.state_dir):
+            context = Context(
+                DEFAULT, installed.state_dir, lambda settings: open_backend(settings, installed.state_dir, DEFAULT)
+            )
+            try:
+                return answer(context, inputs, trace)
+            finally:
+                context.close()
+    except SvcError as error:
+        return failed_before_start(inputs, error, trace)
+    except OSError as failure:
+        return failed_before_start(inputs, _unusable(installed.state_dir, failure), trace)
+
+
+def _unusable(state_dir: Path, failure: OSError) -> PeerError:
+    return PeerError(
+        f"state directory {str(state_dir)!r} cannot be used: {failure.strerror}",
+        details="the plugin runs as root and keeps its journal there; start svc-agent, or make the directory writable",
+        code=Code.IO_FAILURE,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

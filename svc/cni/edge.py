@@ -1,0 +1,97 @@
+"""The protocol edge: one call in, one reply out, whoever carries it (the agent or the one-shot entry)."""
+
+import time
+import traceback
+
+import orjson
+
+from svc.attach.context import Context
+from svc.cni import results, versions
+from svc.cni.calllog import write_lines
+from svc.cni.environment import parse_environment
+from svc.cni.inputs import Inputs, Reply
+from svc.cni.verbs import HANDLERS, Invocation
+from svc.model.errors import InternalError, SvcError
+from svc.netconf import netconf as netconfs
+from svc.trace import Trace
+
+
+def answer(context: Context, inputs: Inputs, trace: Trace) -> Reply:
+    """Never raises: every failure is a CNI error in the reply."""
+    started = time.perf_counter()
+    call = _Answer(context, inputs, trace)
+    try:
+        stdout, status = call.carry_out(), 0
+        trace.info(f"ok {call.summary}{trace.phases_text()} total={(time.perf_counter() - started) * 1000:.2f}")
+    except SvcError as error:
+        stdout, status = call.failed(error), 1
+    except Exception as bug:
+        trace.error("".join(traceback.format_exception(bug)))
+        stdout, status = call.failed(_internal(bug)), 1
+    finally:
+        inputs.close()
+    return Reply(status, stdout, write_lines(trace, call.log_file))
+
+
+def failed_before_start(inputs: Inputs, error: SvcError, trace: Trace) -> Reply:
+    """The reply to a call that could not even be begun."""
+    trace.error(f"code {int(error.code)}: {error}")
+    return Reply(1, _error_reply(error, _readable_version(inputs.stdin), trace), write_lines(trace, None))
+
+
+class _Answer:
+    """One call on its way; it learns the version and the log settings as far as the netconf can be read."""
+
+    def __init__(self, context: Context, inputs: Inputs, trace: Trace) -> None:
+        self._context = context
+        self._inputs = inputs
+        self._trace = trace
+        self._version: str | None = None
+        self.log_file: str | None = None
+        self.summary = ""
+
+    def carry_out(self) -> bytes:
+        names, inputs, trace = self._context.names, self._inputs, self._trace
+        ipam = inputs.name == names.ipam_plugin
+        trace.fields["verb"] = inputs.environment.get("CNI_COMMAND", "")
+        call = parse_environment(inputs.environment, ipam=ipam)
+        if call.verb == "VERSION":
+            return orjson.dumps(results.render_version(_readable_version(inputs.stdin)))
+        trace.fields |= {"container": call.container_id, "ifname": call.ifname} if call.container_id else {}
+        if call.traceparent:
+            trace.fields["traceparent"] = call.traceparent
+        self._version = version = versions.negotiate(netconfs.decode(inputs.stdin).get("cniVersion"))
+        versions.require(call.verb, version)
+        netconf = netconfs.parse(inputs.stdin, names, lenient=call.verb == "DEL")
+        self.log_file = netconf.log_file_path
+        trace.set_level(netconf.log_level)
+        trace.fields["network"] = netconf.name
+        result = HANDLERS[call.verb](Invocation(self._context, inputs, call, netconf, version, trace))
+        if result is None:
+            return b""
+        self.summary = " ".join(ip.address for ip in result.ips) + " "
+        return orjson.dumps(results.render(result, version))
+
+    def failed(self, error: SvcError) -> bytes:
+        self._trace.error(f"code {int(error.code)}: {error} {self._trace.phases_text()}")
+        return _error_reply(error, self._version or _readable_version(self._inputs.stdin), self._trace)
+
+
+def _error_reply(error: SvcError, version: str, trace: Trace) -> bytes:
+    reply = results.render_error(error, version)
+    reply["details"] = f"{reply.get('details', '')} [request {trace.request_id}]".lstrip()
+    return orjson.dumps(reply)
+
+
+def _readable_version(stdin: bytes) -> str:
+    """The version to report faults in, as far as the netconf can be read."""
+    try:
+        return versions.negotiate(netconfs.decode(stdin).get("cniVersion"))
+    except SvcError:
+        return versions.LATEST
+
+
+def _internal(bug: Exception) -> InternalError:
+    return InternalError(
+        f"internal error: {type(bug).__name__}: {bug}", details="this is a mistake of ours: please report it with its log lines"
+    )

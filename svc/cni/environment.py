@@ -1,0 +1,161 @@
+"""The environment variables of a call: what a verb needs, checked, with every fault in one error."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from svc.model.errors import Code
+from svc.model.faults import Faults
+
+VERBS: Final = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION")
+
+# An attachment's handle, NETWORK.CONTAINER, names an object of the orchestrator, at most 253 characters: 124 are the
+# network name's, one is the dot. Runtimes use 64 and fewer.
+MAX_CONTAINER_ID: Final = 128
+MAX_INTERFACE: Final = 15  # IFNAMSIZ less the final NUL
+
+_CONTAINER_ID: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
+_TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+
+Finding = tuple[str, str]  # problem, remedy
+Check = Callable[[str], Finding | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the runtime; variables that its verb does not need may be empty."""
+
+    verb: str
+    container_id: str = ""
+    netns: str = ""
+    ifname: str = ""
+    args: str = ""
+    path: tuple[str, ...] = ()
+    traceparent: str = ""
+    ipam: bool = False  # the IPAM plugin was called, not the main one
+
+
+def _container_id(text: str) -> Finding | None:
+    if len(text) > MAX_CONTAINER_ID:
+        return f"has {len(text)} characters", f"give at most {MAX_CONTAINER_ID}"
+    if not _CONTAINER_ID.fullmatch(text):
+        return "is not a container id", "start with a letter or digit, then letters, digits, '_', '.' and '-'"
+    return None
+
+
+def _interface(text: str) -> Finding | None:
+    length = len(text.encode())
+    if length > MAX_INTERFACE:
+        return f"has {length} bytes", f"give an interface name of 1 to {MAX_INTERFACE} bytes"
+    if text in {".", ".."}:
+        return "is not an interface name", "give a name other than '.' and '..'"
+    if any(char in "/:" or char.isspace() or not char.isprintable() for char in text):
+        return "is not an interface name", "leave out '/', ':', white space and control characters"
+    return None
+
+
+def _netns(text: str) -> Finding | None:
+    if not text.startswith("/"):
+        return "is not an absolute path", "give the path of the network namespace, such as '/var/run/netns/NAME'"
+    return None
+
+
+def _path(text: str) -> Finding | None:
+    if not split_path(text):
+        return "names no directory", "give the plugins' directories, separated by ':'"
+    return None
+
+
+def _any(_text: str) -> Finding | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """`required` by these verbs and `used`, if given, by those; `remedy`: what to do when it is missing."""
+
+    name: str
+    required: frozenset[str]
+    check: Check
+    remedy: str
+    used: frozenset[str] = frozenset()
+
+
+_ATTACHED: Final = frozenset({"ADD", "CHECK", "DEL"})
+_PRESENT: Final = frozenset({"ADD", "CHECK"})
+
+VARIABLES: Final = (
+    Variable("CNI_CONTAINERID", _ATTACHED, _container_id, "give the container's id"),
+    Variable("CNI_NETNS", _PRESENT, _netns, "give the path of the container's network namespace"),
+    Variable("CNI_IFNAME", _ATTACHED, _interface, "give the name of the interface in the container, such as 'eth0'"),
+    Variable("CNI_PATH", frozenset({"GC"}), _path, "give the plugins' directories, separated by ':'"),
+    Variable("CNI_ARGS", frozenset(), _any, "give KEY=VALUE pairs, separated by ';'", used=_PRESENT),
+)
+
+
+def parse_environment(environment: Mapping[str, str], *, ipam: bool) -> Call:
+    """CallerError naming every missing or malformed variable.
+
+    A variable that the verb does not need never fails the call: it is taken when it is right and empty otherwise. The
+    namespace of a DEL may be gone and its path with it.
+    """
+    faults = Faults("invalid environment", Code.INVALID_ENVIRONMENT)
+    verb = _verb(environment.get("CNI_COMMAND", ""), faults)
+    values = {variable.name: _value(variable, verb, environment, faults) for variable in VARIABLES}
+    faults.raise_if_any()
+    return Call(
+        verb,
+        container_id=values["CNI_CONTAINERID"],
+        netns=values["CNI_NETNS"],
+        ifname=values["CNI_IFNAME"],
+        args=values["CNI_ARGS"],
+        path=split_path(values["CNI_PATH"]),
+        traceparent=_traceparent(environment),
+        ipam=ipam,
+    )
+
+
+def split_path(text: str) -> tuple[str, ...]:
+    """The directories of a search path, without empty ones."""
+    return tuple(part for part in text.split(":") if part)
+
+
+def _verb(text: str, faults: Faults) -> str:
+    remedy = f"give one of {', '.join(VERBS)}"
+    if not text:
+        faults.missing("CNI_COMMAND", remedy, "is not set")
+    elif text not in VERBS:
+        faults.add("CNI_COMMAND", text, "is not a verb", remedy)
+    return text
+
+
+def _value(variable: Variable, verb: str, environment: Mapping[str, str], faults: Faults) -> str:
+    text = environment.get(variable.name, "")
+    if not text:
+        if verb in variable.required:
+            faults.missing(variable.name, variable.remedy, f"is not set, but {verb} needs it")
+        return ""
+    finding = _not_text(text) or variable.check(text)
+    if finding is None:
+        return text
+    if verb in variable.required | variable.used:
+        faults.add(variable.name, text, *finding)
+    return ""
+
+
+def _not_text(text: str) -> Finding | None:
+    """Everything of a call may come back in a result, and JSON is UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "is not UTF-8", "give UTF-8 text"
+    if "\0" in text:
+        return "holds a NUL", "leave it out"
+    return None
+
+
+def _traceparent(environment: Mapping[str, str]) -> str:
+    """The W3C trace context; a malformed one is ignored, as that specification asks."""
+    text = environment.get("TRACEPARENT", "")
+    return text if _TRACEPARENT.fullmatch(text) else ""

@@ -1,0 +1,88 @@
+"""Results, errors and versions in the shape of the version that the runtime asked for.
+
+What each version knows:
+
+* 0.1.0, 0.2.0: one IPv4 and one IPv6 address, `ip4` and `ip6`, each with its gateway and routes; no interfaces
+* 0.3.0 to 0.4.0: lists; an address tells its family in `version`
+* 1.0.0: the same without `version`
+* 1.1.0: more of interfaces and routes
+"""
+
+from typing import Any
+
+from svc.cni import versions
+from svc.cni.prevresult import parse_prev_result
+from svc.model.errors import SvcError
+from svc.model.result import Interface, IpConfig, Result, Route
+
+__all__ = ["parse_prev_result", "render", "render_error", "render_version"]
+
+Json = dict[str, Any]
+
+_INTERFACE_1_1 = ("mtu", "socketPath", "pciID")
+_ROUTE_1_1 = ("mtu", "advmss", "priority", "table", "scope")
+
+
+def render(result: Result, version: str) -> Json:
+    """What this version cannot tell is left out."""
+    if not versions.at_least(version, "0.3.0"):
+        return _render_single(result, version)
+    return {"cniVersion": version} | _given(
+        interfaces=[_interface(item, version) for item in result.interfaces],
+        ips=[_ip(item, version) for item in result.ips],
+        routes=[_route(item, version) for item in result.routes],
+        dns=result.dns.to_json(),
+    )
+
+
+def render_error(error: SvcError, version: str) -> Json:
+    """Text comes from everywhere, and JSON is UTF-8: what is not, is escaped."""
+    data: Json = {"cniVersion": version, "code": int(error.code), "msg": _utf8(error.msg)}
+    return data | _given(details=_utf8(error.details))
+
+
+def render_version(version: str) -> Json:
+    """The answer to VERSION."""
+    return {"cniVersion": version, "supportedVersions": list(versions.SUPPORTED)}
+
+
+def _render_single(result: Result, version: str) -> Json:
+    families = {f"ip{family}": _family(result, family) for family in (4, 6)}
+    return {"cniVersion": version} | _given(**families, dns=result.dns.to_json())
+
+
+def _family(result: Result, family: int) -> Json:
+    """The first address of the family with the family's routes; empty when there is no such address."""
+    first = next((item for item in result.ips if item.family == family), None)
+    if first is None:
+        return {}
+    routes = [_route(item, "0.2.0") for item in result.routes if item.family == family]
+    return {"ip": first.address} | _given(gateway=first.gateway, routes=routes)
+
+
+def _interface(item: Interface, version: str) -> Json:
+    return _since(item.to_json(), _INTERFACE_1_1, version)
+
+
+def _ip(item: IpConfig, version: str) -> Json:
+    family = {} if versions.at_least(version, "1.0.0") else {"version": str(item.family)}
+    return family | item.to_json()
+
+
+def _route(item: Route, version: str) -> Json:
+    return _since(item.to_json(), _ROUTE_1_1, version)
+
+
+def _since(data: Json, young: tuple[str, ...], version: str) -> Json:
+    """Without the members that came with 1.1.0, for an older version."""
+    if versions.at_least(version, "1.1.0"):
+        return data
+    return {key: value for key, value in data.items() if key not in young}
+
+
+def _given(**members: object) -> Json:
+    return {key: value for key, value in members.items() if value}
+
+
+def _utf8(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()

@@ -1,0 +1,172 @@
+"""From a checked call to a verb of `attach`: a table, one handler a verb."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from svc._core.cidr import Address
+from svc.attach.add import add
+from svc.attach.check import check
+from svc.attach.context import Context
+from svc.attach.delete import delete
+from svc.attach.gc import collect
+from svc.attach.record import AttachmentId
+from svc.attach.request import AddRequest, NodeSettings, Sandbox, open_sandbox
+from svc.attach.status import status
+from svc.cni import results
+from svc.cni.environment import Call
+from svc.cni.inputs import Inputs
+from svc.model.endpoint import Workload
+from svc.model.errors import CallerError, Code
+from svc.model.result import Result
+from svc.netconf.args import Args, parse_args
+from svc.netconf.netconf import NetConf, node_name
+from svc.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """One call with everything that its verb may need."""
+
+    context: Context
+    inputs: Inputs
+    call: Call
+    netconf: NetConf
+    version: str
+    trace: Trace
+
+    @property
+    def id(self) -> AttachmentId:
+        return AttachmentId(self.netconf.name, self.call.container_id, self.call.ifname)
+
+    @property
+    def where(self) -> NodeSettings:
+        return NodeSettings(self.netconf.datastore.to_json(), node_name(self.netconf, os.uname().nodename))
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        ipam = self.netconf.ipam
+        return (4,) * ipam.assign_ipv4 + (6,) * ipam.assign_ipv6
+
+    @property
+    def pools(self) -> dict[int, tuple[str, ...]]:
+        return {4: self.netconf.ipam.ipv4_pools, 6: self.netconf.ipam.ipv6_pools}
+
+    def args(self) -> Args:
+        lenient = self.call.verb == "DEL"
+        return parse_args(self.call.args, ignore_unknown=not self.call.ipam, lenient=lenient)
+
+    def workload(self) -> Workload:
+        args = self.args()
+        return Workload(self.call.container_id, args.pod_name, args.pod_namespace)
+
+    @contextmanager
+    def sandbox(self) -> Iterator[Sandbox]:
+        """The call's namespace, open for the time of the block."""
+        received, self.inputs.netns_fd = self.inputs.netns_fd, -1
+        sandbox = open_sandbox(self.call.netns, received, self.context.own_netns)
+        try:
+            yield sandbox
+        finally:
+            os.close(sandbox.fd)
+
+
+def _add(invocation: Invocation) -> Result:
+    if invocation.call.ipam:
+        return add(invocation.context, _request(invocation, None), invocation.trace)
+    _refuse_foreign_prev_result(invocation)
+    with invocation.sandbox() as sandbox:
+        return add(invocation.context, _request(invocation, sandbox), invocation.trace)
+
+
+def _delete(invocation: Invocation) -> None:
+    with ExitStack() as stack:
+        sandbox = _sandbox_if_any(stack, invocation)
+        wired = not invocation.call.ipam
+        delete(
+            invocation.context, invocation.id, invocation.workload(), invocation.where, sandbox, invocation.trace, wired=wired
+        )
+
+
+def _check(invocation: Invocation) -> None:
+    if invocation.netconf.prev_result is None:
+        raise CallerError("prevResult is missing", details="CHECK needs the result of the ADD in prevResult")
+    previous = results.parse_prev_result(invocation.netconf.prev_result, invocation.version)
+    if invocation.call.ipam:
+        check(invocation.context, invocation.id, None, previous)
+        return
+    with invocation.sandbox() as sandbox:
+        check(invocation.context, invocation.id, sandbox, previous)
+
+
+def _gc(invocation: Invocation) -> None:
+    valid = invocation.netconf.valid_attachments
+    if valid is None:
+        raise CallerError(
+            "cni.dev/valid-attachments is missing",
+            details="GC without a list would remove every attachment of the network: give it, or null for none",
+        )
+    collect(invocation.context, invocation.netconf.name, valid, invocation.where, invocation.trace)
+
+
+def _status(invocation: Invocation) -> None:
+    status(invocation.context, invocation.where, invocation.versions, invocation.pools)
+
+
+HANDLERS: dict[str, Callable[[Invocation], Result | None]] = {
+    "ADD": _add,
+    "DEL": _delete,
+    "CHECK": _check,
+    "GC": _gc,
+    "STATUS": _status,
+}
+
+
+def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
+    netconf = invocation.netconf
+    return AddRequest(
+        id=invocation.id,
+        workload=invocation.workload(),
+        sandbox=sandbox,
+        where=invocation.where,
+        versions=invocation.versions,
+        pools=invocation.pools,
+        address=_requested_address(invocation),
+        mtu=netconf.mtu,
+        queues=netconf.num_queues,
+        allow_ip_forwarding=netconf.allow_ip_forwarding,
+    )
+
+
+def _requested_address(invocation: Invocation) -> Address | None:
+    text = invocation.args().ip
+    if not text:
+        return None
+    address = Address(text)
+    if address.version not in invocation.versions:
+        raise CallerError(
+            f"CNI_ARGS IP = {text!r} is an IPv{address.version} address, but the network assigns none of that family",
+            details=f'ask for an address of the other family, or set ipam.assign_ipv{address.version} to "true"',
+            code=Code.ADDRESS_UNAVAILABLE,
+        )
+    return address
+
+
+def _refuse_foreign_prev_result(invocation: Invocation) -> None:
+    """We make the interface, so we come first in a chain; a result from before us is checked all the same."""
+    if invocation.netconf.prev_result is not None:
+        results.parse_prev_result(invocation.netconf.prev_result, invocation.version)
+
+
+def _sandbox_if_any(stack: ExitStack, invocation: Invocation) -> Sandbox | None:
+    """DEL works without a namespace: it may be gone. Our own is refused, lest an interface of the host be deleted."""
+    if invocation.call.ipam or not invocation.call.netns:
+        return None
+    try:
+        return stack.enter_context(invocation.sandbox())
+    except CallerError as error:
+        if error.code == Code.INVALID_NETNS:
+            raise
+        invocation.trace.debug(str(error))
+        return None

@@ -1,0 +1,48 @@
+"""The CNI versions that we speak, and what each allows."""
+
+from functools import lru_cache
+from typing import Final
+
+from svc.model.errors import CallerError, Code
+
+SUPPORTED: Final = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
+LATEST: Final = SUPPORTED[-1]
+
+MINIMUM: Final = {"CHECK": "0.4.0", "STATUS": "1.1.0", "GC": "1.1.0"}  # verbs younger than 0.1.0
+
+Version = tuple[int, int, int]
+
+
+@lru_cache(maxsize=32)
+def parse(text: str) -> Version:
+    """MAJOR.MINOR.PATCH in decimal; ValueError otherwise."""
+    parts = text.split(".")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
+        raise ValueError(f"{text!r} is not a version: write it as MAJOR.MINOR.PATCH")
+    major, minor, patch = map(int, parts)
+    return major, minor, patch
+
+
+def at_least(version: str, minimum: str) -> bool:
+    """Whether `version` is `minimum` or newer."""
+    return parse(version) >= parse(minimum)
+
+
+def negotiate(text: str | None) -> str:
+    """The version to speak with a netconf that names this one; 0.1.0 had no such field."""
+    version = text or SUPPORTED[0]
+    if version not in SUPPORTED:
+        raise _incompatible(f"CNI version {version!r} is not supported")
+    return version
+
+
+def require(verb: str, version: str) -> None:
+    """CallerError when this version has no such verb."""
+    minimum = MINIMUM.get(verb)
+    if minimum is not None and not at_least(version, minimum):
+        raise _incompatible(f"config version {version!r} does not allow {verb}, which came with {minimum!r}")
+
+
+def _incompatible(msg: str) -> CallerError:
+    details = f"cniVersion: set one of the supported versions: {', '.join(SUPPORTED)}"
+    return CallerError(msg, details=details, code=Code.INCOMPATIBLE_VERSION)

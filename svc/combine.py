@@ -1,0 +1,90 @@
+"""Group commit: calls that wait at the same time are carried out together.
+
+The first caller leads: it takes everybody who waits (itself first), does the work once for all of them and hands out the
+results. Whoever arrived meanwhile forms the next group, led by its own first member, so nobody works for others without end.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+
+
+class _Ticket(Generic[Request, Result]):
+    """One caller: waits until it is answered or must lead."""
+
+    __slots__ = ("answered", "failure", "request", "result", "turn")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.result: Result | None = None
+        self.failure: BaseException | None = None
+        self.answered = False
+        self.turn = threading.Event()
+
+    def answer(self, outcome: Result | BaseException) -> None:
+        if isinstance(outcome, BaseException):
+            self.failure = outcome
+        else:
+            self.result = outcome
+        self.answered = True
+        self.turn.set()
+
+
+class Combiner(Generic[Request, Result]):
+    """`run(request)` from any thread; `work` gets 1..`limit` requests and returns one outcome each, in order.
+
+    An outcome that is an exception is raised in its caller; an exception out of `work` is raised in all of them.
+    """
+
+    def __init__(self, work: Callable[[Sequence[Request]], Sequence[Result | BaseException]], *, limit: int = 256) -> None:
+        self._work = work
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._waiting: list[_Ticket[Request, Result]] = []
+        self._led = False
+
+    def run(self, request: Request) -> Result:
+        ticket = _Ticket[Request, Result](request)
+        with self._lock:
+            self._waiting.append(ticket)
+            leads = not self._led
+            self._led = True
+        if not leads:
+            ticket.turn.wait()
+        if not ticket.answered:
+            self._lead()
+        if ticket.failure is not None:
+            raise ticket.failure
+        return ticket.result  # type: ignore[return-value]
+
+    def _lead(self) -> None:
+        with self._lock:
+            group = self._waiting[: self._limit]
+            del self._waiting[: self._limit]
+        answers: list[tuple[_Ticket[Request, Result], Result | BaseException]]
+        try:
+            answers = list(zip(group, self._work([ticket.request for ticket in group]), strict=True))
+        except BaseException as failure:
+            answers = [(group[0], failure), *((ticket, _twin(failure)) for ticket in group[1:])]
+        finally:
+            self._pass_on()
+        for ticket, outcome in answers:
+            ticket.answer(outcome)
+
+    def _pass_on(self) -> None:
+        with self._lock:
+            self._led = bool(self._waiting)
+            if self._waiting:
+                self._waiting[0].turn.set()
+
+
+def _twin(failure: BaseException) -> BaseException:
+    """The same failure as an object of its own: one that several threads raise would mix up their tracebacks."""
+    twin = type(failure).__new__(type(failure), *failure.args)
+    twin.__dict__.update(failure.__dict__)
+    twin.__cause__, twin.__context__ = failure.__cause__, failure.__context__
+    twin.__suppress_context__ = failure.__suppress_context__
+    return twin.with_traceback(failure.__traceback__)

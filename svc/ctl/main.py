@@ -1,0 +1,60 @@
+"""The command line svcctl. A group of commands is loaded when it is used: starting must stay quick."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from svc import __version__
+from svc.model.errors import SvcError
+from svc.names import DEFAULT
+
+_GROUPS = ("install", "node", "pool")  # a module of this package each, with `command` in it
+
+
+class _Commands(click.Group):
+    """Finds its groups by name, and tells errors of ours in one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted((*super().list_commands(ctx), *_GROUPS))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _GROUPS:
+            command: click.Command = import_module(f"svc.ctl.{cmd_name}").command
+            return command
+        return super().get_command(ctx, cmd_name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SvcError as error:
+            raise click.ClickException(" ".join(str(error).split())) from error
+
+
+@click.group(cls=_Commands)
+@click.option(
+    "--state-dir", type=click.Path(path_type=Path), default=DEFAULT.state_dir, show_default=True, help="Where the datastore is."
+)
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path),
+    default=DEFAULT.run_dir,
+    show_default=True,
+    help="Where the agent's socket is.",
+)
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Form of answers."
+)
+@click.pass_context
+def main(ctx: click.Context, state_dir: Path, run_dir: Path, output: str) -> None:
+    """Configures address pools and nodes, and installs the plugin."""
+    from svc.ctl.context import Context  # not needed for --help and errors of use
+
+    ctx.obj = Context(state_dir, run_dir, output)
+
+
+@main.command()
+def version() -> None:
+    """Prints the version."""
+    click.echo(__version__)

@@ -1,0 +1,58 @@
+"""svcctl node."""
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+
+import click
+
+from svc.ctl import nodes
+from svc.ctl.context import Column, Context, output_option
+
+_COLUMNS: tuple[Column, ...] = (
+    ("NAME", lambda node: node.name),
+    ("LABELS", lambda node: ",".join(f"{key}={value}" for key, value in sorted(node.labels.items()))),
+)
+
+
+@click.group()
+def command() -> None:
+    """Nodes, which node selectors of pools select by their labels."""
+
+
+@command.command()
+@click.argument("name")
+@click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Replaces all labels; repeat it for several.")
+@click.pass_obj
+def apply(context: Context, name: str, labels: Sequence[str]) -> None:
+    """Creates a node, or gives it other labels."""
+    pairs = dict(_pair(label) for label in labels)
+    with context.store() as store:
+        outcome = nodes.apply(store, name, pairs, datetime.now(timezone.utc))
+    click.echo(f"{name} {outcome}")
+
+
+@command.command()
+@click.argument("name", default="")
+@output_option
+@click.pass_obj
+def get(context: Context, name: str) -> None:
+    """Shows all nodes, or one."""
+    with context.store() as store:
+        context.show(nodes.get(store, name), _COLUMNS)
+
+
+@command.command()
+@click.argument("name")
+@click.pass_obj
+def delete(context: Context, name: str) -> None:
+    """Deletes a node that holds no address."""
+    with context.store() as store:
+        nodes.delete(store, name)
+    click.echo(f"{name} deleted")
+
+
+def _pair(label: str) -> tuple[str, str]:
+    key, sign, value = label.partition("=")
+    if not key or not sign:
+        raise click.BadParameter(f"{label!r} is not of the form KEY=VALUE", param_hint="--label")
+    return key, value

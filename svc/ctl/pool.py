@@ -1,0 +1,68 @@
+"""svcctl pool."""
+
+from datetime import datetime, timezone
+from typing import IO
+
+import click
+
+from svc.ctl import manifest, pools
+from svc.ctl.context import Column, Context, output_option
+from svc.model.resource import Resource
+
+_COLUMNS: tuple[Column, ...] = (
+    ("NAME", lambda pool: pool.name),
+    ("CIDR", lambda pool: _text(pool, "cidr")),
+    ("BLOCKS", lambda pool: f"/{_text(pool, 'blockSize')}"),
+    ("NAT", lambda pool: _yes(pool, "natOutgoing")),
+    ("IPIP", lambda pool: _text(pool, "ipipMode")),
+    ("VXLAN", lambda pool: _text(pool, "vxlanMode")),
+    ("DISABLED", lambda pool: _yes(pool, "disabled")),
+    ("NODES", lambda pool: _text(pool, "nodeSelector")),
+)
+
+
+@click.group()
+def command() -> None:
+    """Address pools."""
+
+
+@command.command()
+@click.option(
+    "-f", "--file", type=click.File("rb"), required=True, help="YAML or JSON, several documents; - is standard input."
+)
+@click.pass_obj
+def apply(context: Context, file: IO[bytes]) -> None:
+    """Creates or updates the pools of a file: all of them, or none when any is at fault."""
+    resources = manifest.read(file.read(), getattr(file, "name", "<stdin>"), context.names.api_version, pools.KIND)
+    with context.store() as store:
+        outcomes = pools.apply(store, resources, datetime.now(timezone.utc))
+    for resource, outcome in zip(resources, outcomes, strict=True):
+        click.echo(f"{resource.name} {outcome}")
+
+
+@command.command()
+@click.argument("name", default="")
+@output_option
+@click.pass_obj
+def get(context: Context, name: str) -> None:
+    """Shows all pools, or one."""
+    with context.store() as store:
+        context.show(pools.get(store, name), _COLUMNS)
+
+
+@command.command()
+@click.argument("name")
+@click.pass_obj
+def delete(context: Context, name: str) -> None:
+    """Deletes a pool that no address is in use of."""
+    with context.store() as store:
+        pools.delete(store, name)
+    click.echo(f"{name} deleted")
+
+
+def _text(pool: Resource, field: str) -> str:
+    return str(pool.spec.get(field, ""))
+
+
+def _yes(pool: Resource, field: str) -> str:
+    return "yes" if pool.spec.get(field) else "no"

@@ -1,0 +1,131 @@
+"""What svcctl does with IP pools: apply, list, delete. Plain functions on a datastore."""
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from svc._core.cidr import Cidr
+from svc.ctl import release
+from svc.ctl.retry import retry
+from svc.datastore.api import Backend, Create, Delete, Entry, NotFound, Update
+from svc.model.errors import CallerError, Code
+from svc.model.keys import ResourceKey, ResourceQuery
+from svc.model.pool import Pool, check_pool, with_defaults
+from svc.model.resource import Resource, ordered, stamp
+
+KIND = "IPPool"
+CREATED, UPDATED, UNCHANGED = "created", "updated", "unchanged"
+
+
+def apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> list[str]:
+    """Creates or updates pools, durably: all of them where the store is atomic, else in their order. What was done to each.
+
+    CallerError, before anything is written, naming every fault of every pool; StoreError."""
+    return retry("the list of IP pools", lambda: _apply(backend, resources, now))
+
+
+def get(backend: Backend, name: str = "") -> list[Resource]:
+    """All pools in the order of their names, or the one of this name. CallerError when it does not exist."""
+    entries = [_entry(backend, name)] if name else backend.list(ResourceQuery(KIND))
+    return [entry.value for entry in entries if isinstance(entry.value, Resource)]
+
+
+def delete(backend: Backend, name: str) -> None:
+    """Disables the pool, removes its blocks with their affinities, then the pool. CallerError while addresses are in use."""
+    cidr = _cidr(_entry(backend, name))
+    if cidr is not None:
+        _refuse_used(backend, name, cidr, "delete the workloads that hold them first")
+        retry(f"IP pool {name!r}", lambda: _disable(backend, name))
+        while _remove_blocks(backend, cidr):  # until none is found: a claim may have been under way
+            _refuse_used(
+                backend, name, cidr, "they were taken during the deletion, and the pool is disabled now: delete it again"
+            )
+    backend.write([Delete(ResourceKey(KIND, name))], durable=True)
+
+
+def _apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> list[str]:
+    present = _present(backend)
+    _check(resources, present, [block.cidr for block in release.blocks(backend)])
+    steps = [_step(present.get(resource.name), resource, now) for resource in resources]
+    backend.write([write for _, write in steps if write], durable=True)
+    return [outcome for outcome, _ in steps]
+
+
+def _present(backend: Backend) -> dict[str, Entry]:
+    return {entry.key.name: entry for entry in backend.list(ResourceQuery(KIND)) if isinstance(entry.key, ResourceKey)}
+
+
+def _check(resources: Sequence[Resource], present: Mapping[str, Entry], blocks: Sequence[Cidr]) -> None:
+    """CallerError when any resource is at fault, also beside the others that are applied with it."""
+    pools = {name: pool for name, entry in present.items() if (pool := _pool(entry.value))}
+    applied = {resource.name: pool for resource in resources if (pool := _pool(resource))}
+    names = Counter(resource.name for resource in resources)
+    faults = [f"IP pool {name!r}: given {count} times: keep one of them" for name, count in names.items() if count > 1]
+    for resource in resources:
+        found = check_pool(resource, (pools | applied).values(), blocks, pools.get(resource.name))
+        faults += [f"IP pool {resource.name!r}: {line}" for line in found]
+    if faults:
+        raise CallerError(f"{len(faults)} faults, nothing was changed", details="; ".join(faults), code=Code.POOL)
+
+
+def _step(entry: Entry | None, resource: Resource, now: datetime) -> tuple[str, Create | Update | None]:
+    """What becomes of a pool, and the write that does it."""
+    wanted = with_defaults(resource)
+    if entry is None:
+        stamp(wanted, now, str(uuid.uuid4()))
+        return CREATED, Create(ResourceKey(KIND, wanted.name), wanted)
+    present = entry.value
+    assert isinstance(present, Resource)
+    merged = Resource(KIND, ordered(present.metadata | wanted.metadata), wanted.spec, present.status)
+    return (UNCHANGED, None) if merged == present else (UPDATED, Update(entry.key, merged, entry.revision))
+
+
+def _entry(backend: Backend, name: str) -> Entry:
+    try:
+        return backend.get(ResourceKey(KIND, name))
+    except NotFound:
+        known = ", ".join(_present(backend)) or "there is none"
+        raise CallerError(f"IP pool {name!r} does not exist", details=f"known: {known}", code=Code.POOL) from None
+
+
+def _pool(value: object) -> Pool | None:
+    try:
+        return Pool.from_resource(value) if isinstance(value, Resource) else None
+    except ValueError:
+        return None
+
+
+def _cidr(entry: Entry) -> Cidr | None:
+    """None when the pool has no valid range: it cannot have blocks."""
+    assert isinstance(entry.value, Resource)
+    try:
+        return Cidr(str(entry.value.spec.get("cidr")))
+    except ValueError:
+        return None
+
+
+def _refuse_used(backend: Backend, name: str, cidr: Cidr, remedy: str) -> None:
+    used = sum(release.count_used(block) for block in release.blocks(backend, cidr.version) if block.cidr.overlaps(cidr))
+    if used:
+        addresses = "1 address is" if used == 1 else f"{used} addresses are"
+        raise CallerError(f"IP pool {name!r} is in use: {addresses} taken", details=remedy, code=Code.POOL)
+
+
+def _disable(backend: Backend, name: str) -> None:
+    """So that nobody claims another block of it."""
+    entry = _entry(backend, name)
+    assert isinstance(entry.value, Resource)
+    entry.value.spec["disabled"] = True
+    backend.write([Update(entry.key, with_defaults(entry.value), entry.revision)], durable=True)
+
+
+def _remove_blocks(backend: Backend, cidr: Cidr) -> int:
+    """How many claims and blocks were found; those that were not in use are gone."""
+    claims = [key for key in release.affinities(backend) if key.cidr.overlaps(cidr)]
+    for key in claims:
+        release.give_up(backend, key)
+    unclaimed = [block.cidr for block in release.blocks(backend, cidr.version) if block.cidr.overlaps(cidr)]
+    for block in unclaimed:
+        release.drop_unclaimed(backend, block)
+    return len(claims) + len(unclaimed)

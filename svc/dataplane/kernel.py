@@ -1,0 +1,81 @@
+"""The kernel as the dataplane uses it: one host socket a thread, sockets inside sandboxes, refusals in our own words."""
+
+import errno
+import os
+import threading
+from typing import Any
+
+from svc._core import nsock, rtnl
+from svc.model.errors import Code, PeerError
+
+
+class Kernel:
+    """Netlink exchanges from any thread."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self.has_ipv6 = os.path.exists("/proc/sys/net/ipv6")
+
+    def host(self) -> nsock.Socket:
+        socket = getattr(self._local, "socket", None)
+        if socket is None:
+            socket = self._local.socket = nsock.Socket()
+        return socket
+
+    def find_link(self, *, index: int = 0, name: str = "") -> dict[str, Any] | None:
+        """The host's link; None when there is none."""
+        return link_of(self.host(), index=index, name=name)
+
+
+def link_of(socket: nsock.Socket, *, index: int = 0, name: str = "") -> dict[str, Any] | None:
+    """The link that a socket's namespace has by this index or name; None when there is none."""
+    request = rtnl.Batch()
+    request.get_link(index, name)
+    try:
+        (message,) = socket.query(request)
+    except rtnl.NetlinkError as refusal:
+        if refusal.errno == errno.ENODEV:
+            return None
+        raise refused(refusal) from refusal
+    return rtnl.unpack_link(message)
+
+
+def routes_of(socket: nsock.Socket, version: int, index: int) -> set[tuple[bytes, int, bytes]]:
+    """(destination, length, gateway) of the routes that leave by this link; an absent gateway is empty."""
+    request = rtnl.Batch()
+    request.dump_routes(rtnl.AF_INET if version == 4 else rtnl.AF_INET6, index)
+    routes = map(rtnl.unpack_route, socket.query(request))
+    return {(route["destination"], route["length"], route["gateway"]) for route in routes if route["index"] == index}
+
+
+def refused(refusal: rtnl.NetlinkError) -> PeerError:
+    """The kernel's refusal as the runtime gets it."""
+    return PeerError(f"the kernel refused: {refusal}", details=_remedy(refusal.errno or 0), code=Code.KERNEL)
+
+
+def failed(failure: OSError) -> PeerError:
+    """A refusal, a time-out or a missing resource while the kernel was asked for something."""
+    if isinstance(failure, rtnl.NetlinkError):
+        return refused(failure)
+    return PeerError(
+        f"the kernel could not be asked: {failure.strerror or failure}", details=_remedy(failure.errno or 0), code=Code.KERNEL
+    )
+
+
+def sysctl_failed(failure: OSError) -> PeerError:
+    """What to raise when the kernel refused a setting."""
+    return PeerError(
+        f"cannot write /proc/sys/{failure.filename}: {failure.strerror}", details=_remedy(failure.errno or 0), code=Code.KERNEL
+    )
+
+
+def _remedy(number: int) -> str:
+    remedies = {
+        errno.EPERM: "the agent needs CAP_NET_ADMIN and CAP_SYS_ADMIN",
+        errno.EROFS: "the agent needs a writable /proc/sys (a privileged container, or run it on the host)",
+        errno.EOPNOTSUPP: "the kernel lacks a feature that this needs (veth, IPv4, IPv6)",
+        errno.EMFILE: "the agent has too many files open: raise its limit (LimitNOFILE)",
+        errno.ETIMEDOUT: "the kernel is busy: see its log, and whether network namespaces are being torn down",
+        errno.ENOENT: "the kernel lacks IPv6, or the interface disappeared meanwhile",
+    }
+    return remedies.get(number, os.strerror(number))

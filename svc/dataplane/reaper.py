@@ -1,0 +1,170 @@
+"""Deleting host interfaces fast.
+
+The kernel acknowledges RTM_DELLINK only after an RCU barrier, some 20 ms later; the link, its addresses and routes are gone
+after one. So a caller is answered when the kernel's own notification for its link has come, and the threads that asked sit
+out the barriers.
+
+Rule 1. One deletion at a time is unlinking: that part is serial in the kernel anyway. What is asked for meanwhile is gathered
+into one group, and dies in one deletion.
+Rule 2. Any number of deletions, up to the number of threads, sit in their barriers side by side.
+Rule 3. Threads are started when all that there are sit in barriers; idle ones are kept.
+"""
+
+import errno
+import itertools
+import threading
+from contextlib import suppress
+
+from svc._core import nsock, rtnl
+from svc.dataplane.kernel import Kernel, refused
+from svc.model.errors import Code, PeerError
+
+_MAX_DELETERS = 32  # a barrier is some 30 times as long as the unlinking before it
+_GROUP_BASE = 0x53760000  # link groups are plain numbers; a high one, so that no operator's group is met
+_MONITOR_POLL = 5.0  # seconds; close() wakes the monitor, so this bounds nothing that anybody waits for
+
+
+class _Removal:
+    """One link on its way out."""
+
+    __slots__ = ("done", "failure", "index")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.done = threading.Event()
+        self.failure: PeerError | None = None
+
+
+class Reaper:
+    """`remove` from any thread. `close` ends the threads after what was asked for is done."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._monitor = nsock.LinkMonitor()
+        self._groups = itertools.count(_GROUP_BASE)
+        self._lock = threading.Condition()
+        self._asked: list[_Removal] = []
+        self._pending: dict[int, _Removal] = {}
+        self._unlinking: set[int] = set()
+        self._idle = 0
+        self._deleters: list[threading.Thread] = []
+        self._closing = False
+        self._watcher = threading.Thread(target=self._watch, name="link-monitor")
+        self._watcher.start()
+
+    def remove(self, index: int, name: str, *, timeout: float = 20.0) -> None:
+        """Returns when the host's link of this index and name is gone (at once when there is none); PeerError."""
+        link = self._kernel.find_link(index=index)
+        if link is None or link["name"] != name:
+            return
+        removal = self._ask(index)
+        if not removal.done.wait(timeout):
+            raise PeerError(
+                f"interface {name!r} is not gone after {timeout:g} s",
+                details="the kernel is busy, or the interface is held: see dmesg",
+                code=Code.KERNEL,
+            )
+        if removal.failure is not None:
+            raise removal.failure
+
+    def close(self) -> None:
+        with self._lock:
+            self._closing = True
+            self._lock.notify_all()
+        for thread in self._deleters:
+            thread.join()
+        self._monitor.wake()
+        self._watcher.join()
+        self._monitor.close()
+
+    def _ask(self, index: int) -> _Removal:
+        with self._lock:
+            removal = self._pending.get(index)
+            if removal is not None:
+                return removal
+            removal = self._pending[index] = _Removal(index)
+            self._asked.append(removal)
+            if self._idle == 0 and len(self._deleters) < _MAX_DELETERS:
+                self._start_deleter()
+            self._lock.notify()
+        return removal
+
+    def _start_deleter(self) -> None:
+        thread = threading.Thread(target=self._delete_asked, name=f"deleter-{len(self._deleters)}")
+        self._deleters.append(thread)
+        thread.start()
+
+    def _settle(self, index: int, failure: PeerError | None = None) -> None:
+        with self._lock:
+            removal = self._pending.pop(index, None)
+            if removal is not None and removal in self._asked:  # it disappeared by itself, before its turn
+                self._asked.remove(removal)
+            self._unlinking.discard(index)
+            if self._closing:
+                self._lock.notify_all()
+            elif not self._unlinking:
+                self._lock.notify()
+        if removal is not None:
+            removal.failure = failure
+            removal.done.set()
+
+    def _watch(self) -> None:
+        while not self._all_done():
+            try:
+                gone = self._monitor.wait(_MONITOR_POLL)
+            except OSError as failure:
+                if failure.errno != errno.ENOBUFS:
+                    raise
+                continue  # notifications were lost: the deleters' acknowledgements settle what they were about
+            for index in gone:
+                self._settle(index)
+
+    def _all_done(self) -> bool:
+        with self._lock:
+            return self._closing and not any(thread.is_alive() for thread in self._deleters)
+
+    def _delete_asked(self) -> None:
+        while indexes := self._take_asked():
+            if len(indexes) > 1:
+                self._delete_group(indexes)
+            for index in indexes:
+                self._delete_rest(index)
+
+    def _take_asked(self) -> list[int]:
+        """Everything that was asked for, when nothing is unlinking; empty when the reaper is closed."""
+        with self._lock:
+            self._idle += 1
+            while self._unlinking or not self._asked:
+                if self._closing and not self._asked:
+                    break
+                self._lock.wait()
+            self._idle -= 1
+            indexes = [removal.index for removal in self._asked]
+            self._asked = []
+            self._unlinking.update(indexes)
+        return indexes
+
+    def _delete_group(self, indexes: list[int]) -> None:
+        """Failures are left to `_delete_rest`: most mean that some link was gone already."""
+        group = next(self._groups)
+        batch = rtnl.Batch()
+        for index in indexes:
+            batch.set_link(index, group=group)
+        batch.delete_group(group)
+        with suppress(OSError):
+            self._kernel.host().execute(batch)
+
+    def _delete_rest(self, index: int) -> None:
+        with self._lock:
+            if index not in self._pending:
+                return
+        batch = rtnl.Batch()
+        batch.delete_link(index)
+        try:
+            self._kernel.host().execute(batch)
+        except rtnl.NetlinkError as refusal:
+            self._settle(index, None if refusal.errno == errno.ENODEV else refused(refusal))
+        except OSError as failure:  # no answer, or no socket to ask by
+            self._settle(index, PeerError(f"cannot delete an interface: {failure.strerror}", code=Code.KERNEL))
+        else:
+            self._settle(index)

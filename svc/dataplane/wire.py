@@ -1,0 +1,181 @@
+"""Wiring an attachment: a batch in the host, sysctls, a batch in the sandbox."""
+
+import errno
+import itertools
+import os
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import NoReturn
+
+from svc._core import nsock, rtnl
+from svc.dataplane import plan
+from svc.dataplane.kernel import Kernel, failed, link_of, refused, routes_of, sysctl_failed
+from svc.model.errors import CallerError, Code, PeerError
+
+_FIRST_PEER_INDEX = 2  # a fresh sandbox has only its loopback, index 1
+_INDEX_TRIES = 8
+
+# Interface indexes are ours to choose; from a random start, so that agents one after another seldom try the same.
+_indexes = itertools.count(random.randrange(1 << 17, 1 << 29))  # noqa: S311
+
+
+@dataclass(frozen=True, slots=True)
+class Wired:
+    """Where the two ends are."""
+
+    host_index: int
+    peer_index: int
+
+
+class HostNameTaken(Exception):
+    """The host has an interface of that name already."""
+
+
+def wire(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> Wired:
+    """Makes the attachment in the kernel. On failure the pair is gone again.
+
+    Raises HostNameTaken, CallerError (the sandbox has an interface of that name), PeerError (the kernel refused).
+    """
+    wired = _wire_host(kernel, wiring, ns_fd)
+    with _undone_on_failure(kernel, wired.host_index):
+        _write_sysctls(-1, plan.host_sysctls(wiring), optional=not wiring.has(6))
+        _write_sysctls(ns_fd, plan.sandbox_sysctls(wiring))
+        with nsock.Socket(ns_fd) as sandbox:
+            _set_up_sandbox(sandbox, wiring, wired.peer_index)
+    return wired
+
+
+def remove_at_once(kernel: Kernel, host_index: int) -> None:
+    """Deletes a pair and waits for the kernel's own acknowledgement, which is slow; a missing link is fine."""
+    batch = rtnl.Batch()
+    batch.delete_link(host_index)
+    try:
+        kernel.host().execute(batch)
+    except rtnl.NetlinkError as refusal:
+        if refusal.errno != errno.ENODEV:
+            raise refused(refusal) from refusal
+
+
+@contextmanager
+def _undone_on_failure(kernel: Kernel, host_index: int) -> Iterator[None]:
+    """The first failure counts; should the pair stay, whoever undoes the rest finds it by its name."""
+    try:
+        yield
+    except BaseException as failure:
+        with suppress(PeerError, OSError):
+            remove_at_once(kernel, host_index)
+        if isinstance(failure, OSError):
+            raise failed(failure) from failure
+        raise
+
+
+def _wire_host(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> Wired:
+    peer_index = _FIRST_PEER_INDEX
+    for _ in range(_INDEX_TRIES):
+        wired = Wired(next(_indexes), peer_index)
+        try:
+            kernel.host().execute(plan.host_batch(wiring, wired.host_index, wired.peer_index, ns_fd, kernel.has_ipv6))
+            return wired
+        except rtnl.NetlinkError as refusal:
+            if refusal.index > 0:
+                with _undone_on_failure(kernel, wired.host_index):
+                    _refuse_taken_route(wiring, refusal)
+            if refusal.errno == errno.EEXIST:  # a name on either side, or the host's index
+                _refuse_taken_name(kernel, wiring, ns_fd, refusal)
+            elif refusal.errno == errno.EBUSY:  # the sandbox's index
+                peer_index = next(_indexes)
+            else:
+                raise refused(refusal) from refusal
+        except OSError as failure:
+            raise failed(failure) from failure
+    raise PeerError("no free interface index was found", details=f"{_INDEX_TRIES} were tried", code=Code.KERNEL)
+
+
+def _refuse_taken_route(wiring: plan.Wiring, refusal: rtnl.NetlinkError) -> NoReturn:
+    if refusal.errno != errno.EEXIST:
+        raise refusal
+    addresses = ", ".join(map(str, wiring.addresses))
+    raise PeerError(
+        f"the host already has a route to {addresses}",
+        details=f"another interface uses the address ({refusal}): see `ip route get`, and remove that route",
+        code=Code.KERNEL,
+    ) from refusal
+
+
+def _refuse_taken_name(kernel: Kernel, wiring: plan.Wiring, ns_fd: int, refusal: rtnl.NetlinkError) -> None:
+    """CallerError when it is the sandbox's, for then nothing else would help; HostNameTaken."""
+    with nsock.Socket(ns_fd) as sandbox:
+        if link_of(sandbox, name=wiring.ifname) is not None:
+            raise CallerError(
+                f"interface {wiring.ifname!r} already exists in the sandbox",
+                details="delete it, or ask for another CNI_IFNAME",
+                code=Code.INTERFACE_EXISTS,
+            ) from refusal
+    if kernel.find_link(name=wiring.host_name) is not None:
+        raise HostNameTaken(wiring.host_name) from refusal
+
+
+def _set_up_sandbox(sandbox: nsock.Socket, wiring: plan.Wiring, index: int) -> None:
+    """Where an earlier interface has the routes already, ours stand behind them: it stays the one that traffic leaves by."""
+    try:
+        sandbox.execute(plan.sandbox_batch(wiring, index))
+        return
+    except rtnl.NetlinkError as refusal:
+        if refusal.errno != errno.EEXIST:
+            raise
+    present = {key for version in (4, 6) if wiring.has(version) for key in routes_of(sandbox, version, index)}
+    batch = rtnl.Batch()
+    for route in plan.sandbox_routes(wiring):
+        if (route.destination, route.length, route.gateway) not in present:
+            route.pack(batch, index, plan.second_metric(index))
+    sandbox.execute(batch)
+
+
+def _write_sysctls(ns_fd: int, items: list[tuple[str, str]], *, optional: bool = False) -> None:
+    try:
+        nsock.write_sysctls(ns_fd, items)
+    except OSError as failure:
+        if optional and failure.errno == errno.ENOENT:
+            return  # a kernel without IPv6 has nothing to switch off
+        raise sysctl_failed(failure) from failure
+
+
+class Forwarding:
+    """Keeps forwarding switched on in the host: others, such as a `sysctl --system`, may switch it off at any time.
+
+    The files stay open: to read one again is far cheaper than to walk /proc/sys to it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: dict[str, int] = {}
+
+    def ensure(self, wiring: plan.Wiring) -> list[str]:
+        """For the families of the attachment; the paths that had to be changed. PeerError."""
+        with self._lock:
+            off = [path for version, path in _FORWARDING.items() if wiring.has(version) and self._read(path) == b"0"]
+        _write_sysctls(-1, [(path, "1") for path in off])
+        return off
+
+    def close(self) -> None:
+        with self._lock:
+            for file in self._files.values():
+                os.close(file)
+            self._files.clear()
+
+    def _read(self, path: str) -> bytes:
+        """Empty where the kernel lacks the family."""
+        try:
+            if path not in self._files:
+                self._files[path] = os.open(f"/proc/sys/{path}", os.O_RDONLY | os.O_CLOEXEC)
+            return os.pread(self._files[path], 8, 0).strip()
+        except FileNotFoundError:
+            return b""
+        except OSError as failure:
+            raise sysctl_failed(failure) from failure
+
+
+_FORWARDING = {4: "net/ipv4/ip_forward", 6: "net/ipv6/conf/all/forwarding"}

@@ -1,0 +1,1 @@
+"""The Backend protocol and the stores that speak it."""

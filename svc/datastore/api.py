@@ -1,0 +1,140 @@
+"""What every datastore offers: keys with revisions, changed by compare-and-swap.
+
+A revision is an opaque string; it changes with every write of its key. `write` is the one way to change anything:
+
+1. All writes of a call are applied, or (where `atomic` is true) none. A store that cannot do that applies them in the
+   given order, stops at the first failure and raises `PartialWrite`, so that the caller can take back what was done.
+2. A `Create` of an existing key, an `Update` or `Delete` at another revision raise `Conflict` naming the key; an
+   `Update` or `Delete` of a missing key raises `NotFound` naming it.
+3. With `durable` the call returns when the change survives a power cut, otherwise when it survives a killed process.
+4. A write whose fate is unknown is looked up before anything is reported: it is never repeated blindly.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from svc.model.codec import Value as Value
+from svc.model.errors import Code, PeerError
+from svc.model.keys import Key, Query
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A key, its value, and the revision at which it was read or written. The value belongs to the caller."""
+
+    key: Key
+    value: Value
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Fails with Conflict when the key exists."""
+
+    key: Key
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Fails with Conflict unless the key stands at this revision."""
+
+    key: Key
+    value: Value
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Fails with Conflict unless the key stands at this revision; any revision when it is None."""
+
+    key: Key
+    revision: str | None = None
+
+
+Write = Create | Update | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One change: `entry` is None when the key is gone."""
+
+    key: Key
+    entry: Entry | None
+
+
+class Watch(Iterator[Event], Protocol):
+    """The events of a query; one thread iterates, `close` from any thread ends it."""
+
+    def close(self) -> None: ...
+
+
+class Backend(Protocol):
+    """A datastore session; safe to use from several threads at once. Errors: StoreError and its subclasses."""
+
+    @property
+    def atomic(self) -> bool:
+        """Whether `write` applies all of its writes or none."""
+
+    @property
+    def needs_node(self) -> bool:
+        """Whether addresses are refused to a node that has no Node resource (a cluster), or not (a store of one node)."""
+
+    def get(self, key: Key) -> Entry:
+        """NotFound when the key does not exist, Damaged when its value cannot be decoded."""
+
+    def list(self, query: Query) -> Sequence[Entry]:
+        """In key order. What cannot be decoded is left out (and logged by the store)."""
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        """The new entry of each write, None for a Delete. Values are stored as they are at the call."""
+
+    def generation(self, kind: str) -> int:
+        """Changes whenever a resource of this kind may have changed: a cache filled at one generation is worth using at the
+        same one. In a remote store it may lag behind, so it may choose, but never justify a refusal."""
+
+    def watch(self, query: Query) -> Watch:
+        """First every present entry, then each change, until it is closed. A watcher that lags too far behind is told anew of
+        every present entry, and of the keys gone meanwhile. The session's own changes are told; whether those of other
+        processes are is the store's choice."""
+
+    def is_current(self) -> bool:
+        """False when what this session was opened on has been replaced: a new session sees the new one."""
+
+    def close(self) -> None: ...
+
+
+class StoreError(PeerError):
+    """The datastore failed or refused."""
+
+    code = Code.DATASTORE
+
+
+class KeyedError(StoreError):
+    """A write or read that failed because of the state of one key."""
+
+    def __init__(self, key: Key) -> None:
+        super().__init__(f"{type(self).__name__}: {key}")
+        self.key = key
+
+
+class NotFound(KeyedError):
+    """The key does not exist."""
+
+
+class Conflict(KeyedError):
+    """The key exists already, or was changed by somebody else since it was read."""
+
+
+class Damaged(StoreError):
+    """What is stored at one key cannot be decoded; the datastore itself is well."""
+
+
+class PartialWrite(StoreError):
+    """Some writes of a call were applied before one failed: `done` says which, `cause` why the next one was not."""
+
+    def __init__(self, done: Sequence[Entry | None], cause: StoreError) -> None:
+        super().__init__(cause.msg, details=cause.details)
+        self.done = tuple(done)
+        self.cause = cause

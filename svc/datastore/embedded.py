@@ -1,0 +1,274 @@
+"""The embedded store: one SQLite file, the datastore of a single node.
+
+1. Keys and documents are spelled as in a key-value store (`svc.model.codec`), so a file reads like any other datastore.
+2. One counter numbers the transactions; the number is the revision of everything that its transaction wrote. The last
+   number of every resource kind is kept beside it, which makes `generation` exact across processes.
+3. One connection writes and one reads, each behind a lock: a reader never waits for a commit, and eight threads are served
+   as fast as by a connection each, more evenly, and in less memory.
+4. A table with row ids: documents of 1 to 4 KB stay inside their page, where WITHOUT ROWID spills them (29 against 22 us).
+"""
+
+import logging
+import sqlite3
+import threading
+import uuid
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from svc.datastore import sqlite
+from svc.datastore.api import Conflict, Create, Damaged, Delete, Entry, NotFound, StoreError, Update, Write
+from svc.datastore.feed import Feed, Watcher
+from svc.model.codec import Codec, matches
+from svc.model.keys import Key, Query, ResourceKey
+from svc.model.resource import Resource, stamp
+from svc.names import DEFAULT, Names
+
+_APPLICATION = 0x53564344  # "SVCD", tells our files from other databases
+_SCHEMA = 1
+_TABLES = (
+    "CREATE TABLE entries (path TEXT PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL)",
+    "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+    f"PRAGMA application_id = {_APPLICATION}",
+    f"PRAGMA user_version = {_SCHEMA}",
+)
+_GET = "SELECT value, revision FROM entries WHERE path = ?"
+_LIST = "SELECT path, value, revision FROM entries WHERE path >= ? AND path < ? ORDER BY path"
+_CREATE = "INSERT OR IGNORE INTO entries (value, revision, path) VALUES (?, ?, ?)"
+_UPDATE = "UPDATE entries SET value = ?, revision = ? WHERE path = ? AND revision = ?"
+_DELETE = "DELETE FROM entries WHERE path = ? AND revision = ?"
+_DELETE_ANY = "DELETE FROM entries WHERE path = ?"
+_COUNTER = "SELECT value FROM counters WHERE name = ?"
+_COUNT = "INSERT OR REPLACE INTO counters (name, value) VALUES (?, ?)"
+_TRANSACTIONS = ""  # the counter that is no kind's
+
+_log = logging.getLogger(__name__)
+
+Row = tuple[str, bytes, int]  # path, document, revision
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A write with its path and document; `data` is None for a Delete."""
+
+    write: Write
+    path: str
+    data: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Committed:
+    """A change as watchers get it."""
+
+    codec: Codec
+    key: Key
+    data: bytes | None
+    number: int
+
+    def entry(self) -> Entry | None:
+        return None if self.data is None else _entry(self.codec, self.key, self.data, self.number)
+
+
+class EmbeddedStore:
+    """A session with the file at `path`, which is created, with its directory, where it does not exist."""
+
+    atomic = True
+    needs_node = False
+
+    def __init__(self, path: Path, names: Names = DEFAULT) -> None:
+        self._path = path
+        self._codec = Codec(names)
+        self._feed = Feed()
+        self._reading = threading.Lock()
+        self._writing = threading.Lock()
+        try:
+            if not path.exists():
+                sqlite.create(path, self._fill)
+            with ExitStack() as opened:
+                self._reader = opened.enter_context(closing(sqlite.connect(path)))
+                self._check_schema()
+                self._writer = opened.enter_context(closing(sqlite.connect(path)))
+                self._file = _identity(path)
+                opened.pop_all()
+        except (OSError, sqlite3.Error) as error:
+            raise sqlite.store_error(path, error) from error
+
+    def is_current(self) -> bool:
+        """Whether `path` still names the file that this session has open."""
+        try:
+            return _identity(self._path) == self._file
+        except OSError:
+            return False
+
+    def get(self, key: Key) -> Entry:
+        """NotFound, or Damaged when the document cannot be decoded."""
+        row = self._one(_GET, self._codec.path(key))
+        if row is None:
+            raise NotFound(key)
+        try:
+            return Entry(key, self._codec.decode(key, row[0]), str(row[1]))
+        except ValueError as error:
+            raise Damaged(f"store {str(self._path)!r} holds no valid document at {key}: {error}", details=_REPAIR) from error
+
+    def list(self, query: Query) -> Sequence[Entry]:
+        with self._reading:
+            rows = self._rows(query)
+        return self._entries(query, rows)
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        """All writes or none; they share one revision."""
+        if not writes:
+            return ()
+        changes = [self._change(write) for write in writes]
+        try:
+            with self._writing:
+                number = self._transact(changes, durable)
+                self._feed.publish([_Committed(self._codec, change.write.key, change.data, number) for change in changes])
+        except sqlite3.Error as error:
+            raise sqlite.store_error(self._path, error) from error
+        return [None if isinstance(write, Delete) else Entry(write.key, write.value, str(number)) for write in writes]
+
+    def generation(self, kind: str) -> int:
+        """The number of the last transaction, of any process, that wrote a resource of this kind; 0 when none did."""
+        row = self._one(_COUNTER, kind)
+        return 0 if row is None else int(row[0])
+
+    def watch(self, query: Query) -> Watcher:
+        """Changes of other processes are only seen when the watcher lists again."""
+
+        def listing() -> tuple[int, Sequence[Entry]]:
+            number, rows = self._snapshot(query)
+            return number, self._entries(query, rows)
+
+        return self._feed.add(Watcher(listing, lambda key: matches(query, key)))
+
+    def close(self) -> None:
+        self._feed.close()
+        with self._writing:
+            self._writer.close()
+        with self._reading:
+            self._reader.close()
+
+    def _change(self, write: Write) -> _Change:
+        data = None if isinstance(write, Delete) else self._codec.encode(write.value)
+        return _Change(write, self._codec.path(write.key), data)
+
+    def _transact(self, changes: Sequence[_Change], durable: bool) -> int:
+        """Commits the changes; the number of the transaction."""
+        if not durable:
+            return self._commit(changes)
+        self._writer.execute("PRAGMA synchronous = FULL")
+        try:
+            return self._commit(changes)
+        finally:
+            self._writer.execute("PRAGMA synchronous = NORMAL")
+
+    def _commit(self, changes: Sequence[_Change]) -> int:
+        run = self._writer.execute
+        run("BEGIN IMMEDIATE")
+        try:
+            number = int(run(_COUNTER, (_TRANSACTIONS,)).fetchone()[0]) + 1
+            for change in changes:
+                self._apply(change, number)
+            run(_COUNT, (_TRANSACTIONS, number))
+            for kind in {change.write.key.kind for change in changes if isinstance(change.write.key, ResourceKey)}:
+                run(_COUNT, (kind, number))
+            run("COMMIT")
+        except BaseException:
+            if self._writer.in_transaction:
+                run("ROLLBACK")
+            raise
+        return number
+
+    def _apply(self, change: _Change, number: int) -> None:
+        run, path = self._writer.execute, change.path
+        match change.write:
+            case Create(key):
+                if not run(_CREATE, (change.data, number, path)).rowcount:
+                    raise Conflict(key)
+                return
+            case Update(key, _, revision):
+                done = run(_UPDATE, (change.data, number, path, revision))
+            case Delete(key, None):
+                done = run(_DELETE_ANY, (path,))
+            case Delete(key, revision):
+                done = run(_DELETE, (path, revision))
+        if not done.rowcount:
+            raise NotFound(key) if run(_GET, (path,)).fetchone() is None else Conflict(key)
+
+    def _one(self, statement: str, argument: str) -> tuple[bytes, int] | None:
+        """The first row of an answer."""
+        try:
+            with self._reading:
+                row: tuple[bytes, int] | None = self._reader.execute(statement, (argument,)).fetchone()
+        except sqlite3.Error as error:
+            raise sqlite.store_error(self._path, error) from error
+        return row
+
+    def _rows(self, query: Query) -> Sequence[Row]:
+        """The caller holds the reader."""
+        prefix = self._codec.prefix(query)
+        try:
+            return self._reader.execute(_LIST, (prefix, f"{prefix}\U0010ffff")).fetchall()
+        except sqlite3.Error as error:
+            raise sqlite.store_error(self._path, error) from error
+
+    def _snapshot(self, query: Query) -> tuple[int, Sequence[Row]]:
+        """The rows, and the number of the last transaction before them, of one moment."""
+        try:
+            with self._reading:
+                self._reader.execute("BEGIN")
+                try:
+                    number = int(self._reader.execute(_COUNTER, (_TRANSACTIONS,)).fetchone()[0])
+                    return number, self._rows(query)
+                finally:
+                    self._reader.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise sqlite.store_error(self._path, error) from error
+
+    def _entries(self, query: Query, rows: Sequence[Row]) -> Sequence[Entry]:
+        keyed = ((self._codec.key(path), data, revision) for path, data, revision in rows)
+        found = (_entry(self._codec, key, data, revision) for key, data, revision in keyed if key and matches(query, key))
+        return [entry for entry in found if entry]
+
+    def _fill(self, connection: sqlite3.Connection) -> None:
+        """A fresh store: its tables, and the record that says it is ready."""
+        for statement in _TABLES:
+            connection.execute(statement)
+        spec = {"clusterGUID": uuid.uuid4().hex, "datastoreReady": True}
+        identity = Resource("ClusterInformation", {"name": "default"}, spec)
+        stamp(identity, datetime.now(timezone.utc), str(uuid.uuid4()))
+        path = self._codec.path(ResourceKey(identity.kind, identity.name))
+        connection.execute(_CREATE, (self._codec.encode(identity), 1, path))
+        connection.executemany(_COUNT, ((_TRANSACTIONS, 1), (identity.kind, 1)))
+
+    def _check_schema(self) -> None:
+        """StoreError when the file is not one of ours, or of another version."""
+        application = self._reader.execute("PRAGMA application_id").fetchone()[0]
+        schema = self._reader.execute("PRAGMA user_version").fetchone()[0]
+        if application != _APPLICATION:
+            raise StoreError(f"store {str(self._path)!r} is a database of another program", details="name another file")
+        if schema != _SCHEMA:
+            raise StoreError(
+                f"store {str(self._path)!r} has schema version {schema}, this program reads {_SCHEMA}",
+                details="use the version of this program that wrote it, or a newer one",
+            )
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+_REPAIR = "delete the key, or restore the file from a copy"
+
+
+def _entry(codec: Codec, key: Key, data: bytes, revision: int) -> Entry | None:
+    """None, and a line in the log, when the document cannot be decoded."""
+    try:
+        return Entry(key, codec.decode(key, data), str(revision))
+    except ValueError as error:
+        _log.warning("left out %s: %s", key, error)
+        return None

@@ -1,0 +1,86 @@
+"""SQLite files of ours: how they come into being, are opened, and what their errors mean to a user.
+
+A new file is prepared under another name and linked into place when it is complete, so that nobody, not even a second
+process that creates it at the same moment, ever sees half a database.
+"""
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+from svc.datastore.api import StoreError
+
+BUSY_SECONDS = 5.0  # how long a write waits for another process before it gives up
+
+_REMEDIES = (  # what SQLite's message says, what to do
+    ("not a database", "it is damaged or something else: move it away, a fresh store is created in its place"),
+    ("malformed", "it is damaged: stop all users, move it away, and a fresh store is created in its place"),
+    ("is full", "free space on its file system"),
+    ("readonly", "make the file and its directory writable for this user"),
+    ("unable to open", "make the file and its directory exist and writable for this user"),
+    ("is locked", f"another process has kept it for over {BUSY_SECONDS:.0f} seconds: find it with fuser, and stop it"),
+    ("disk I/O", "look for disk errors in the kernel log"),
+    ("closed database", "the store was closed: open it again"),
+)
+
+
+def store_error(path: Path, error: sqlite3.Error | OSError) -> StoreError:
+    """What to raise in place of an error of SQLite or of the file system."""
+    if isinstance(error, OSError):
+        details = f"have a directory {str(path.parent)!r} that this user may write to"
+        return StoreError(f"store {str(path)!r} cannot be made: {error.strerror}", details=details)
+    remedy = next((remedy for text, remedy in _REMEDIES if text in str(error)), "this is unexpected: please report it")
+    return StoreError(f"store {str(path)!r} failed: {error}", details=remedy)
+
+
+def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
+    """Makes a database appear at `path` as `fill` leaves it, on disk and complete, unless a file is there already.
+
+    OSError and sqlite3.Error when it cannot be done.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    try:
+        _fill(draft, fill)
+        _sync(draft)
+        os.link(draft, path)
+        _sync(path.parent)
+    except FileExistsError:  # somebody else was faster, with the same content
+        pass
+    finally:
+        draft.unlink()
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection to an existing file, for any thread (one at a time), without implicit transactions. sqlite3.Error."""
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    try:
+        connection.execute("PRAGMA synchronous = NORMAL")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _fill(draft: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
+    connection = connect(draft)
+    try:
+        connection.execute("PRAGMA journal_mode = MEMORY")  # no second file beside a draft
+        connection.execute("BEGIN")
+        fill(connection)
+        connection.execute("COMMIT")
+        connection.execute("PRAGMA journal_mode = WAL")  # kept in the file's header
+    finally:
+        connection.close()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Address management: pools, blocks, affinities and handles on any Backend."""

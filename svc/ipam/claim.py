@@ -1,0 +1,101 @@
+"""Claiming a block for a node, in two phases, so that a claim broken off half-way is seen and finished or dropped.
+
+Order of writes: affinity pending, affinity pending again (marks the attempt), block, affinity confirmed. Whoever finds
+a pending affinity repairs it from the block: the block's own `affinity` field is the truth.
+"""
+
+from datetime import datetime, timezone
+
+from svc._core.cidr import Cidr
+from svc.datastore.api import Backend, Conflict, Create, Damaged, Delete, Entry, NotFound, Update
+from svc.ipam import blocks
+from svc.model.ipam import CONFIRMED, PENDING, Affinity, Block
+from svc.model.keys import AffinityKey, BlockKey
+
+
+class ClaimLost(Exception):
+    """The block belongs to somebody else."""
+
+
+def claim(backend: Backend, cidr: Cidr, node: str) -> Entry:
+    """Makes the block this node's own and returns it. ClaimLost when somebody else has it, Conflict when it is contended,
+    Damaged when it cannot be read."""
+    key = AffinityKey(node, cidr)
+    affinity = _pending_affinity(backend, key)
+    try:
+        affinity = _write(backend, Update(key, Affinity(PENDING), affinity.revision))
+        block = _create_or_adopt(backend, cidr, node)
+    except (ClaimLost, Damaged):
+        _drop(backend, affinity)
+        raise
+    _confirm(backend, affinity)
+    return block
+
+
+def own_block(backend: Backend, cidr: Cidr, node: str) -> Entry:
+    """The block behind an affinity of this node, after repairing whatever a broken-off claim left. Raises as `claim`."""
+    key = AffinityKey(node, cidr)
+    affinity = backend.get(key)
+    try:
+        block = backend.get(BlockKey(cidr))
+    except NotFound:
+        return claim(backend, cidr, node)
+    assert isinstance(block.value, Block)
+    assert isinstance(affinity.value, Affinity)
+    if block.value.affinity != blocks.host_affinity(node):
+        _drop(backend, affinity)
+        raise ClaimLost
+    if affinity.value.state == CONFIRMED:
+        return block
+    affinity = _write(backend, Update(key, Affinity(PENDING), affinity.revision))
+    block = _touch(backend, block)
+    _confirm(backend, affinity)
+    return block
+
+
+def _pending_affinity(backend: Backend, key: AffinityKey) -> Entry:
+    try:
+        return _write(backend, Create(key, Affinity(PENDING)))
+    except Conflict:
+        return backend.get(key)
+
+
+def _create_or_adopt(backend: Backend, cidr: Cidr, node: str) -> Entry:
+    mine = blocks.host_affinity(node)
+    try:
+        return _write(backend, Create(BlockKey(cidr), blocks.new_block(cidr, mine, datetime.now(timezone.utc))))
+    except Conflict:
+        present = backend.get(BlockKey(cidr))
+    assert isinstance(present.value, Block)
+    if present.value.affinity != mine:
+        raise ClaimLost
+    return present
+
+
+def _touch(backend: Backend, entry: Entry) -> Entry:
+    """Rewrites the block unchanged: anybody who holds its old revision loses the race."""
+    assert isinstance(entry.value, Block)
+    entry.value.sequence += 1
+    return _write(backend, Update(entry.key, entry.value, entry.revision))
+
+
+def _confirm(backend: Backend, affinity: Entry) -> None:
+    try:
+        _write(backend, Update(affinity.key, Affinity(CONFIRMED), affinity.revision))
+    except Conflict:
+        current = backend.get(affinity.key)
+        if current.value != Affinity(CONFIRMED):
+            raise
+
+
+def _drop(backend: Backend, affinity: Entry) -> None:
+    try:
+        backend.write([Delete(affinity.key, affinity.revision)])
+    except (Conflict, NotFound):
+        return
+
+
+def _write(backend: Backend, write: Create | Update) -> Entry:
+    (entry,) = backend.write([write])
+    assert entry is not None
+    return entry

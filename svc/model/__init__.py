@@ -1,0 +1,1 @@
+"""Typed resources, their names and their JSON shapes. No I/O."""

@@ -1,0 +1,184 @@
+"""How keys and values are spelled in a key-value store: paths and JSON documents.
+
+The layout below the key root:
+
+    ipam/v2/assignment/ipv{4,6}/block/CIDR          a block; in a path the slash of a CIDR is written "-"
+    ipam/v2/{host,virtual}/HOST/ipv{4,6}/block/CIDR an affinity
+    ipam/v2/handle/HANDLE                           a handle, verbatim
+    ipam/v2/config                                  the IPAM settings
+    resources/VERSION/GROUP/PLURAL/[NAMESPACE/]NAME a resource
+
+`path` and `key` are inverse to each other. The field order of a document is that of the value's `to_json`.
+"""
+
+from typing import Any
+
+import orjson
+
+from svc._core.cidr import Cidr
+from svc.model.ipam import Affinity, Block, Handle, IpamConfig
+from svc.model.keys import (
+    NAMESPACED,
+    PLURALS,
+    AffinityKey,
+    AffinityQuery,
+    BlockKey,
+    BlockQuery,
+    HandleKey,
+    HandleQuery,
+    IpamConfigKey,
+    Key,
+    Query,
+    ResourceKey,
+    ResourceQuery,
+)
+from svc.model.resource import Resource
+from svc.names import Names
+
+Value = Block | Affinity | Handle | IpamConfig | Resource
+
+_KINDS = {plural: kind for kind, plural in PLURALS.items()}
+
+
+class Codec:
+    """The paths and documents of one deployment's names."""
+
+    def __init__(self, names: Names) -> None:
+        group, _, version = names.api_version.partition("/")
+        self._api_version = names.api_version
+        self._ipam = f"{names.key_root}/ipam/v2/"
+        self._resources = f"{names.key_root}/resources/{version}/{group}/"
+
+    def path(self, key: Key) -> str:
+        """Where a key is kept. KeyError for a resource kind that is not ours."""
+        match key:
+            case BlockKey(cidr):
+                return f"{self._ipam}assignment/ipv{cidr.version}/block/{_spell(cidr)}"
+            case AffinityKey(host, cidr, kind):
+                return f"{self._ipam}{kind}/{host}/ipv{cidr.version}/block/{_spell(cidr)}"
+            case HandleKey(handle):
+                return f"{self._ipam}handle/{handle}"
+            case IpamConfigKey():
+                return f"{self._ipam}config"
+            case ResourceKey(kind, name, namespace):
+                folder = f"{PLURALS[kind]}/{namespace}" if namespace else PLURALS[kind]
+                return f"{self._resources}{folder}/{name}"
+
+    def key(self, path: str) -> Key | None:
+        """What is kept at a path; None when it is not ours or cannot be parsed."""
+        if path.startswith(self._ipam):
+            return _ipam_key(path[len(self._ipam) :].split("/"))
+        if path.startswith(self._resources):
+            return _resource_key(path[len(self._resources) :].split("/"))
+        return None
+
+    def prefix(self, query: Query) -> str:
+        """What the paths of all answers start with; `matches` tells answers from the rest."""
+        match query:
+            case BlockQuery(version):
+                return f"{self._ipam}assignment/ipv{version}/block/" if version else f"{self._ipam}assignment/"
+            case AffinityQuery(host, version, kind):
+                family = f"ipv{version}/block/" if version else ""
+                return f"{self._ipam}{kind}/" + (f"{host}/{family}" if host else "")
+            case HandleQuery():
+                return f"{self._ipam}handle/"
+            case ResourceQuery(kind, namespace, prefix):
+                if kind in NAMESPACED:
+                    return f"{self._resources}{PLURALS[kind]}/" + (f"{namespace}/{prefix}" if namespace else "")
+                return f"{self._resources}{PLURALS[kind]}/{prefix}"
+
+    def encode(self, value: Value) -> bytes:
+        """The document to store."""
+        return orjson.dumps(value.to_json(self._api_version) if isinstance(value, Resource) else value.to_json())
+
+    def decode(self, key: Key, data: bytes) -> Value:
+        """The value of a document read at `key`; ValueError when the document is no value for this key."""
+        try:
+            return _decode(key, orjson.loads(data or b"{}"))
+        except (KeyError, TypeError, AttributeError) as error:  # a field is missing or of another type
+            raise ValueError(f"malformed document of {key}: {type(error).__name__} {error}") from None
+
+
+def matches(query: Query, key: Key) -> bool:
+    """Whether a key answers a query."""
+    match query, key:
+        case BlockQuery(version), BlockKey(cidr):
+            return version in (0, cidr.version)
+        case AffinityQuery(), AffinityKey(host, cidr, kind):
+            return kind == query.kind and query.host in ("", host) and query.version in (0, cidr.version)
+        case HandleQuery(), HandleKey():
+            return True
+        case ResourceQuery(), ResourceKey(kind, name, namespace):
+            return kind == query.kind and query.namespace in ("", namespace) and name.startswith(query.prefix)
+    return False
+
+
+def _spell(cidr: Cidr) -> str:
+    return str(cidr).replace("/", "-")
+
+
+def _parse(family: str, spelled: str) -> Cidr | None:
+    """None unless this is how `_spell` writes a CIDR of that family."""
+    try:
+        cidr = Cidr(spelled.replace("-", "/"))
+    except ValueError:
+        return None
+    return cidr if family == f"ipv{cidr.version}" and spelled == _spell(cidr) else None
+
+
+def _ipam_key(parts: list[str]) -> Key | None:
+    match parts:
+        case ["config"]:
+            return IpamConfigKey()
+        case ["handle", *handle] if any(handle):  # verbatim, so it may hold slashes
+            return HandleKey("/".join(handle))
+        case ["assignment", family, "block", spelled]:
+            cidr = _parse(family, spelled)
+            return cidr and BlockKey(cidr)
+        case ["host" | "virtual" as kind, host, family, "block", spelled] if host:
+            cidr = _parse(family, spelled)
+            return cidr and AffinityKey(host, cidr, kind)
+    return None
+
+
+def _resource_key(parts: list[str]) -> Key | None:
+    kind = _KINDS.get(parts[0], "")
+    match parts[1:]:
+        case [name] if name and kind and kind not in NAMESPACED:
+            return ResourceKey(kind, name)
+        case [namespace, name] if name and namespace and kind in NAMESPACED:
+            return ResourceKey(kind, name, namespace)
+    return None
+
+
+def _decode(key: Key, data: Any) -> Value:
+    match key:
+        case BlockKey(cidr):
+            return _decode_block(cidr, data)
+        case AffinityKey():
+            return Affinity.from_json(data)
+        case HandleKey():
+            return Handle.from_json(data)
+        case IpamConfigKey():
+            return IpamConfig.from_json(data)
+        case ResourceKey(kind):
+            return _decode_resource(kind, data)
+
+
+def _decode_block(cidr: Cidr, data: Any) -> Block:
+    block = Block.from_json(data)
+    if block.cidr != cidr:
+        raise ValueError(f"block {cidr} holds the document of block {block.cidr}")
+    if block.ordinals.size != cidr.size:
+        raise ValueError(f"block {cidr} lists {block.ordinals.size} addresses, not {cidr.size}")
+    return block
+
+
+def _decode_resource(kind: str, data: Any) -> Resource:
+    resource = Resource.from_json(data)
+    if resource.kind != kind:
+        raise ValueError(f"a {kind} was expected, not a {resource.kind!r}")
+    for name, part in (("metadata", resource.metadata), ("spec", resource.spec), ("status", resource.status or {})):
+        if not isinstance(part, dict):
+            raise ValueError(f"{name} of a {kind} must be an object, not {type(part).__name__}")
+    return resource

@@ -1,0 +1,72 @@
+"""Workload endpoints: what the datastore says of one interface of one workload, and how it and its host interface are named."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from svc.model.keys import ResourceKey
+from svc.model.resource import Resource
+from svc.names import Names
+
+KIND = "WorkloadEndpoint"
+DEFAULT_NAMESPACE = "default"
+PRIMARY_INTERFACE = "eth0"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Whose interface it is: a pod when both of its names are known, else a bare container."""
+
+    container_id: str
+    pod: str = ""
+    namespace: str = ""
+
+    @property
+    def is_pod(self) -> bool:
+        return bool(self.pod and self.namespace)
+
+    @property
+    def endpoint_namespace(self) -> str:
+        return self.namespace if self.is_pod else DEFAULT_NAMESPACE
+
+    def orchestrator(self, names: Names) -> str:
+        return names.orchestrator if self.is_pod else "cni"
+
+
+def endpoint_key(names: Names, node: str, workload: Workload, ifname: str) -> ResourceKey:
+    """NODE-ORCHESTRATOR-WORKLOAD-INTERFACE; a dash inside a segment is doubled."""
+    segments = (node, workload.orchestrator(names), workload.pod if workload.is_pod else workload.container_id, ifname)
+    name = "-".join(segment.replace("-", "--") for segment in segments)
+    return ResourceKey(KIND, name, workload.endpoint_namespace)
+
+
+def host_interface(names: Names, workload: Workload, ifname: str) -> str:
+    """The prefix and 11 hex digits. A pod's first interface is named after the pod alone, so that it can be found from it."""
+    owner = f"{workload.namespace}.{workload.pod}" if workload.is_pod else workload.container_id
+    if not (workload.is_pod and ifname == PRIMARY_INTERFACE):
+        owner += f".{ifname}"
+    return names.interface_prefix + hashlib.sha1(owner.encode(), usedforsecurity=False).hexdigest()[:11]
+
+
+def endpoint(
+    names: Names, key: ResourceKey, node: str, workload: Workload, ifname: str, *, spec: dict[str, Any], profiles: list[str]
+) -> Resource:
+    """The resource without its uid and creation time. `spec` has ipNetworks, interfaceName and mac."""
+    orchestrator = workload.orchestrator(names)
+    labels = {
+        f"{names.label_prefix}/namespace": workload.endpoint_namespace,
+        f"{names.label_prefix}/orchestrator": orchestrator,
+    }
+    fields: dict[str, Any] = {
+        "orchestrator": orchestrator,
+        "node": node,
+        "containerID": workload.container_id,
+        "pod": workload.pod if workload.is_pod else "",
+        "endpoint": ifname,
+        "ipNetworks": spec["ipNetworks"],
+        "profiles": profiles,
+        "interfaceName": spec["interfaceName"],
+        "mac": spec["mac"],
+    }
+    metadata = {"name": key.name, "namespace": key.namespace, "labels": labels}
+    return Resource(KIND, metadata, {name: value for name, value in fields.items() if value})

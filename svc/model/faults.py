@@ -1,0 +1,93 @@
+"""Faults of an input, gathered so that one error names all of them.
+
+A user who fixes a file wants the whole list at once, not the next line of it after every try.
+"""
+
+import reprlib
+from dataclasses import dataclass, field
+from typing import Final
+
+from svc.model.errors import CallerError, Code
+
+MAX_LISTED = 20  # an error travels into events and logs: a list of thousands helps nobody
+
+
+class _Missing:
+    """The value of what was not given; `null` is a value."""
+
+    __slots__ = ()
+
+
+MISSING: Final = _Missing()
+_KINDS: Final = {
+    bool: "a boolean",
+    int: "a number",
+    float: "a number that is not a whole one of 64 bits",
+    str: "a string",
+    list: "an array",
+    dict: "an object",
+}
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = 60
+_short.maxlevel = 2
+
+
+def shown(value: object) -> str:
+    """A value as its author wrote it, in 60 characters or a little more."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _short.repr(value)
+
+
+def json_kind(value: object) -> str:
+    """The JSON type of a value, with its article."""
+    return _KINDS.get(type(value), "null")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Where, what was found there, what is wrong with it and what to do."""
+
+    field: str
+    value: object
+    problem: str
+    remedy: str
+
+    @property
+    def place(self) -> str:
+        return self.field if self.value is MISSING else f"{self.field} = {shown(self.value)}"
+
+    def __str__(self) -> str:
+        return f"{self.place} {self.problem}"
+
+
+@dataclass(slots=True)
+class Faults:
+    """The faults of one input; `subject` opens the message."""
+
+    subject: str
+    code: Code
+    found: list[Fault] = field(default_factory=list)
+
+    def add(self, where: str, value: object, problem: str, remedy: str) -> None:
+        self.found.append(Fault(where, value, problem, remedy))
+
+    def missing(self, where: str, remedy: str, problem: str = "is missing") -> None:
+        self.found.append(Fault(where, MISSING, problem, remedy))
+
+    def raise_if_any(self) -> None:
+        if self.found:
+            raise self.error()
+
+    def error(self) -> CallerError:
+        """The message tells the only fault or their number, the details every place and its remedy."""
+        if len(self.found) == 1:
+            fault = self.found[0]
+            return CallerError(f"{self.subject}: {fault}", details=f"{fault.place}: {fault.remedy}", code=self.code)
+        listed = [f"{fault}: {fault.remedy}" for fault in self.found[:MAX_LISTED]]
+        if len(self.found) > MAX_LISTED:
+            listed.append(f"and {len(self.found) - MAX_LISTED} more")
+        return CallerError(f"{self.subject}: {len(self.found)} faults", details="; ".join(listed), code=self.code)

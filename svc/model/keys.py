@@ -1,0 +1,88 @@
+"""Identities of what a datastore holds, independent of how a store spells them."""
+
+from dataclasses import dataclass
+
+from svc._core.cidr import Cidr
+
+
+@dataclass(frozen=True, slots=True)
+class BlockKey:
+    """One address block."""
+
+    cidr: Cidr
+
+
+@dataclass(frozen=True, slots=True)
+class AffinityKey:
+    """A host's claim on a block. `kind` is `host` or `virtual`."""
+
+    host: str
+    cidr: Cidr
+    kind: str = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class HandleKey:
+    """Who holds addresses: every address of one attachment has the same handle."""
+
+    handle: str
+
+
+@dataclass(frozen=True, slots=True)
+class IpamConfigKey:
+    """The one record of IPAM settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceKey:
+    """A resource of the API group: `kind` as in its manifest (`IPPool`), `namespace` empty for cluster-wide kinds."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+
+
+Key = BlockKey | AffinityKey | HandleKey | IpamConfigKey | ResourceKey
+
+
+@dataclass(frozen=True, slots=True)
+class BlockQuery:
+    """All blocks, or those of one IP version."""
+
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AffinityQuery:
+    """All affinities of one kind, or of one host, or of one host and IP version."""
+
+    host: str = ""
+    version: int = 0
+    kind: str = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class HandleQuery:
+    """All handles."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceQuery:
+    """All resources of a kind, of one namespace, with names that start with `prefix`, in a namespace if they have one."""
+
+    kind: str
+    namespace: str = ""
+    prefix: str = ""
+
+
+Query = BlockQuery | AffinityQuery | HandleQuery | ResourceQuery
+
+PLURALS = {
+    "IPPool": "ippools",
+    "IPReservation": "ipreservations",
+    "Node": "nodes",
+    "Profile": "profiles",
+    "ClusterInformation": "clusterinformations",
+    "WorkloadEndpoint": "workloadendpoints",
+}
+NAMESPACED = frozenset({"WorkloadEndpoint"})

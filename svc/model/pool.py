@@ -1,0 +1,253 @@
+"""IP pools: what a resource says, with its defaults, and everything that can be wrong with one."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from svc._core.cidr import Cidr
+from svc.model import selector
+from svc.model.faults import MISSING, Fault, json_kind
+from svc.model.resource import Json, Resource, name_fault
+from svc.model.selector import Selector, SelectorError
+
+WORKLOAD, TUNNEL, LOAD_BALANCER = USES = ("Workload", "Tunnel", "LoadBalancer")
+AUTOMATIC, MANUAL = ASSIGNMENT_MODES = ("Automatic", "Manual")
+NEVER, ALWAYS, CROSS_SUBNET = ENCAPSULATIONS = ("Never", "Always", "CrossSubnet")
+
+_BLOCK_SIZES = {4: range(20, 33), 6: range(116, 129)}
+_BLOCK_SIZE = {4: 26, 6: 122}  # where the resource names none
+_LINK_LOCAL = (Cidr("169.254.0.0/16"), Cidr("fe80::/10"))
+_FIELDS: dict[str, type] = {  # in the order in which they are written
+    "cidr": str,
+    "vxlanMode": str,
+    "ipipMode": str,
+    "natOutgoing": bool,
+    "disabled": bool,
+    "disableBGPExport": bool,
+    "blockSize": int,
+    "nodeSelector": str,
+    "namespaceSelector": str,
+    "allowedUses": list,
+    "assignmentMode": str,
+}
+_CHOICES = {"vxlanMode": ENCAPSULATIONS, "ipipMode": ENCAPSULATIONS, "assignmentMode": ASSIGNMENT_MODES}
+
+Faults = Iterator[Fault]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A range of addresses, cut into blocks of one size (`block_size` is a prefix length)."""
+
+    name: str
+    cidr: Cidr
+    block_size: int
+    node_selector: Selector
+    namespace_selector: Selector
+    allowed_uses: tuple[str, ...]
+    assignment_mode: str
+    ipip_mode: str
+    vxlan_mode: str
+    nat_outgoing: bool
+    disabled: bool
+    usable: bool  # for new addresses: not disabled, not being deleted, not found unfit by a controller
+
+    @staticmethod
+    def from_resource(resource: Resource) -> "Pool":
+        """With defaults for what the resource leaves out. ValueError, naming the first fault, when it cannot be used."""
+        found = next(_reading_faults(resource.spec), None)
+        if found:
+            raise ValueError(f"IP pool {resource.name!r}: {_line(found)}")
+        spec = _defaulted(resource.spec)
+        return Pool(
+            name=resource.name,
+            cidr=Cidr(spec["cidr"]),
+            block_size=spec["blockSize"],
+            node_selector=selector.parse(spec["nodeSelector"]),
+            namespace_selector=selector.parse(spec["namespaceSelector"]),
+            allowed_uses=tuple(spec["allowedUses"]),
+            assignment_mode=spec["assignmentMode"],
+            ipip_mode=spec["ipipMode"],
+            vxlan_mode=spec["vxlanMode"],
+            nat_outgoing=spec["natOutgoing"],
+            disabled=spec["disabled"],
+            usable=_usable(resource),
+        )
+
+
+def with_defaults(resource: Resource) -> Resource:
+    """As it is stored: defaults filled in, the CIDR canonical, fields in order, those that are empty or false left out.
+
+    For a resource that `check_pool` has nothing against."""
+    spec = _defaulted(resource.spec)
+    spec["cidr"] = str(Cidr(spec["cidr"]))
+    known = {name: spec[name] for name in _FIELDS if spec[name]}
+    unknown = {name: value for name, value in resource.spec.items() if name not in _FIELDS}
+    return Resource(resource.kind, resource.metadata, known | unknown, resource.status)
+
+
+def check_pool(resource: Resource, others: Iterable[Pool], existing_blocks: Iterable[Cidr], previous: Pool | None) -> list[str]:
+    """Every fault of a pool that is about to be created, or to replace `previous`: field, value and remedy of each.
+
+    `others` are the pools and `existing_blocks` the blocks of the datastore."""
+    spec = _defaulted({name: value for name, value in resource.spec.items() if not _mistyped(name, value)})
+    found = [*name_fault(resource), *_unknown_fields(resource.spec), *_type_faults(resource.spec)]
+    found += [*_choice_faults(spec), *_selector_faults(spec), *_use_faults(spec), *_cidr_faults(spec)]
+    if spec["cidr"] and not list(_cidr_faults(spec)):
+        cidr = Cidr(spec["cidr"])
+        neighbours = [pool for pool in others if pool.name != resource.name]
+        found += [*_range_faults(spec, cidr), *_size_faults(spec, cidr), *_encapsulation_faults(spec, cidr)]
+        found += [*_overlap_faults(cidr, neighbours), *_block_faults(spec, cidr, existing_blocks)]
+        found += [] if previous is None else _change_faults(spec, cidr, previous)
+    return [_line(fault) for fault in found]
+
+
+def _line(fault: Fault) -> str:
+    return f"{fault}: {fault.remedy}"
+
+
+def _defaulted(spec: Json) -> Json:
+    """All known fields; what is empty or zero counts as left out."""
+    defaults: Json = {name: kind() for name, kind in _FIELDS.items()}
+    defaults |= {"vxlanMode": NEVER, "ipipMode": NEVER, "assignmentMode": AUTOMATIC}
+    defaults |= {"nodeSelector": "all()", "allowedUses": [WORKLOAD, TUNNEL]}
+    defaults["blockSize"] = _BLOCK_SIZE[6 if ":" in str(spec.get("cidr")) else 4]
+    return {name: spec.get(name) or default for name, default in defaults.items()}
+
+
+def _usable(resource: Resource) -> bool:
+    if resource.spec.get("disabled") or resource.metadata.get("deletionTimestamp"):
+        return False
+    conditions = (resource.status or {}).get("conditions") or ()
+    return not any(condition.get("type") == "Allocatable" and condition.get("status") == "False" for condition in conditions)
+
+
+def _reading_faults(given: Json) -> Faults:
+    """Those that leave no way to use a stored pool."""
+    yield from _type_faults(given)
+    spec = _defaulted(given)
+    yield from _cidr_faults(spec)
+    yield from _size_faults(spec, Cidr(spec["cidr"]))
+    yield from _selector_faults(spec)
+
+
+def _mistyped(name: str, value: object) -> bool:
+    return name in _FIELDS and value is not None and type(value) is not _FIELDS[name]
+
+
+def _type_faults(given: Json) -> Faults:
+    if given.get("cidr") in (None, ""):
+        yield Fault("spec.cidr", MISSING, "is missing", "give the pool's range, such as 10.0.0.0/16 or fd00::/48")
+    for name, value in given.items():
+        if _mistyped(name, value):
+            yield Fault(f"spec.{name}", value, f"is {json_kind(value)}", f"give {json_kind(_FIELDS[name]())}")
+
+
+def _unknown_fields(given: Json) -> Faults:
+    for name in given.keys() - _FIELDS.keys():
+        yield Fault(
+            f"spec.{name}", given[name], "is no field of an IP pool", f"leave it out, or use one of {', '.join(_FIELDS)}"
+        )
+
+
+def _choice_faults(spec: Json) -> Faults:
+    for name, choices in _CHOICES.items():
+        if spec[name] not in choices:
+            yield Fault(f"spec.{name}", spec[name], "is not known", f"give one of {', '.join(choices)}")
+    for use in spec["allowedUses"]:
+        if use not in USES:
+            yield Fault("spec.allowedUses[]", use, "is not known", f"give some of {', '.join(USES)}")
+
+
+def _selector_faults(spec: Json) -> Faults:
+    for name in ("nodeSelector", "namespaceSelector"):
+        problem, remedy = _selector_fault(spec[name])
+        if problem:
+            yield Fault(f"spec.{name}", spec[name], problem, remedy)
+
+
+def _selector_fault(text: str) -> tuple[str, str]:
+    """Problem and remedy; empty when there is none."""
+    try:
+        uses_global = selector.parse(text).uses_global
+    except SelectorError as error:
+        return "is no selector", str(error)
+    return ("uses global()", "select by labels, or with all()") if uses_global else ("", "")
+
+
+def _use_faults(spec: Json) -> Faults:
+    uses = spec["allowedUses"]
+    if TUNNEL in uses and spec["namespaceSelector"]:
+        value = spec["namespaceSelector"]
+        yield Fault(
+            "spec.namespaceSelector", value, f"is not for use {TUNNEL}", f"leave it out, or set allowedUses to {[WORKLOAD]}"
+        )
+    if LOAD_BALANCER in uses:
+        yield from _load_balancer_faults(spec)
+
+
+def _load_balancer_faults(spec: Json) -> Faults:
+    alone = {"allowedUses": [LOAD_BALANCER], "ipipMode": NEVER, "vxlanMode": NEVER, "disableBGPExport": False}
+    for name, wanted in alone.items():
+        if spec[name] != wanted:
+            yield Fault(f"spec.{name}", spec[name], f"does not go with use {LOAD_BALANCER}", f"set it to {wanted}")
+    if spec["nodeSelector"] != "all()":
+        yield Fault("spec.nodeSelector", spec["nodeSelector"], f"does not go with use {LOAD_BALANCER}", "set it to all()")
+
+
+def _cidr_faults(spec: Json) -> Faults:
+    try:
+        Cidr(spec["cidr"] or "0.0.0.0/0")  # one that is missing is told as such
+    except ValueError as error:
+        yield Fault("spec.cidr", spec["cidr"], "is no CIDR", str(error))
+
+
+def _range_faults(spec: Json, cidr: Cidr) -> Faults:
+    for reserved in _LINK_LOCAL:
+        if cidr.overlaps(reserved):
+            yield Fault("spec.cidr", spec["cidr"], f"is link-local ({reserved})", "choose a range that is routed between nodes")
+
+
+def _size_faults(spec: Json, cidr: Cidr) -> Faults:
+    size, sizes = spec["blockSize"], _BLOCK_SIZES[cidr.version]
+    if size not in sizes:
+        allowed = f"give {sizes[0]} to {sizes[-1]}, or leave it out for {_BLOCK_SIZE[cidr.version]}"
+        yield Fault("spec.blockSize", size, f"is no prefix length of an IPv{cidr.version} block", allowed)
+    elif size < cidr.length and not spec["disabled"]:
+        remedy = f"set blockSize to {max(cidr.length, sizes[0])} or more, or give a larger range"
+        yield Fault("spec.cidr", spec["cidr"], f"is smaller than one block of /{size}", remedy)
+
+
+def _encapsulation_faults(spec: Json, cidr: Cidr) -> Faults:
+    if spec["ipipMode"] == NEVER:
+        return
+    if cidr.version == 6:
+        yield Fault("spec.ipipMode", spec["ipipMode"], "is not for IPv6", "set it to Never; vxlanMode works for both versions")
+    elif spec["vxlanMode"] != NEVER:
+        yield Fault(
+            "spec.ipipMode", spec["ipipMode"], f"excludes vxlanMode = {spec['vxlanMode']!r}", "set one of them to Never"
+        )
+
+
+def _overlap_faults(cidr: Cidr, others: Sequence[Pool]) -> Faults:
+    for pool in others:
+        if pool.cidr.overlaps(cidr):
+            remedy = "choose another range, or delete that pool first"
+            yield Fault("spec.cidr", str(cidr), f"overlaps IP pool {pool.name!r} ({pool.cidr})", remedy)
+
+
+def _block_faults(spec: Json, cidr: Cidr, blocks: Iterable[Cidr]) -> Faults:
+    size = spec["blockSize"]
+    odd = [block for block in blocks if block.length != size and block.overlaps(cidr)]
+    if odd:
+        remedy = f"set blockSize to {odd[0].length}, or release the addresses of the old blocks first"
+        yield Fault("spec.blockSize", size, f"differs from {len(odd)} existing blocks in the range (such as {odd[0]})", remedy)
+
+
+def _change_faults(spec: Json, cidr: Cidr, previous: Pool) -> Faults:
+    remedy = "create a pool of another name, and delete this one"
+    if cidr != previous.cidr:
+        yield Fault("spec.cidr", spec["cidr"], f"cannot replace {str(previous.cidr)!r}", remedy)
+    if spec["blockSize"] != previous.block_size:
+        yield Fault("spec.blockSize", spec["blockSize"], f"cannot replace {previous.block_size}", remedy)
+    if LOAD_BALANCER in previous.allowed_uses and LOAD_BALANCER not in spec["allowedUses"]:
+        yield Fault("spec.allowedUses", spec["allowedUses"], f"cannot replace {list(previous.allowed_uses)}", remedy)

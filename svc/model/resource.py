@@ -1,0 +1,75 @@
+"""Resources of the API group: kind, metadata, spec, status; kept as JSON so that fields unknown to us survive."""
+
+import re
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from svc.model.faults import MISSING, Fault
+
+Json = dict[str, Any]
+
+MAX_NAME = 253  # characters
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_ORDER = ("name", "generateName", "namespace", "uid", "creationTimestamp", "labels", "annotations")  # of metadata
+
+
+@dataclass(slots=True)
+class Resource:
+    """`metadata` holds name, namespace, uid, creationTimestamp, labels, annotations; never a resourceVersion."""
+
+    kind: str
+    metadata: Json
+    spec: Json = field(default_factory=dict)
+    status: Json | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.metadata.get("name", ""))
+
+    @property
+    def namespace(self) -> str:
+        return str(self.metadata.get("namespace", ""))
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.metadata.get("labels") or {}
+
+    def to_json(self, api_version: str) -> Json:
+        data: Json = {"kind": self.kind, "apiVersion": api_version, "metadata": self.metadata, "spec": self.spec}
+        if self.status is not None:
+            data["status"] = self.status
+        return data
+
+    @staticmethod
+    def from_json(data: Json) -> "Resource":
+        return Resource(data["kind"], data.get("metadata") or {}, data.get("spec") or {}, data.get("status"))
+
+
+def stamp(resource: Resource, now: datetime, uid: str) -> None:
+    """Gives a new resource its identity; what it has already is kept. `now` is aware; times are in UTC, to the second."""
+    created = now.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    resource.metadata = ordered({"uid": uid, "creationTimestamp": created} | ordered(resource.metadata))
+
+
+def ordered(metadata: Json) -> Json:
+    """As it is written: known fields first and in their order, empty ones left out."""
+    names = sorted(metadata, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
+    return {name: metadata[name] for name in names if metadata[name]}
+
+
+def name_fault(resource: Resource) -> list[Fault]:
+    """What is wrong with a resource's name, if anything: it must serve as the name of an object of the orchestrator."""
+    name = resource.metadata.get("name", MISSING)
+    if isinstance(name, str) and len(name) <= MAX_NAME and _NAME.fullmatch(name):
+        return []
+    remedy = f"give up to {MAX_NAME} lower-case letters, digits, '-' and '.', a letter or digit first and last"
+    return [
+        Fault(
+            "metadata.name",
+            name,
+            "is missing" if name is MISSING else f"cannot name a resource of kind {resource.kind}",
+            remedy,
+        )
+    ]

@@ -1,0 +1,149 @@
+"""What an attachment got: the CNI result, independent of the version in which it is printed."""
+
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+VERSION = "1.1.0"  # of the shape that `to_json` writes
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """`sandbox` is the namespace's path for an interface inside the container, empty for one of the host."""
+
+    name: str
+    mac: str = ""
+    mtu: int = 0
+    sandbox: str = ""
+    socket_path: str = ""
+    pci_id: str = ""
+
+    def to_json(self) -> Json:
+        return {"name": self.name} | _given(
+            mac=self.mac, mtu=self.mtu, sandbox=self.sandbox, socketPath=self.socket_path, pciID=self.pci_id
+        )
+
+    @staticmethod
+    def from_json(data: Json) -> "Interface":
+        return Interface(
+            data["name"],
+            data.get("mac") or "",
+            data.get("mtu") or 0,
+            data.get("sandbox") or "",
+            data.get("socketPath") or "",
+            data.get("pciID") or "",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IpConfig:
+    """`address` is ADDRESS/LENGTH; `interface` is an index into the result's interfaces."""
+
+    address: str
+    interface: int | None = None
+    gateway: str = ""
+
+    @property
+    def family(self) -> int:
+        return 6 if ":" in self.address else 4
+
+    def to_json(self) -> Json:
+        index: Json = {} if self.interface is None else {"interface": self.interface}
+        return index | {"address": self.address} | _given(gateway=self.gateway)
+
+    @staticmethod
+    def from_json(data: Json) -> "IpConfig":
+        return IpConfig(data["address"], data.get("interface"), data.get("gateway") or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Zero is a value for `priority`, `table` and `scope`, so None says that they were not given."""
+
+    dst: str
+    gw: str = ""
+    mtu: int = 0
+    advmss: int = 0
+    priority: int | None = None
+    table: int | None = None
+    scope: int | None = None
+
+    @property
+    def family(self) -> int:
+        return 6 if ":" in self.dst else 4
+
+    def to_json(self) -> Json:
+        numbers = {"priority": self.priority, "table": self.table, "scope": self.scope}
+        data = {"dst": self.dst} | _given(gw=self.gw, mtu=self.mtu, advmss=self.advmss)
+        return data | {key: value for key, value in numbers.items() if value is not None}
+
+    @staticmethod
+    def from_json(data: Json) -> "Route":
+        return Route(
+            data["dst"],
+            data.get("gw") or "",
+            data.get("mtu") or 0,
+            data.get("advmss") or 0,
+            data.get("priority"),
+            data.get("table"),
+            data.get("scope"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Dns:
+    """Resolver settings."""
+
+    nameservers: tuple[str, ...] = ()
+    domain: str = ""
+    search: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+    def to_json(self) -> Json:
+        return _given(
+            nameservers=list(self.nameservers), domain=self.domain, search=list(self.search), options=list(self.options)
+        )
+
+    @staticmethod
+    def from_json(data: Json) -> "Dns":
+        return Dns(
+            tuple(data.get("nameservers") or ()),
+            data.get("domain") or "",
+            tuple(data.get("search") or ()),
+            tuple(data.get("options") or ()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The whole of it; the IPAM plugin's has no interfaces."""
+
+    interfaces: tuple[Interface, ...] = ()
+    ips: tuple[IpConfig, ...] = ()
+    routes: tuple[Route, ...] = ()
+    dns: Dns = Dns()
+
+    def to_json(self) -> Json:
+        """Empty members are left out, as every version allows."""
+        return {"cniVersion": VERSION} | _given(
+            interfaces=[item.to_json() for item in self.interfaces],
+            ips=[item.to_json() for item in self.ips],
+            routes=[item.to_json() for item in self.routes],
+            dns=self.dns.to_json(),
+        )
+
+    @staticmethod
+    def from_json(data: Json) -> "Result":
+        """The inverse of `to_json`, for what we wrote ourselves; a runtime's goes through `svc.cni.results`."""
+        return Result(
+            tuple(Interface.from_json(item) for item in data.get("interfaces") or ()),
+            tuple(IpConfig.from_json(item) for item in data.get("ips") or ()),
+            tuple(Route.from_json(item) for item in data.get("routes") or ()),
+            Dns.from_json(data.get("dns") or {}),
+        )
+
+
+def _given(**members: object) -> Json:
+    """Those that are not empty."""
+    return {key: value for key, value in members.items() if value}

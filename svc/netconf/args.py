@@ -1,0 +1,106 @@
+"""CNI_ARGS: the pod's identity and a requested address, as KEY=VALUE pairs."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from svc._core.cidr import Address
+from svc.model.errors import Code
+from svc.model.faults import Faults
+
+# Key, as runtimes write it, to attribute.
+KEYS: Final[Mapping[str, str]] = {
+    "IP": "ip",
+    "K8S_POD_NAME": "pod_name",
+    "K8S_POD_NAMESPACE": "pod_namespace",
+    "K8S_POD_INFRA_CONTAINER_ID": "pod_infra_container_id",
+    "K8S_POD_UID": "pod_uid",
+    "IgnoreUnknown": "ignore_unknown",
+}
+BOOLEANS: Final = {"1": True, "true": True, "0": False, "false": False}
+
+_OBJECT_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]{0,252}")  # keys of the datastore hold it, so no '/'
+
+
+@dataclass(frozen=True, slots=True)
+class Args:
+    """`others` are the pairs that nobody here knows; `pod_name` and `pod_namespace` are both set or both empty."""
+
+    ip: str = ""
+    pod_name: str = ""
+    pod_namespace: str = ""
+    pod_infra_container_id: str = ""
+    pod_uid: str = ""
+    ignore_unknown: bool = False
+    others: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def has_pod(self) -> bool:
+        return bool(self.pod_name)
+
+
+def parse_args(text: str, *, keys: Mapping[str, str] = KEYS, ignore_unknown: bool = False, lenient: bool = False) -> Args:
+    """CallerError with every fault; of equal keys the last counts.
+
+    `ignore_unknown` is the value that holds until the text sets its own. Lenient is for a DEL: what is faulty is left out.
+    """
+    faults = Faults("invalid CNI_ARGS", Code.INVALID_ENVIRONMENT)
+    pairs = _pairs(text, faults)
+    known = {keys[key]: value for key, value in pairs.items() if key in keys}
+    others = {key: value for key, value in pairs.items() if key not in keys}
+    ignore = _boolean(known.pop("ignore_unknown", ""), ignore_unknown, faults)
+    if not ignore:
+        _refuse_unknown(others, keys, faults)
+    known["ip"] = _address(known.get("ip", ""), faults)
+    known |= _pod(known, faults)
+    if not lenient:
+        faults.raise_if_any()
+    return Args(**known, ignore_unknown=ignore, others=others)
+
+
+def _pairs(text: str, faults: Faults) -> dict[str, str]:
+    pairs = {}
+    for pair in text.split(";") if text else ():
+        key, separator, value = pair.partition("=")
+        if separator and "=" not in value:
+            pairs[key] = value
+        else:
+            faults.add("CNI_ARGS", pair, "is not a pair", "write KEY=VALUE;KEY=VALUE, without '=' in a value and a final ';'")
+    return pairs
+
+
+def _boolean(text: str, default: bool, faults: Faults) -> bool:
+    if not text:
+        return default
+    if text.lower() not in BOOLEANS:
+        faults.add("CNI_ARGS IgnoreUnknown", text, "is not a boolean", f"write one of {', '.join(BOOLEANS)}")
+    return BOOLEANS.get(text.lower(), default)
+
+
+def _refuse_unknown(others: Mapping[str, str], keys: Mapping[str, str], faults: Faults) -> None:
+    remedy = f"leave it out, add IgnoreUnknown=true, or use one of {', '.join(keys)}"
+    for key, value in others.items():
+        faults.add(f"CNI_ARGS {key}", value, "is not known", remedy)
+
+
+def _pod(known: Mapping[str, str], faults: Faults) -> dict[str, str]:
+    """Name and namespace, or neither: half an identity is none."""
+    pod = {part: known.get(part, "") for part in ("pod_name", "pod_namespace")}
+    faulty = [part for part, text in pod.items() if text and not _OBJECT_NAME.fullmatch(text)]
+    for part in faulty:
+        remedy = "give up to 253 letters, digits, '-', '.' and '_', the first a letter or digit"
+        faults.add(f"CNI_ARGS K8S_{part.upper()}", pod[part], "is not an object name", remedy)
+    return pod if all(pod.values()) and not faulty else dict.fromkeys(pod, "")
+
+
+def _address(text: str, faults: Faults) -> str:
+    """In canonical form; empty when absent or faulty."""
+    if not text:
+        return ""
+    try:
+        return str(Address(text))
+    except ValueError as fault:
+        problem = "is a network, not an address" if "/" in text else f"is not an address ({fault})"
+        faults.add("CNI_ARGS IP", text, problem, "give one IPv4 or IPv6 address without a prefix length")
+        return ""

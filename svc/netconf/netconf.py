@@ -1,0 +1,283 @@
+"""The network configuration: from the bytes of stdin to values that need no further check."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import orjson
+
+from svc.model.errors import CallerError, Code
+from svc.model.faults import MISSING, Faults, json_kind
+from svc.names import Names
+from svc.netconf import fields, rules
+from svc.netconf.fields import FIELDS, Field, keys_of
+
+MAX_BYTES: Final = 1 << 20
+_REMEMBERED_BYTES: Final = 8 << 10
+
+# What a DEL cannot do without: the network's name is half of the handle, the version shapes the reply.
+ESSENTIAL: Final = frozenset({"name", "cniVersion"})
+
+
+@dataclass(frozen=True, slots=True)
+class DatastoreSettings:
+    """Which store; equal settings share a session."""
+
+    kind: str
+
+    def to_json(self) -> dict[str, str]:
+        """As sessions and the journal know them."""
+        return {"kind": self.kind}
+
+
+@dataclass(frozen=True, slots=True)
+class IpamConf:
+    """The `ipam` section; no pools means all that are available."""
+
+    type: str
+    assign_ipv4: bool = True
+    assign_ipv6: bool = False
+    ipv4_pools: tuple[str, ...] = ()
+    ipv6_pools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NetConf:
+    """A valid network configuration; `raw` is all of it, unknown fields included."""
+
+    name: str
+    cni_version: str | None
+    type: str
+    nodename: str | None
+    datastore: DatastoreSettings
+    log_level: str
+    log_file_path: str | None
+    log_file_max_size: int
+    log_file_max_age: int
+    log_file_max_count: int
+    ipam: IpamConf
+    allow_ip_forwarding: bool
+    num_queues: int
+    mtu: int
+    prev_result: dict[str, Any] | None
+    valid_attachments: tuple[tuple[str, str], ...] | None
+    raw: dict[str, Any]
+
+
+def parse(stdin: bytes, names: Names, *, lenient: bool = False) -> NetConf:
+    """CallerError with every fault.
+
+    Lenient is for a DEL, which must not fail over a field that it does not need: a faulty value counts as absent, but
+    for the name and the version.
+    """
+    return (_parsed if len(stdin) <= _REMEMBERED_BYTES else _parsed.__wrapped__)(stdin, names, lenient)
+
+
+@lru_cache(maxsize=64)
+def _parsed(stdin: bytes, names: Names, lenient: bool) -> NetConf:
+    """A node sees the same few configurations again and again, byte for byte; nothing in them is ever changed."""
+    return read(decode(stdin), names, lenient=lenient)
+
+
+def read(raw: dict[str, Any], names: Names, *, lenient: bool = False) -> NetConf:
+    """As `parse`, for one that is decoded already."""
+    faults = Faults("invalid network configuration", Code.INVALID_NETCONF)
+    values = {field.path: _read(field, raw, faults) for field in FIELDS}
+    rules.check(values, names, faults)
+    if lenient:
+        faults.found = [fault for fault in faults.found if fault.field in ESSENTIAL]
+    faults.raise_if_any()
+    return _build(values, raw)
+
+
+def node_name(netconf: NetConf, hostname: str) -> str:
+    """The configured name, else the host's as the orchestrator registers it: in lower case."""
+    name = netconf.nodename or hostname.strip().lower()
+    if not name:
+        raise CallerError("the node has no name", details="nodename: set it, for the host name is empty")
+    return name
+
+
+def decode(stdin: bytes) -> dict[str, Any]:
+    """One JSON object of at most 1 MiB; of equal keys the last counts."""
+    if len(stdin) > MAX_BYTES:
+        msg = f"network configuration has {len(stdin)} bytes"
+        raise CallerError(msg, details=f"stdin: give at most {MAX_BYTES} bytes")
+    if not stdin.strip():
+        raise _undecodable("network configuration is empty")
+    try:
+        data = orjson.loads(stdin)
+    except orjson.JSONDecodeError as fault:
+        raise _undecodable(f"network configuration is not JSON: {fault}") from None
+    if not isinstance(data, dict):
+        raise _undecodable(f"network configuration is {json_kind(data)}, not an object")
+    return data
+
+
+def _undecodable(msg: str) -> CallerError:
+    return CallerError(msg, details="stdin: give the network configuration as one JSON object", code=Code.DECODING_FAILURE)
+
+
+_TYPES: Final[Mapping[str, type]] = {
+    fields.STRING: str,
+    fields.INTEGER: int,
+    fields.BOOLEAN: bool,
+    fields.OBJECT: dict,
+    fields.STRINGS: list,
+    fields.ATTACHMENTS: list,
+}
+_REMEDIES: Final[Mapping[str, str]] = {
+    fields.STRING: "write a string in quotes",
+    fields.INTEGER: "write a whole number without quotes",
+    fields.BOOLEAN: "write true or false without quotes",
+    fields.OBJECT: "write an object, {...}",
+    fields.STRINGS: "write an array of strings, [...]",
+    fields.ATTACHMENTS: 'write an array of objects with "containerID" and "ifname"',
+}
+
+
+def _read(field: Field, raw: dict[str, Any], faults: Faults) -> Any:
+    """The field's value, or its default when the value is absent, null or faulty."""
+    path, value = _find(field, raw)
+    if field.type == fields.ATTACHMENTS:
+        return _attachments(path, value, faults)
+    if value is MISSING or value is None:
+        if field.required and _has_parent(field, raw):
+            faults.missing(field.path, _how_to_add(field))
+        return field.default
+    before = len(faults.found)
+    value = _checked(field, path, value, faults)
+    return value if len(faults.found) == before else field.default
+
+
+def _find(field: Field, raw: dict[str, Any]) -> tuple[str, Any]:
+    for path in field.paths:
+        value = _lookup(raw, path)
+        if value is not MISSING:
+            return path, value
+    return field.path, MISSING
+
+
+def _lookup(raw: dict[str, Any], path: str) -> Any:
+    value: Any = raw
+    for key in keys_of(path):
+        if not isinstance(value, dict) or key not in value:
+            return MISSING
+        value = value[key]
+    return value
+
+
+def _has_parent(field: Field, raw: dict[str, Any]) -> bool:
+    """A missing section is one fault, not one for each of its fields."""
+    parent, _, _key = field.path.rpartition(".")
+    return not parent or isinstance(_lookup(raw, parent), dict)
+
+
+def _how_to_add(field: Field) -> str:
+    meaning = field.meaning[0].lower() + field.meaning[1:].rstrip(".")
+    return f'add "{keys_of(field.path)[-1]}" ({field.type}): {meaning}'
+
+
+def _checked(field: Field, path: str, value: Any, faults: Faults) -> Any:
+    """The value as we keep it; what is wrong with it goes to the faults."""
+    if not _has_type(field, value):
+        faults.add(path, value, f"is {json_kind(value)}", _remedy(field))
+        return None
+    folded = _folded(field, path, value, faults)
+    if field.allowed and folded not in field.allowed:
+        faults.add(path, value, "is not known", _remedy(field))
+    elif field.later and field.later(folded):
+        faults.add(path, value, "asks for what is not supported yet", "remove it")
+    elif finding := field.check and field.check(folded):
+        faults.add(path, value, *finding)
+    return folded
+
+
+def _folded(field: Field, path: str, value: Any, faults: Faults) -> Any:
+    if field.type == fields.STRINGS:
+        return _strings(path, value, faults)
+    return field.fold(value) if field.fold else value
+
+
+def _has_type(field: Field, value: Any) -> bool:
+    """Exactly: Python's booleans are integers, JSON's are not."""
+    return type(value) is _TYPES[field.type]
+
+
+def _remedy(field: Field) -> str:
+    if field.allowed:
+        return "write one of " + ", ".join(f'"{text}"' for text in field.allowed if text) + ", in quotes"
+    return _REMEDIES[field.type]
+
+
+def _strings(path: str, items: list[Any], faults: Faults) -> tuple[str, ...]:
+    for index, item in enumerate(items):
+        if not isinstance(item, str):
+            faults.add(f"{path}[{index}]", item, f"is {json_kind(item)}", _REMEDIES[fields.STRING])
+    return tuple(items)
+
+
+def _attachments(path: str, value: Any, faults: Faults) -> tuple[tuple[str, str], ...] | None:
+    """None when the runtime did not say; an empty list, which some send as null, says that nothing is to be kept."""
+    if value is MISSING:
+        return None
+    if value is not None and not isinstance(value, list):
+        faults.add(path, value, f"is {json_kind(value)}", _REMEDIES[fields.ATTACHMENTS])
+        return None
+    return tuple(_attachment(f"{path}[{index}]", item, faults) for index, item in enumerate(value or ()))
+
+
+def _attachment(path: str, item: Any, faults: Faults) -> tuple[str, str]:
+    if not isinstance(item, dict):
+        faults.add(path, item, f"is {json_kind(item)}", _REMEDIES[fields.ATTACHMENTS])
+        return "", ""
+    return _identifier(path, item, "containerID", faults), _identifier(path, item, "ifname", faults)
+
+
+def _identifier(path: str, item: dict[str, Any], key: str, faults: Faults) -> str:
+    text = item.get(key, MISSING)
+    if isinstance(text, str) and text:
+        return text
+    problem = "is missing" if text is MISSING else "is not a name"
+    faults.add(f"{path}.{key}", text, problem, "give a string that is not empty")
+    return ""
+
+
+def _build(values: dict[str, Any], raw: dict[str, Any]) -> NetConf:
+    return NetConf(
+        name=values["name"],
+        cni_version=values["cniVersion"],
+        type=values["type"] or "",
+        nodename=values["nodename"] or None,
+        datastore=DatastoreSettings(values["datastore_type"]),
+        log_level=values["log_level"],
+        log_file_path=values["log_file_path"] or None,
+        log_file_max_size=_or_default(values, "log_file_max_size"),
+        log_file_max_age=_or_default(values, "log_file_max_age"),
+        log_file_max_count=_or_default(values, "log_file_max_count"),
+        ipam=_ipam(values),
+        allow_ip_forwarding=values["container_settings.allow_ip_forwarding"],
+        num_queues=max(values["num_queues"], 1),
+        mtu=values["mtu"],
+        prev_result=values["prevResult"],
+        valid_attachments=values["cni.dev/valid-attachments"],
+        raw=raw,
+    )
+
+
+def _or_default(values: dict[str, Any], path: str) -> int:
+    """Zero stands for the default."""
+    return int(values[path] or fields.default_of(path))
+
+
+def _ipam(values: dict[str, Any]) -> IpamConf:
+    ipv4 = values["ipam.assign_ipv4"] == "true"
+    ipv6 = values["ipam.assign_ipv6"] == "true"
+    return IpamConf(
+        values["ipam.type"] or "",
+        ipv4,
+        ipv6,
+        values["ipam.ipv4_pools"] if ipv4 else (),
+        values["ipam.ipv6_pools"] if ipv6 else (),
+    )

@@ -1,0 +1,65 @@
+"""Gates for every test: what it needs to run at all, and that it leaves nothing behind."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from harness.leaks import Footprint, adopt_orphans, left_since, remove_since
+from harness.skips import unexpected
+from svc._core import nsock
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "root: needs to make and enter network namespaces; skipped where that is not allowed")
+    adopt_orphans()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("root") and (reason := why_not_root()):
+        pytest.skip(reason)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in unexpected(terminalreporter.stats.get("skipped", [])):
+        terminalreporter.write_line(f"skipped, and not expected to be: {line}", red=True)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and unexpected(reporter.stats.get("skipped", [])):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def why_not_root() -> str:
+    """Why this process cannot have network namespaces of its own; empty when it can."""
+    if os.geteuid() != 0:
+        return "needs root: it makes network namespaces"
+    try:
+        nsock.self_check()
+    except OSError as refusal:
+        return f"needs CAP_SYS_ADMIN to enter network namespaces: {refusal}"
+    return ""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fails a test after which a namespace, a link of the host, a process, a thread or a descriptor is left."""
+    before = Footprint.take()
+    yield
+    _demand_nothing_since(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_at_the_end() -> Iterator[None]:
+    """The same for fixtures that outlive a test."""
+    before = Footprint.take()
+    yield
+    _demand_nothing_since(before)
+
+
+def _demand_nothing_since(before: Footprint) -> None:
+    left = left_since(before)
+    if left:
+        remove_since(before)
+        pytest.fail("left behind: " + "; ".join(left), pytrace=False)

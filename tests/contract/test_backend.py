@@ -1,0 +1,278 @@
+"""What svc/datastore/api.py promises of every datastore, sentence by sentence."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from contract.samples import COUNTED, block, create, handle, pool
+from svc._core.cidr import Cidr
+from svc.datastore.api import (
+    Backend,
+    Conflict,
+    Create,
+    Delete,
+    Entry,
+    KeyedError,
+    NotFound,
+    PartialWrite,
+    StoreError,
+    Update,
+    Value,
+    Write,
+)
+from svc.model.ipam import CONFIRMED, PENDING, Affinity, Handle, IpamConfig
+from svc.model.keys import (
+    AffinityKey,
+    AffinityQuery,
+    BlockKey,
+    BlockQuery,
+    HandleKey,
+    HandleQuery,
+    IpamConfigKey,
+    Key,
+    Query,
+    ResourceKey,
+    ResourceQuery,
+)
+from svc.model.resource import Resource
+
+SAMPLES: list[tuple[Key, Value, Value]] = [
+    (BlockKey(Cidr("10.0.0.0/30")), block(), block(holder="net1.c2")),
+    (AffinityKey("node1", Cidr("10.0.0.0/30")), Affinity(PENDING), Affinity(CONFIRMED)),
+    (HandleKey("net1.c1"), handle(1), handle(2)),
+    (IpamConfigKey(), IpamConfig(strict_affinity=True), IpamConfig(max_blocks_per_host=3)),
+    (ResourceKey("IPPool", "a"), pool("a"), pool("a", "10.1.0.0/24")),
+]
+EVERY_KIND = pytest.mark.parametrize(("key", "value", "other"), SAMPLES, ids=[type(value).__name__ for _, value, _ in SAMPLES])
+
+
+def keys(backend: Backend, query: Query) -> list[Key]:
+    return [entry.key for entry in backend.list(query)]
+
+
+@EVERY_KIND
+def test_values_are_read_as_they_were_written(backend: Backend, key: Key, value: Value, other: Value) -> None:
+    """Of every kind, through create and update, with their revisions."""
+    created = create(backend, key, value)
+    assert backend.get(key) == Entry(key, value, created.revision) == created
+    (updated,) = backend.write([Update(key, other, created.revision)])
+    assert updated is not None
+    assert backend.get(key) == Entry(key, other, updated.revision) == updated
+
+
+@EVERY_KIND
+def test_missing_keys_are_not_found(backend: Backend, key: Key, value: Value, other: Value) -> None:
+    """By get, update and delete, before a key exists and after it is gone."""
+    attempts: list[Callable[[], object]] = [
+        lambda: backend.get(key),
+        lambda: backend.write([Update(key, value, "1")]),
+        lambda: backend.write([Delete(key, "1")]),
+        lambda: backend.write([Delete(key)]),
+    ]
+    entry = None
+    for _ in range(2):
+        for attempt in attempts:
+            with pytest.raises(NotFound) as caught:
+                attempt()
+            assert caught.value.key == key
+        if entry is None:
+            entry = create(backend, key, value)
+            assert backend.write([Delete(key, entry.revision)]) == [None]
+
+
+@EVERY_KIND
+def test_creating_twice_is_a_conflict(backend: Backend, key: Key, value: Value, other: Value) -> None:
+    """And changes nothing."""
+    entry = create(backend, key, value)
+    with pytest.raises(Conflict) as caught:
+        backend.write([Create(key, other)])
+    assert caught.value.key == key
+    assert backend.get(key) == entry
+
+
+@EVERY_KIND
+def test_another_revision_is_a_conflict(backend: Backend, key: Key, value: Value, other: Value) -> None:
+    """For update and delete, and changes nothing."""
+    stale = create(backend, key, value).revision
+    (entry,) = backend.write([Update(key, other, stale)])
+    attempts: list[Write] = [Update(key, value, stale), Delete(key, stale)]
+    for write in attempts:
+        with pytest.raises(Conflict) as caught:
+            backend.write([write])
+        assert caught.value.key == key
+    assert backend.get(key) == entry
+
+
+@EVERY_KIND
+def test_delete_without_revision_takes_any(backend: Backend, key: Key, value: Value, other: Value) -> None:
+    """The key is gone, and may be created again."""
+    create(backend, key, value)
+    assert backend.write([Delete(key)]) == [None]
+    assert create(backend, key, other).value == other
+
+
+def test_errors_are_store_errors() -> None:
+    """Callers may catch the lot."""
+    assert issubclass(KeyedError, StoreError)
+    assert {NotFound, Conflict} <= set(KeyedError.__subclasses__())
+    assert issubclass(PartialWrite, StoreError)
+
+
+def test_revisions_never_repeat(backend: Backend) -> None:
+    """Also over deletion: nobody mistakes a new value for the one that he read."""
+    key, seen = HandleKey("h"), []
+    for count in range(1, 4):
+        entry = create(backend, key, handle(1))
+        seen.append(entry.revision)
+        (updated,) = backend.write([Update(key, handle(count), entry.revision)])
+        assert updated is not None
+        seen.append(updated.revision)
+        backend.write([Delete(key, updated.revision)])
+    assert all(isinstance(revision, str) for revision in seen)
+    assert len(set(seen)) == len(seen)
+
+
+def test_writes_return_their_entries_in_order(backend: Backend) -> None:
+    """None for a delete; entries are current, so the next write may start from them."""
+    old = create(backend, HandleKey("old"), handle(1))
+    changed = create(backend, HandleKey("changed"), handle(1))
+    written = backend.write(
+        [Delete(old.key, old.revision), Create(HandleKey("new"), handle(2)), Update(changed.key, handle(3), changed.revision)]
+    )
+    assert written[0] is None
+    assert written[1:] == [backend.get(HandleKey("new")), backend.get(HandleKey("changed"))]
+
+
+def test_no_writes_do_nothing(backend: Backend) -> None:
+    """An empty call is fine."""
+    assert list(backend.write([])) == []
+
+
+@pytest.mark.parametrize(
+    "failing", [Create(HandleKey("b"), Handle({})), Update(HandleKey("x"), Handle({}), "1"), Delete(HandleKey("x"))]
+)
+def test_failing_write_spares_the_others_or_tells_of_them(backend: Backend, failing: Write) -> None:
+    """An atomic store changes nothing; another one stops there and says what it has done."""
+    present = create(backend, HandleKey("b"), handle(1))
+    writes: list[Write] = [Create(HandleKey("a"), handle(1)), failing, Delete(present.key, present.revision)]
+    with pytest.raises(StoreError) as caught:
+        backend.write(writes)
+    assert backend.get(present.key) == present
+    if backend.atomic:
+        assert isinstance(caught.value, KeyedError)
+        assert caught.value.key == failing.key
+        assert keys(backend, HandleQuery()) == [present.key]
+    else:
+        assert isinstance(caught.value, PartialWrite)
+        assert isinstance(caught.value.cause, KeyedError)
+        assert caught.value.cause.key == failing.key
+        assert caught.value.done == (backend.get(HandleKey("a")),)
+
+
+def test_durable_writes_write(backend: Backend) -> None:
+    """The flag changes when the call returns, and nothing else."""
+    (entry,) = backend.write([Create(HandleKey("h"), handle(1))], durable=True)
+    assert backend.get(HandleKey("h")) == entry
+    with pytest.raises(Conflict):
+        backend.write([Create(HandleKey("h"), handle(2))], durable=True)
+
+
+def test_values_are_stored_as_they_are_at_the_call(backend: Backend) -> None:
+    """What the caller does with his value later is his business."""
+    value = block()
+    create(backend, BlockKey(value.cidr), value)
+    value.ordinals.allocate(0)
+    value.sequence += 1
+    assert backend.get(BlockKey(value.cidr)).value == block()
+
+
+def test_read_values_belong_to_the_caller(backend: Backend) -> None:
+    """Changing one changes neither the store nor what others read."""
+    key = ResourceKey("IPPool", "a")
+    create(backend, key, pool("a"))
+    reads: list[Callable[[], Entry]] = [lambda: backend.get(key), lambda: backend.list(ResourceQuery("IPPool"))[0]]
+    for read in reads:
+        value = read().value
+        assert isinstance(value, Resource)
+        value.spec["cidr"] = "changed"
+        value.metadata.clear()
+        assert read().value == pool("a")
+
+
+def fill(backend: Backend) -> None:
+    """A little of everything, in no order."""
+    for cidr in ("10.0.0.8/30", "10.0.0.0/30"):
+        create(backend, BlockKey(Cidr(cidr)), block(cidr))
+    create(backend, BlockKey(Cidr("fd00::/126")), block("fd00::/126"))
+    for host, cidr, kind in (
+        ("node2", "10.0.0.8/30", "host"),
+        ("node1", "fd00::/126", "host"),
+        ("node1", "10.0.0.0/30", "host"),
+        ("node10", "10.0.0.4/30", "host"),
+        ("node1", "10.0.0.12/30", "virtual"),
+    ):
+        create(backend, AffinityKey(host, Cidr(cidr), kind), Affinity())
+    for name in ("net1.c2", "net1.c1"):
+        create(backend, HandleKey(name), handle(1))
+    for name in ("b", "a", "ab"):
+        create(backend, ResourceKey("IPPool", name), pool(name))
+    create(backend, ResourceKey("Node", "a"), Resource("Node", {"name": "a"}, {}, {}))
+
+
+ANSWERS: list[tuple[Query, list[Key]]] = [
+    (BlockQuery(), [BlockKey(Cidr(cidr)) for cidr in ("10.0.0.0/30", "10.0.0.8/30", "fd00::/126")]),
+    (BlockQuery(4), [BlockKey(Cidr(cidr)) for cidr in ("10.0.0.0/30", "10.0.0.8/30")]),
+    (BlockQuery(6), [BlockKey(Cidr("fd00::/126"))]),
+    (
+        AffinityQuery(),
+        [
+            AffinityKey("node1", Cidr("10.0.0.0/30")),
+            AffinityKey("node1", Cidr("fd00::/126")),
+            AffinityKey("node10", Cidr("10.0.0.4/30")),
+            AffinityKey("node2", Cidr("10.0.0.8/30")),
+        ],
+    ),
+    (AffinityQuery("node1"), [AffinityKey("node1", Cidr("10.0.0.0/30")), AffinityKey("node1", Cidr("fd00::/126"))]),
+    (AffinityQuery("node1", 6), [AffinityKey("node1", Cidr("fd00::/126"))]),
+    (AffinityQuery("node"), []),
+    (AffinityQuery(kind="virtual"), [AffinityKey("node1", Cidr("10.0.0.12/30"), "virtual")]),
+    (HandleQuery(), [HandleKey("net1.c1"), HandleKey("net1.c2")]),
+    (ResourceQuery("IPPool"), [ResourceKey("IPPool", name) for name in ("a", "ab", "b")]),
+    (ResourceQuery("IPPool", prefix="a"), [ResourceKey("IPPool", name) for name in ("a", "ab")]),
+    (ResourceQuery("IPPool", prefix="c"), []),
+    (ResourceQuery("IPReservation"), []),
+]
+
+
+@pytest.mark.parametrize(("query", "expected"), ANSWERS, ids=[str(query) for query, _ in ANSWERS])
+def test_lists_answer_the_query_in_key_order(backend: Backend, query: Query, expected: list[Key]) -> None:
+    """Neither more nor less, and each entry as get returns it."""
+    fill(backend)
+    listed = backend.list(query)
+    assert [entry.key for entry in listed] == expected
+    assert list(listed) == [backend.get(key) for key in expected]
+
+
+def test_threads_lose_no_update(backend: Backend) -> None:
+    """Eight of them count in one key, by compare-and-swap."""
+    threads, rounds, key = 8, 25, HandleKey("counter")
+    create(backend, key, handle(0))
+
+    def count() -> None:
+        for _ in range(rounds):
+            while True:
+                entry = backend.get(key)
+                assert isinstance(entry.value, Handle)
+                try:
+                    backend.write([Update(key, entry.value.changed(COUNTED, 1), entry.revision)])
+                    break
+                except Conflict as conflict:
+                    assert conflict.key == key  # noqa: PT017 a lost race is no failure
+
+    workers = [threading.Thread(target=count) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert backend.get(key).value == handle(threads * rounds)

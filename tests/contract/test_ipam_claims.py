@@ -1,0 +1,393 @@
+"""How a node claims blocks: the order of the writes, claims that were broken off, blocks that belong to others."""
+
+from collections.abc import Callable
+
+import pytest
+
+from harness.faulty import Faults, FaultyBackend, Kind
+from harness.ipam import (
+    NODE,
+    affinities,
+    block_of,
+    blocks,
+    demand_whole_claims,
+    document,
+    free,
+    handles,
+    holdings,
+    put,
+    put_block,
+    put_node,
+    put_pool,
+    take,
+    wipe,
+)
+from harness.wrapped import Interfering, OneByOne, Recording
+from svc._core.cidr import Cidr
+from svc.datastore.api import Backend, Delete, PartialWrite, StoreError
+from svc.ipam.allocator import Ipam
+from svc.ipam.claim import ClaimLost, claim
+from svc.model.errors import CallerError, PeerError
+from svc.model.ipam import CONFIRMED, PENDING, PENDING_DELETION, Affinity
+from svc.model.keys import AffinityKey, AffinityQuery, BlockKey, BlockQuery
+
+POOL = "10.65.0.0/28"  # four blocks of four addresses
+SIZE = 30
+CLAIM = [["create affinity pending"], ["update affinity pending"], ["create block"], ["update affinity confirmed"]]
+EVERY_FAULT = pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLY_LOST, Kind.OUTAGE], ids=lambda kind: str(kind.value))
+BROKEN_AT = range(1, len(CLAIM) + 2)  # of a claim, or at the assignment that follows it
+
+
+@pytest.fixture
+def store(backend: Backend) -> Backend:
+    """With one pool, and two nodes."""
+    for node in (NODE, "node2"):
+        put_node(backend, node)
+    put_pool(backend, "pool4", POOL, blockSize=SIZE)
+    return backend
+
+
+def claim_affinity(backend: Backend, cidr: str, state: str = CONFIRMED, node: str = NODE) -> None:
+    put(backend, AffinityKey(node, Cidr(cidr)), Affinity(state))
+
+
+def first_block(store: Backend) -> str:
+    """The one that a new node claims first."""
+    take(Ipam(store, NODE), "net.first")
+    (cidr,) = blocks(store)
+    free(Ipam(store, NODE), "net.first")
+    wipe(store, BlockQuery(), AffinityQuery())
+    return cidr
+
+
+# the order of the writes
+
+
+def test_a_new_block_takes_four_writes(store: Backend) -> None:
+    """Affinity pending, pending again, block, confirmed; then address and handle in one."""
+    recording = Recording(store)
+    take(Ipam(recording, NODE), "net.c1")
+    assert recording.written == [*CLAIM, ["create handle", "update block"]]
+
+
+def test_a_further_address_takes_one_write(store: Backend) -> None:
+    """Handle before block; a handle that exists is found out and updated."""
+    recording = Recording(store)
+    ipam = Ipam(recording, NODE)
+    take(ipam, "net.c1")
+    recording.written.clear()
+    take(ipam, "net.c2")
+    take(ipam, "net.c1")
+    assert recording.written == [["create handle", "update block"], ["update handle", "update block"]]
+
+
+def test_releases_write_the_block_before_the_handle(store: Backend) -> None:
+    """Whoever reads in between, or goes on after a crash, finds a handle too many and never an address without one."""
+    recording = Recording(store)
+    ipam = Ipam(recording, NODE)
+    take(ipam, "net.c1")
+    take(ipam, "net.c1")
+    recording.written.clear()
+    free(ipam, "net.c1", keep=[next(str(a) for a in holdings(store)["net.c1"])])
+    free(ipam, "net.c1")
+    assert recording.written == [["update block", "update handle"], ["update block", "delete handle"]]
+
+
+def test_a_claim_starts_from_the_affinity_that_is_there(store: Backend) -> None:
+    """Without a block behind it it is marked pending, whatever it said, before the block is made."""
+    for state in (PENDING, CONFIRMED, PENDING_DELETION):
+        wipe(store, BlockQuery(), AffinityQuery())
+        claim_affinity(store, "10.65.0.4/30", state)
+        recording = Recording(store)
+        assert take(Ipam(recording, NODE), f"net.{state}") == ("10.65.0.4",)
+        assert recording.written == [*CLAIM[1:], ["create handle", "update block"]]
+        free(Ipam(store, NODE), f"net.{state}")
+        demand_whole_claims(store)
+
+
+@pytest.mark.parametrize("state", [PENDING, PENDING_DELETION])
+def test_a_claim_in_doubt_is_confirmed_before_it_is_used(store: Backend, state: str) -> None:
+    """The block is written in between, so whoever gives it up, or made it, with what was read before loses the race."""
+    put_block(store, "10.65.0.4/30", "host:node1")
+    claim_affinity(store, "10.65.0.4/30", state)
+    recording = Recording(store)
+    assert take(Ipam(recording, NODE), "net.c1") == ("10.65.0.4",)
+    assert recording.written[:3] == [["update affinity pending"], ["update block"], ["update affinity confirmed"]]
+    assert blocks(store)["10.65.0.4/30"].sequence == 1002
+    demand_whole_claims(store)
+
+
+# broken-off claims
+
+
+@EVERY_FAULT
+@pytest.mark.parametrize("number", BROKEN_AT)
+def test_whatever_write_fails_the_next_call_puts_it_right(store: Backend, kind: Kind, number: int) -> None:
+    """No address is lost, none is given twice, and the node uses the block it had begun to claim."""
+    faults = Faults()
+    faulty = FaultyBackend(store, faults)
+    faults.arm(kind, number, "write")
+    _try_to_take(Ipam(faulty, NODE), "net.c1")
+    assert faults.struck
+    faults.heal()
+    free(Ipam(faulty, NODE), "net.c1")  # what a failed ADD owes
+    assert holdings(store) == {}
+    got = [take(Ipam(store, NODE), f"net.c{n}")[0] for n in range(2, 6)]
+    assert len(blocks(store)) == 1
+    assert holdings(store).keys() == {f"net.c{n}" for n in range(2, 6)}
+    assert len(set(got)) == 4
+    demand_whole_claims(store)
+
+
+@EVERY_FAULT
+@pytest.mark.parametrize("number", BROKEN_AT)
+def test_the_process_that_saw_the_failure_goes_on(store: Backend, kind: Kind, number: int) -> None:
+    """What it remembers may be older than the datastore, or newer; it finds out."""
+    faults = Faults()
+    ipam = Ipam(FaultyBackend(store, faults), NODE)
+    faults.arm(kind, number, "write")
+    _try_to_take(ipam, "net.c1")
+    faults.heal()
+    free(ipam, "net.c1")
+    assert len({take(ipam, f"net.c{n}") for n in range(2, 10)}) == 8
+    assert len(holdings(store)) == 8
+    demand_whole_claims(store)
+
+
+@EVERY_FAULT
+def test_failed_releases_can_be_repeated(store: Backend, kind: Kind) -> None:
+    """By the same process and by another, until nothing is held."""
+    faults = Faults()
+    ipam = Ipam(FaultyBackend(store, faults), NODE)
+    take(ipam, "net.c1")
+    faults.arm(kind, 1, "write")
+    try:
+        free(ipam, "net.c1")
+    except StoreError:
+        faults.heal()
+        free(ipam, "net.c1")
+    free(Ipam(store, NODE), "net.c1")
+    assert holdings(store) == {}
+    demand_whole_claims(store)
+
+
+@pytest.mark.parametrize("number", BROKEN_AT)
+@pytest.mark.parametrize("at", ["", "10.65.0.6"])
+def test_another_node_is_not_kept_from_a_block_that_was_not_made(store: Backend, number: int, at: str) -> None:
+    """Whoever makes the block first has it; the other one's claim is dropped when it comes back."""
+    faults = Faults()
+    faults.arm(Kind.OUTAGE, number, "write")
+    _try_to_take(Ipam(FaultyBackend(store, faults), NODE), "net.c1")
+    for turn in range(12):
+        take(Ipam(store, "node2"), f"net.two{turn}")
+    take(Ipam(store, NODE), "net.c2")
+    assert block_of(store, str(next(iter(holdings(store)["net.c2"])))).affinity == "host:node1"
+    demand_whole_claims(store)
+
+
+# blocks of others
+
+
+def test_blocks_of_other_nodes_are_passed_over(store: Backend) -> None:
+    """Even when they are empty."""
+    for cidr in ("10.65.0.0/30", "10.65.0.4/30", "10.65.0.12/30"):
+        put_block(store, cidr, "host:node2")
+    assert take(Ipam(store, NODE), "net.c1") == ("10.65.0.8",)
+    for number in range(3):
+        take(Ipam(store, NODE), f"net.d{number}")
+    with pytest.raises(PeerError, match="no free IPv4 address"):
+        take(Ipam(store, NODE), "net.late")
+    assert set(affinities(store)) == {(NODE, "10.65.0.8/30")}
+
+
+@pytest.mark.parametrize("owner", ["host:node2", None, "virtual:load-balancer"])
+@pytest.mark.parametrize("state", [PENDING, CONFIRMED, PENDING_DELETION])
+def test_an_affinity_does_not_make_a_block_ours(store: Backend, owner: str | None, state: str) -> None:
+    """The block says whose it is: a claim that lost is dropped, and the node goes on to another block."""
+    lost = first_block(store)
+    put_block(store, lost, owner)
+    claim_affinity(store, lost, state)
+    (got,) = take(Ipam(store, NODE), "net.c1")
+    assert block_of(store, got).affinity == "host:node1"
+    assert (NODE, lost) not in affinities(store)
+    assert blocks(store)[lost].ordinals.used == 0
+
+
+def test_a_block_that_another_node_makes_first_is_left_to_it(store: Backend) -> None:
+    """Between our look at the pool and our writes; the next free block is taken instead."""
+    lost = first_block(store)
+    crossed = Interfering(store, 3, lambda: put_block(store, lost, "host:node2", ["net.theirs"]))
+    (got,) = take(Ipam(crossed, NODE), "net.c1")
+    assert Cidr(lost) != block_of(store, got).cidr
+    assert blocks(store)[lost].affinity == "host:node2"
+    assert set(affinities(store)) == {(NODE, str(block_of(store, got).cidr))}
+
+
+def test_losing_a_claim_is_told(store: Backend) -> None:
+    """And leaves nothing of ours behind."""
+    put_block(store, "10.65.0.4/30", "host:node2")
+    with pytest.raises(ClaimLost):
+        claim(store, Cidr("10.65.0.4/30"), NODE)
+    assert affinities(store) == {}
+
+
+def test_a_block_that_our_node_has_made_and_filled_is_of_no_use(store: Backend) -> None:
+    """By another process, between our look at the pool and our claim: the next free block is taken instead."""
+    full = first_block(store)
+    rival = Ipam(store, NODE)
+    crossed = Interfering(store, 1, lambda: [take(rival, f"net.rival{n}") for n in range(4)])
+    (got,) = take(Ipam(crossed, NODE), "net.c1")
+    assert block_of(store, got).cidr != Cidr(full)
+    assert len(holdings(store)) == 5
+    demand_whole_claims(store)
+
+
+def test_a_claim_that_is_given_up_meanwhile_is_made_again(store: Backend) -> None:
+    """Its affinity was changed just before it would have been confirmed."""
+    mine = first_block(store)
+    crossed = Interfering(store, 4, lambda: claim_affinity(store, mine, PENDING_DELETION))
+    take(Ipam(crossed, NODE), "net.c1")
+    assert crossed.calls["write"] > 5
+    demand_whole_claims(store)
+
+
+def test_two_processes_of_a_node_claim_the_same_block_once(store: Backend) -> None:
+    """They look for a free block at the same place: the second finds the first one's block, and uses it."""
+    rival = Ipam(store, NODE)
+    for number in range(1, 6):
+        wipe(store, BlockQuery(), AffinityQuery())
+        crossed = Interfering(store, number, lambda number=number: take(rival, f"net.rival{number}"))  # type: ignore[misc]
+        take(Ipam(crossed, NODE), f"net.c{number}")
+        assert {*holdings(store)} == {f"net.rival{number}", f"net.c{number}"}
+        assert len(blocks(store)) == 1
+        demand_whole_claims(store)
+        for handle in holdings(store):
+            free(rival, handle)
+
+
+def test_a_block_whose_affinity_was_lost_is_claimed_again(store: Backend) -> None:
+    """It names its owner: nobody else will ever take it."""
+    lost = first_block(store)
+    put_block(store, lost, "host:node1", ["net.c1"])
+    ipam = Ipam(store, NODE)
+    assert block_of(store, *take(ipam, "net.c2")).cidr == Cidr(lost)
+    assert set(affinities(store).values()) == {CONFIRMED}
+    assert len(blocks(store)) == 1
+
+
+@pytest.mark.parametrize("deed", ["affinity", "block", "both", "given up", "given away"])
+def test_blocks_taken_away_behind_our_back_are_given_up(store: Backend, deed: str) -> None:
+    """Between two calls, while the block is remembered: the next address is in a block that is the node's."""
+    ipam = Ipam(store, NODE)
+    (got,) = take(ipam, "net.c1")
+    free(ipam, "net.c1")
+    cidr = block_of(store, got).cidr
+    _DEEDS[deed](store, cidr)
+    for number in range(4):
+        (got,) = take(ipam, f"net.c{number}")
+        assert block_of(store, got).affinity == "host:node1"
+    assert len(holdings(store)) == 4
+
+
+def _give_up(store: Backend, cidr: Cidr, owner: str | None) -> None:
+    put_block(store, str(cidr), owner)
+    store.write([Delete(AffinityKey(NODE, cidr))])
+
+
+_DEEDS: dict[str, Callable[[Backend, Cidr], object]] = {
+    "affinity": lambda store, cidr: store.write([Delete(AffinityKey(NODE, cidr))]),
+    "block": lambda store, cidr: store.write([Delete(BlockKey(cidr))]),
+    "both": lambda store, cidr: store.write([Delete(AffinityKey(NODE, cidr)), Delete(BlockKey(cidr))]),
+    "given up": lambda store, cidr: _give_up(store, cidr, None),
+    "given away": lambda store, cidr: _give_up(store, cidr, "host:node2"),
+}
+
+
+# room without a write
+
+
+@pytest.mark.parametrize("state", [PENDING, CONFIRMED, PENDING_DELETION])
+@pytest.mark.parametrize("owner", ["nobody made it", "host:node1", "host:node2"])
+def test_asking_for_room_repairs_nothing(store: Backend, state: str, owner: str) -> None:
+    """A claim in doubt is for the next ADD to put right."""
+    if owner.startswith("host"):
+        put_block(store, "10.65.0.4/30", owner)
+    claim_affinity(store, "10.65.0.4/30", state)
+    before = document(store)
+    Ipam(store, NODE).check_room((4,), {})
+    assert document(store) == before
+
+
+def test_room_in_the_blocks_of_others_does_not_count(store: Backend) -> None:
+    """Nor do affinities without a block of ours behind them."""
+    for number in range(4):
+        put_block(store, f"10.65.0.{number * 4}/30", "host:node2")
+    claim_affinity(store, "10.65.0.4/30")
+    with pytest.raises(PeerError, match="no free IPv4 address"):
+        Ipam(store, NODE).check_room((4,), {})
+
+
+# pools whose blocks were of another size
+
+
+@pytest.mark.parametrize("size", [28, 29, 31, 32])
+def test_blocks_of_another_size_are_never_covered_twice(store: Backend, size: int) -> None:
+    """A pool was deleted and made anew with other blocks while addresses of the old ones are held."""
+    old = [take(Ipam(store, NODE), f"net.old{n}")[0] for n in range(6)]
+    put_pool(store, "pool4", POOL, blockSize=size)
+    for number in range(16):
+        try:
+            take(Ipam(store, "node2"), f"net.new{number}")
+        except PeerError:
+            break
+    with pytest.raises(CallerError, match="is already assigned"):
+        take(Ipam(store, "node2"), "net.same", at=old[0])
+    assert len({address for held in holdings(store).values() for address in held}) == len(handles(store)) >= 6
+
+
+def test_an_address_whose_block_would_overlap_another_is_refused(store: Backend) -> None:
+    """Nothing is made for it; addresses that the other block has can be asked for."""
+    present = {"10.65.0.0/30", "10.65.0.4/30"}
+    for cidr in present:
+        put_block(store, cidr, "host:node2")
+    put_pool(store, "pool4", POOL, blockSize=28)
+    with pytest.raises(CallerError, match=r"overlap block 10\.65\.0\.0/30"):
+        take(Ipam(store, NODE), "net.c1", at="10.65.0.9")
+    for address in ("10.65.0.1", "10.65.0.5"):
+        assert take(Ipam(store, NODE), "net.c1", at=address) == (address,)
+    assert (set(blocks(store)), affinities(store)) == (present, {})
+
+
+def test_a_broken_off_claim_is_not_finished_over_another_block(store: Backend) -> None:
+    """The pool was made anew, and somebody has claimed a larger block there."""
+    claim_affinity(store, "10.65.0.4/30", PENDING)
+    put_pool(store, "pool4", POOL, blockSize=29)
+    put_block(store, "10.65.0.0/29", "host:node2")
+    assert take(Ipam(store, NODE), "net.c1") == ("10.65.0.8",)
+    assert set(blocks(store)) == {"10.65.0.0/29", "10.65.0.8/29"}
+
+
+def test_a_pool_inside_an_old_block_has_no_block_of_its_own(store: Backend) -> None:
+    """The pool shrank below the size of the block that is there."""
+    put_block(store, "10.65.0.0/28", "host:node2", ["net.old"])
+    with pytest.raises(PeerError, match="no free IPv4 address"):
+        take(Ipam(store, NODE), "net.c1")
+    assert set(blocks(store)) == {"10.65.0.0/28"}
+
+
+# stores that write one key at a time
+
+
+@pytest.mark.xfail(strict=True, raises=PartialWrite, reason="a group of writes that was partly applied is not gone on with")
+def test_lost_races_are_survived_where_writes_are_not_atomic(store: Backend) -> None:
+    """The handle was written when the block turned out to be changed: what was done is taken back, or counted in."""
+    crossed = Interfering(store, 6, lambda: take(Ipam(store, NODE), "net.rival"))
+    take(Ipam(OneByOne(crossed), NODE), "net.c1")
+    assert set(holdings(store)) == {"net.rival", "net.c1"}
+
+
+def _try_to_take(ipam: Ipam, handle: str) -> None:
+    try:
+        take(ipam, handle)
+    except StoreError:
+        return

@@ -1,0 +1,179 @@
+"""Address management under load: rivals that never rest, large pools, many pools, many blocks."""
+
+import random
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from harness.ipam import (
+    NODE,
+    blocks,
+    demand_whole_claims,
+    free,
+    handles,
+    holdings,
+    in_threads,
+    put_block,
+    put_node,
+    put_pool,
+    take,
+)
+from harness.wrapped import Through
+from svc._core.cidr import Address, Cidr
+from svc.datastore.api import Backend, Create
+from svc.ipam.allocator import Ipam
+from svc.model.errors import PeerError
+from svc.model.keys import ResourceKey
+from svc.model.resource import Resource
+
+OPERATIONS = 5008
+THREADS = 4  # of each of four address managers
+AT_MOST = 5  # addresses that one thread holds at a time
+
+OpenStore = Callable[[], Backend]
+
+
+class Ledger:
+    """Who was told to have which address; an address that is somebody's is never told to another."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.holders: dict[Address, str] = {}
+
+    def enter(self, address: Address, handle: str) -> None:
+        with self._lock:
+            assert self.holders.setdefault(address, handle) == handle, f"{address} was given to {handle} as well"
+
+    def strike_out(self, handle: str) -> None:
+        """Before it is released: from then on anybody may have the addresses."""
+        with self._lock:
+            self.holders = {address: holder for address, holder in self.holders.items() if holder != handle}
+
+
+def trade(ipam: Ipam, ledger: Ledger, name: str, operations: int) -> None:
+    """Assigns and releases at random; what is held at the end stays held."""
+    dice = random.Random(name)
+    mine: list[str] = []
+    for number in range(operations):
+        if len(mine) == AT_MOST or (mine and dice.random() < 0.5):
+            handle = mine.pop(dice.randrange(len(mine)))
+            ledger.strike_out(handle)
+            free(ipam, handle)
+            continue
+        handle = f"{name}.{number}"
+        for text in take(ipam, handle, versions=dice.choice([(4,), (6,), (4, 6)])):
+            ledger.enter(Address(text), handle)
+        mine.append(handle)
+
+
+@pytest.mark.parametrize("nodes", [(NODE, NODE, NODE, NODE), (NODE, NODE, "node2", "node3")], ids=["one node", "three nodes"])
+def test_no_address_is_given_twice_and_none_is_lost(open_store: OpenStore, nodes: tuple[str, ...]) -> None:
+    """Two sessions with two address managers each, four threads in each of them, small blocks, one pool of each family."""
+    sessions = [open_store(), open_store()]
+    for node in nodes:
+        put_node(sessions[0], node)
+    put_pool(sessions[0], "pool4", "10.65.0.0/24", blockSize=29)
+    put_pool(sessions[0], "pool6", "fd65::/120", blockSize=125)
+    managers = [Ipam(sessions[number % 2], node) for number, node in enumerate(nodes)]
+    ledger = Ledger()
+    share = OPERATIONS // (len(managers) * THREADS)
+    outcomes = in_threads(
+        lambda ipam=ipam, name=f"net.m{n}t{thread}": trade(ipam, ledger, name, share)  # type: ignore[misc]
+        for n, ipam in enumerate(managers)
+        for thread in range(THREADS)
+    )
+    assert outcomes == [None] * len(outcomes)
+    held = {address: handle for handle, addresses in holdings(sessions[0]).items() for address in addresses}
+    assert held == ledger.holders
+    demand_whole_claims(sessions[0])
+    for handle in set(held.values()):
+        free(managers[0], handle)
+    assert holdings(sessions[1]) == {}
+
+
+def test_rivals_for_the_last_addresses_share_them_out(open_store: OpenStore) -> None:
+    """As many as there are: every other caller is told that there are none, and nothing is left half done."""
+    store = open_store()
+    put_node(store)
+    put_pool(store, "pool4", "10.65.0.0/28", blockSize=30)
+    put_pool(store, "pool6", "fd65::/124", blockSize=126)
+    managers = [Ipam(open_store(), NODE) for _ in range(2)]
+    outcomes = in_threads(
+        lambda ipam=ipam, n=n, index=index: take(ipam, f"net.m{index}c{n}", versions=(4, 6))  # type: ignore[misc]
+        for n in range(12)
+        for index, ipam in enumerate(managers)
+    )
+    served = [outcome for outcome in outcomes if isinstance(outcome, tuple)]
+    assert len({*served}) == 16
+    refused = {str(outcome).split(":")[0] for outcome in outcomes if not isinstance(outcome, tuple)}
+    assert refused <= {"no free IPv4 address for node 'node1'", "no free IPv6 address for node 'node1'"}
+    assert sum(len(addresses) for addresses in holdings(store).values()) == 32
+
+
+# what it costs: calls of the datastore are counted, for a remote one answers each of them over the network
+
+
+def test_a_restarted_node_reads_its_blocks_once(backend: Backend) -> None:
+    """Full ones too: they are not asked again for every further address."""
+    put_node(backend)
+    put_pool(backend, "pool4", "10.65.0.0/16", blockSize=30)
+    before = Ipam(backend, NODE)
+    for number in range(120):
+        take(before, f"net.old{number}")
+    counting = Through(backend)
+    ipam = Ipam(counting, NODE)
+    take(ipam, "net.c0")
+    assert counting.calls["get"] <= 30 + 4
+    counting.calls.update(get=0, list=0, write=0)
+    take(ipam, "net.c1")
+    take(ipam, "net.c2")
+    assert counting.calls == {"get": 0, "list": 0, "write": 2}
+
+
+def test_an_exhausted_cluster_is_listed_twice_at_most(backend: Backend) -> None:
+    """However many pools there are: once from memory, once anew before the refusal. The refusal stays short."""
+    put_node(backend)
+    names = [f"p{number:03}" for number in range(200)]
+    ranges = [f"10.65.{number}.0/30" for number in range(200)]
+    backend.write([_pool(name, cidr) for name, cidr in zip(names, ranges, strict=True)])
+    for cidr in ranges:
+        put_block(backend, cidr, "host:node2")
+    counting = Through(backend)
+    ipam = Ipam(counting, NODE)
+    with pytest.raises(PeerError, match="no free IPv4 address") as refusal:
+        take(ipam, "net.c1")
+    assert counting.calls["list"] <= 2 * 3  # pools, affinities, blocks
+    assert len(refusal.value.details) < 4000
+    assert "and 180 more" in refusal.value.details
+
+
+def test_a_node_finds_its_pool_among_a_thousand(backend: Backend) -> None:
+    """The one whose selector selects it, and nothing is read again for the next address."""
+    put_node(backend, rack="777")
+    backend.write([_pool(f"p{n}", f"10.{n // 250}.{n % 250}.0/24", 26, nodeSelector=f"rack == '{n}'") for n in range(1000)])
+    counting = Through(backend)
+    ipam = Ipam(counting, NODE)
+    assert Address(take(ipam, "net.c1")[0]) in Cidr("10.3.27.0/24")
+    counting.calls.update(get=0, list=0, write=0)
+    take(ipam, "net.c2")
+    assert counting.calls == {"get": 0, "list": 0, "write": 1}
+
+
+@pytest.mark.parametrize(("cidr", "version"), [("10.0.0.0/8", 4), ("fd00::/20", 6), ("2000::/3", 6), ("0.0.0.0/0", 4)])
+def test_large_pools_are_never_walked(backend: Backend, cidr: str, version: int) -> None:
+    """Their blocks are more than can be counted; every node starts in its own place."""
+    put_pool(backend, "large", cidr)
+    for number in range(20):
+        put_node(backend, f"node{number}")
+        take(Ipam(backend, f"node{number}"), f"net.c{number}", versions=(version,))
+    assert len(blocks(backend)) == len(handles(backend)) == 20
+    space = Cidr(cidr)
+    places = sorted(space.ordinal(Cidr(block).first) * 100 // space.size for block in blocks(backend))
+    assert version == 6 or places[-1] - places[0] > 50  # percent
+    Ipam(backend, "node1").check_room((version,), {})
+
+
+def _pool(name: str, cidr: str, size: int = 30, **spec: str) -> Create:
+    document = {"cidr": cidr, "blockSize": size, **spec}
+    return Create(ResourceKey("IPPool", name), Resource("IPPool", {"name": name, "uid": name}, document))

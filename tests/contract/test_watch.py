@@ -1,0 +1,189 @@
+"""Watches and generations: how a cache learns that it is old, in every datastore."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+from contract.samples import PATIENCE, create, handle, pool
+from svc.datastore.api import (
+    Backend,
+    Delete,
+    Event,
+    StoreError,
+    Update,
+    Watch,
+)
+from svc.model.keys import (
+    HandleKey,
+    HandleQuery,
+    ResourceKey,
+    ResourceQuery,
+)
+from svc.model.resource import Resource
+
+OpenStore = Callable[[], Backend]
+
+
+@contextmanager
+def events(watch: Watch) -> Iterator["queue.Queue[Event | None]"]:
+    """The events of a watch, read by a thread of its own; None when the iteration ends."""
+    told: queue.Queue[Event | None] = queue.Queue()
+
+    def read() -> None:
+        for event in watch:
+            told.put(event)
+        told.put(None)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield told
+    finally:
+        watch.close()
+        reader.join(PATIENCE)
+        assert not reader.is_alive(), "close() did not end the watch"
+
+
+def next_event(told: "queue.Queue[Event | None]") -> Event:
+    event = told.get(timeout=PATIENCE)
+    assert event is not None, "the watch ended"
+    return event
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    """Whether a condition comes true in time: what a remote store tells may lag."""
+    deadline = time.monotonic() + PATIENCE
+    pause = threading.Event()
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        pause.wait(0.01)
+    return True
+
+
+def test_generation_changes_with_its_kind(backend: Backend) -> None:
+    """By create, update and delete of a resource."""
+    seen = [backend.generation("IPPool")]
+
+    def changed() -> bool:
+        return backend.generation("IPPool") != seen[-1]
+
+    entry = create(backend, ResourceKey("IPPool", "a"), pool("a"))
+    assert eventually(changed)
+    seen.append(backend.generation("IPPool"))
+    backend.write([Update(entry.key, pool("a", "10.1.0.0/24"), entry.revision)])
+    assert eventually(changed)
+    seen.append(backend.generation("IPPool"))
+    backend.write([Delete(entry.key)])
+    assert eventually(changed)
+
+
+def test_generation_stays_while_nothing_changes(backend: Backend) -> None:
+    """Reading, and writing what is no resource, leaves a cache good."""
+    create(backend, ResourceKey("IPPool", "a"), pool("a"))
+    assert eventually(lambda: backend.generation("IPPool") == backend.generation("IPPool"))
+    before = backend.generation("IPPool")
+    create(backend, HandleKey("h"), handle(1))
+    backend.list(ResourceQuery("IPPool"))
+    assert backend.generation("IPPool") == before
+
+
+def test_generation_changes_for_other_sessions(open_store: OpenStore) -> None:
+    """Another process may be the writer."""
+    mine, theirs = open_store(), open_store()
+    before = mine.generation("Node")
+    create(theirs, ResourceKey("Node", "n"), Resource("Node", {"name": "n"}))
+    assert eventually(lambda: mine.generation("Node") != before)
+
+
+def test_watch_tells_what_is_present_then_what_changes(backend: Backend) -> None:
+    """In the order of the writes; a deletion has no entry."""
+    present = [create(backend, ResourceKey("IPPool", name), pool(name)) for name in ("a", "b")]
+    with events(backend.watch(ResourceQuery("IPPool"))) as told:
+        assert [next_event(told), next_event(told)] == [Event(entry.key, entry) for entry in present]
+        created = create(backend, ResourceKey("IPPool", "c"), pool("c"))
+        assert next_event(told) == Event(created.key, created)
+        (updated,) = backend.write([Update(created.key, pool("c", "10.1.0.0/24"), created.revision)])
+        assert next_event(told) == Event(created.key, updated)
+        backend.write([Delete(created.key)])
+        assert next_event(told) == Event(created.key, None)
+
+
+def test_watch_leaves_out_what_was_not_asked_for(backend: Backend) -> None:
+    """Other kinds, other prefixes, and writes that failed."""
+    with events(backend.watch(ResourceQuery("IPPool", prefix="a"))) as told:
+        create(backend, ResourceKey("IPPool", "b"), pool("b"))
+        create(backend, ResourceKey("Node", "a"), Resource("Node", {"name": "a"}))
+        with pytest.raises(StoreError):
+            backend.write([Delete(ResourceKey("IPPool", "a"))])
+        wanted = create(backend, ResourceKey("IPPool", "a"), pool("a"))
+        assert next_event(told) == Event(wanted.key, wanted)
+
+
+def test_watch_misses_nothing_while_it_starts(backend: Backend) -> None:
+    """A writer is busy from before the watch began until after: the last word is the truth, and revisions never go back."""
+    key = ResourceKey("IPPool", "a")
+    entry = create(backend, key, pool("a", "0"))
+    started = threading.Event()
+
+    def write() -> None:
+        revision = entry.revision
+        for number in range(1, 200):
+            (written,) = backend.write([Update(key, pool("a", str(number)), revision)])
+            assert written is not None
+            revision = written.revision
+            if number == 20:
+                started.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert started.wait(PATIENCE)
+    with events(backend.watch(ResourceQuery("IPPool"))) as told:
+        numbers = [0]
+        while numbers[-1] != 199:
+            seen = next_event(told).entry
+            assert seen is not None
+            assert isinstance(seen.value, Resource)
+            numbers.append(int(seen.value.spec["cidr"]))
+    writer.join()
+    assert numbers == sorted(set(numbers))
+
+
+def test_watchers_do_not_share_values(backend: Backend) -> None:
+    """What one does to its entry, no other one sees."""
+    with closing(backend.watch(ResourceQuery("IPPool"))) as first, closing(backend.watch(ResourceQuery("IPPool"))) as second:
+        create(backend, ResourceKey("IPPool", "a"), pool("a"))
+        seen = next(first).entry
+        assert seen is not None
+        assert isinstance(seen.value, Resource)
+        seen.value.spec.clear()
+        again = next(second).entry
+        assert again is not None
+        assert again.value == pool("a")
+
+
+def test_closing_ends_a_waiting_watch(backend: Backend) -> None:
+    """From another thread, and for good; twice does no harm."""
+    watch = backend.watch(ResourceQuery("IPPool"))
+    with events(watch) as told:
+        entry = create(backend, ResourceKey("IPPool", "a"), pool("a"))
+        assert next_event(told) == Event(entry.key, entry)
+        watch.close()
+        assert told.get(timeout=PATIENCE) is None
+    watch.close()
+    assert list(watch) == []
+
+
+def test_closing_the_store_ends_its_watches(open_store: OpenStore) -> None:
+    """Whoever waits is told that there is nothing more to come."""
+    backend = open_store()
+    with events(backend.watch(HandleQuery())) as told:
+        entry = create(backend, HandleKey("h"), handle(1))
+        assert next_event(told) == Event(entry.key, entry)
+        backend.close()
+        assert told.get(timeout=PATIENCE) is None
+    backend.close()

@@ -1,0 +1,82 @@
+"""Nodes and pods for end-to-end tests."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.netns import Netns
+from harness.node import Node, netconf
+from harness.pod import Pod
+from harness.state import remains
+
+MakePod = Callable[..., Pod]
+
+_numbers = count()
+
+
+@contextmanager
+def _sound_node(directory: Path) -> Iterator[Node]:
+    """Its agent must end as asked, and must not have met a mistake of its own."""
+    with Node(directory) as node:
+        node.apply_pools()
+        yield node
+        if node.has_agent:
+            assert node.stop_agent() == 0
+        log = node.log.read_text()
+        assert "Traceback" not in log, log
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """A node for this test alone, with a pool of each family."""
+    with _sound_node(tmp_path / "node") as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node for all tests of a module; each leaves it as it was, and `pods` sees to that."""
+    with _sound_node(tmp_path_factory.mktemp("node") / "node") as node:
+        yield node
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Callable[[], Netns]]:
+    """Makes network namespaces."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(Netns("sandbox"))
+
+
+@pytest.fixture
+def pods(shared_node: Node, sandbox: Callable[[], Netns]) -> Iterator[MakePod]:
+    """Makes pods on the shared node, which they leave without a trace.
+
+    Keyword arguments that are not fields of a pod go to its network configuration.
+    """
+    factory = _Pods(shared_node, sandbox)
+    yield factory
+    for pod in factory.made:
+        pod.call("DEL")
+    assert remains(shared_node) == []
+
+
+@pytest.fixture
+def own_pods(node: Node, sandbox: Callable[[], Netns]) -> MakePod:
+    """The same on the test's own node, which goes with whatever is left on it."""
+    return _Pods(node, sandbox)
+
+
+class _Pods:
+    def __init__(self, node: Node, sandbox: Callable[[], Netns]) -> None:
+        self._node = node
+        self._sandbox = sandbox
+        self.made: list[Pod] = []
+
+    def __call__(self, *, container: str = "", ifname: str = "eth0", args: str = "", plugin: str = "svc", **config: Any) -> Pod:
+        container = container or f"container-{next(_numbers)}"
+        self.made.append(Pod(self._node, self._sandbox(), container, netconf(**config), ifname, args, plugin))
+        return self.made[-1]

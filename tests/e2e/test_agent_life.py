@@ -1,0 +1,267 @@
+"""The agent's life: start, restart, drain, sudden death, and a node that does without it."""
+
+import ctypes
+import os
+import signal
+import socket
+import sqlite3
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.node import BIN, Node
+from harness.pod import Pod
+from harness.state import books, edit_journal, faults, remains
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+
+_TGKILL = 234  # of x86-64; see syscall(2)
+PATIENCE = 20.0
+
+
+def signal_thread(pid: int, thread: int, number: int) -> None:
+    """As the kernel does when it chooses a thread for a signal to the process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.syscall(_TGKILL, pid, thread, number) == 0, os.strerror(ctypes.get_errno())
+
+
+# restart
+
+
+def test_restarted_agent_knows_its_attachments(own_pods: MakePod, node: Node) -> None:
+    pod = own_pods(ipam={"assign_ipv6": "true"})
+    first = pod.call("ADD")
+    pod.result = first.output
+    assert node.stop_agent() == 0
+    node.start_agent()
+    assert pod.call("ADD").stdout == first.stdout
+    assert pod.check().status == 0
+    assert faults(node) == []
+    pod.delete()
+    assert remains(node) == []
+
+
+def test_killed_agent_leaves_attachments_that_the_next_one_knows(own_pods: MakePod, node: Node) -> None:
+    pod = own_pods()
+    first = pod.call("ADD")
+    pod.result = first.output
+    node.kill_agent()
+    assert node.socket.exists(), "the socket's file is there, and nobody behind it"
+    node.start_agent()
+    assert pod.call("ADD").stdout == first.stdout
+    assert pod.check().status == 0
+    pod.delete()
+    assert remains(node) == []
+
+
+def test_agent_killed_in_the_middle_of_adds_recovers(own_pods: MakePod, node: Node) -> None:
+    """The runtime takes down what failed, and whatever was half done is gone by then or goes then."""
+    made = [own_pods() for _ in range(24)]
+    with ThreadPoolExecutor(16) as runtime:
+        calls = [runtime.submit(pod.call, "ADD") for pod in made]
+        wait_until(lambda: bool(books(node).allocations))
+        node.kill_agent()
+        statuses = [call.result().status for call in calls]
+    node.start_agent()
+    assert faults(node) == []
+    for pod, status in zip(made, statuses, strict=True):
+        if status:
+            pod.delete()
+    kept = [pod for pod, status in zip(made, statuses, strict=True) if not status]
+    assert len(books(node).records) == len(kept)
+    for pod in made:
+        pod.delete()
+    assert remains(node) == []
+
+
+def test_attachment_of_an_earlier_boot_is_freed_at_the_start(own_pods: MakePod, node: Node) -> None:
+    """A reboot ends every sandbox, and no runtime calls DEL for what it has forgotten."""
+    old, new = own_pods(), own_pods()
+    old.add()
+    new.add()
+    node.stop_agent()
+    (record,) = (record for record in books(node).records if record.id.container_id == old.container)
+    record.boot_id = "another-boot"
+    edit_journal(node, record)
+    node.start_agent()
+    assert list(books(node).allocations) == new.addresses
+    assert [record.id.container_id for record in books(node).records] == [new.container]
+    assert new.check().status == 0
+
+
+# the end
+
+
+def test_sigterm_ends_an_idle_agent_with_status_0(node: Node) -> None:
+    assert node.stop_agent() == 0
+    assert not node.socket.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_that_another_thread_takes_ends_the_agent_too(node: Node, number: int) -> None:
+    pid = node.agent_pid
+    thread = next(int(name) for name in os.listdir(f"/proc/{pid}/task") if int(name) != pid)
+    signal_thread(pid, thread, number)
+    assert node.wait_agent() == 0
+
+
+@pytest.mark.parametrize("signals", [1, 3], ids=["once", "impatiently"])
+def test_sigterm_finishes_the_call_in_flight(own_pods: MakePod, node: Node, signals: int) -> None:
+    pod = own_pods()
+    with ThreadPoolExecutor() as runtime:
+        with busy_store(node):
+            call = runtime.submit(pod.call, "ADD")
+            wait_until(lambda: bool(books(node).records))
+            os.kill(node.agent_pid, signal.SIGTERM)
+            wait_until(lambda: not node.socket.exists())
+            for _ in range(1, signals):
+                os.kill(node.agent_pid, signal.SIGTERM)
+            wait_until(lambda: not has_pending_signal(node.agent_pid))
+        assert node.wait_agent() == 0
+        assert call.result().status == 0, call.result()
+    assert faults(node) == []
+
+
+def test_calls_that_come_during_the_drain_are_served_without_the_agent(own_pods: MakePod, node: Node) -> None:
+    made = [own_pods() for _ in range(24)]
+    with ThreadPoolExecutor(24) as runtime:
+        calls = [runtime.submit(pod.call, "ADD") for pod in made]
+        wait_until(lambda: bool(books(node).records))
+        assert node.stop_agent() == 0
+        for pod, call in zip(made, calls, strict=True):
+            assert call.result().status == 0, call.result()
+            pod.result = call.result().output
+    assert faults(node) == []
+    node.start_agent()
+    assert [pod.check().status for pod in made] == [0] * 24
+
+
+@contextmanager
+def busy_store(node: Node) -> Iterator[None]:
+    """Another process writes to the store for the time of the block: calls that write wait."""
+    with closing(sqlite3.connect(node.state_dir / "store.db", isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def has_pending_signal(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return any(line.startswith("ShdPnd:") and int(line.split()[1], 16) for line in status.splitlines())
+
+
+# without an agent
+
+
+def test_one_shot_calls_do_the_same_and_the_agent_knows_it_later(own_pods: MakePod, node: Node) -> None:
+    served, alone = own_pods(ipam={"assign_ipv6": "true"}), own_pods(ipam={"assign_ipv6": "true"})
+    served.add()
+    node.stop_agent()
+    alone.add()
+    assert shape(alone) == shape(served)
+    for pod in (served, alone):
+        assert pod.check().status == 0, pod.check()
+        first = pod.call("ADD")
+        assert first.output == pod.result, "an identical ADD is answered from the record"
+    assert faults(node) == []
+    node.start_agent()
+    assert [pod.check().status for pod in (served, alone)] == [0, 0]
+    assert alone.call("ADD").output == alone.result
+    for pod in (served, alone):
+        pod.delete()
+    assert remains(node) == []
+
+
+def test_one_shot_del_and_gc_clean_up(own_pods: MakePod, node: Node) -> None:
+    made = [own_pods() for _ in range(3)]
+    for pod in made:
+        pod.add()
+    node.stop_agent()
+    made[0].delete()
+    made[0].delete()
+    keep: dict[str, Any] = {"cni.dev/valid-attachments": [{"containerID": made[2].container, "ifname": "eth0"}]}
+    assert made[1].call("GC", **keep).status == 0
+    assert list(books(node).allocations) == made[2].addresses
+    assert faults(node) == []
+    node.start_agent()
+    assert made[2].check().status == 0
+
+
+def test_one_shot_errors_are_those_of_the_agent(own_pods: MakePod, node: Node) -> None:
+    pod = own_pods(ipam={"ipv4_pools": ["nowhere"]})
+    served = pod.failed("ADD").output
+    node.stop_agent()
+    alone = pod.failed("ADD").output
+    for output in (served, alone):
+        output["details"] = output["details"].rpartition(" [request ")[0]
+    assert alone == served
+
+
+def shape(pod: Pod) -> list[object]:
+    """What two results of different pods have in common."""
+    result = pod.result
+    return [
+        list(result),
+        [sorted(interface) for interface in result["interfaces"]],
+        [sorted(ip) for ip in result["ips"]],
+        len(result["routes"]),
+        result["interfaces"][1]["mtu"],
+    ]
+
+
+# the agent and its surroundings
+
+
+def test_service_manager_is_told_of_start_and_stop(node: Node, tmp_path: Path) -> None:
+    node.stop_agent()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(PATIENCE)
+        node.start_agent(NOTIFY_SOCKET=str(tmp_path / "notify"))
+        assert manager.recv(100) == b"READY=1"
+        node.stop_agent()
+        assert manager.recv(100) == b"STOPPING=1"
+
+
+def test_service_manager_that_does_not_listen_is_no_trouble(node: Node, tmp_path: Path) -> None:
+    node.stop_agent()
+    node.start_agent(NOTIFY_SOCKET=str(tmp_path / "nobody"))
+    assert node.stop_agent() == 0
+
+
+def test_second_agent_on_the_same_directory_is_refused(node: Node) -> None:
+    command = [str(BIN / "svc-agent"), "run", "--state-dir", str(node.state_dir), "--run-dir", str(node.run_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert done.returncode == 1
+    assert f"another agent runs on '{node.run_dir}'" in done.stderr
+    assert node.is_answered(), "the first one serves on"
+
+
+def test_socket_is_roots_alone(node: Node) -> None:
+    mode = node.socket.stat()
+    assert (stat.S_IMODE(mode.st_mode), mode.st_uid) == (0o600, 0)
+    assert stat.S_IMODE(node.state_dir.stat().st_mode) == 0o700
+
+
+def test_agent_loads_no_client_of_other_datastores() -> None:
+    """Each is 20 to 60 MiB of memory, on every node."""
+    heavy = {"pyroute2", "kubernetes", "grpc", "etcd3", "yaml", "click", "asyncio"}
+    script = "import sys, svc.agent.main; print(*sys.modules)"
+    done = subprocess.run([BIN / "python", "-c", script], capture_output=True, text=True, check=True)
+    assert heavy.isdisjoint(done.stdout.split())

@@ -1,0 +1,189 @@
+"""Chains of svc with the reference plugins portmap and bandwidth, carried out as a runtime does it."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.netns import Netns
+from harness.node import Node
+from harness.runtime import Chain, PluginError
+from harness.state import remains
+from harness.traffic import answers, exchange, neighbour, seconds, server
+
+REFERENCE = Path("/usr/lib/cni")
+NEEDED = [*(REFERENCE / name for name in ("portmap", "bandwidth")), *map(shutil.which, ("iptables", "tc"))]
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(
+        not all(path and Path(path).exists() for path in NEEDED),
+        reason="needs Debian's containernetworking-plugins, iptables and iproute2",
+    ),
+]
+
+HOST_PORT, POD_PORT = 8080, 80
+NODE_ADDRESS = "192.0.2.1"
+SIZE = 500_000  # bytes
+RATE, BURST = 8_000_000, 400_000  # bits a second, bits
+ONE_WAY = (SIZE * 8 - BURST) / RATE  # seconds that they take at least
+SVC: dict[str, Any] = {"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
+PORTMAP: dict[str, Any] = {"type": "portmap", "snat": True, "capabilities": {"portMappings": True}}
+BANDWIDTH: dict[str, Any] = {"type": "bandwidth", "capabilities": {"bandwidth": True}}
+CAPABILITIES = {
+    "portMappings": [{"hostPort": HOST_PORT, "containerPort": POD_PORT, "protocol": "tcp"}],
+    "bandwidth": {"ingressRate": RATE, "ingressBurst": BURST, "egressRate": RATE, "egressBurst": BURST},
+}
+
+MakeChain = Callable[..., Chain]
+
+
+@pytest.fixture(scope="module")
+def iptables_alone(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A PATH without ip6tables: where that is found, portmap's CHECK wants IPv6 rules of an IPv4 pod, and fails."""
+    directory = tmp_path_factory.mktemp("tools")
+    (directory / "iptables").symlink_to(str(shutil.which("iptables")))
+    return str(directory)
+
+
+@pytest.fixture
+def chain(shared_node: Node, iptables_alone: str) -> Iterator[MakeChain]:
+    """Makes chains of one pod, which has a server. Afterwards nothing of it is left on the node."""
+    with Netns("sandbox") as sandbox, server(sandbox, POD_PORT):
+        made: list[Chain] = []
+
+        def make(*plugins: dict[str, Any], version: str = "1.0.0") -> Chain:
+            conflist = {"cniVersion": version, "name": "net", "plugins": list(plugins)}
+            paths = [shared_node.bin_dir, REFERENCE]
+            made.append(Chain(shared_node.netns, paths, conflist, sandbox, capabilities=CAPABILITIES, tools=iptables_alone))
+            return made[-1]
+
+        yield make
+        for each in made:
+            with suppress(PluginError):
+                each.delete()
+        assert remains(shared_node) == []
+
+
+@pytest.fixture
+def outside(shared_node: Node) -> Iterator[Netns]:
+    with neighbour(shared_node.netns, "uplink", "192.0.2.50/24") as netns:
+        yield netns
+
+
+def host_link(chain: Chain) -> str:
+    assert chain.result is not None
+    return str(chain.result["interfaces"][0]["name"])
+
+
+def address_of(chain: Chain) -> str:
+    assert chain.result is not None
+    return str(chain.result["ips"][0]["address"].split("/")[0])
+
+
+def shapers(node: Node) -> list[str]:
+    """Interfaces with a token bucket, and those whose incoming traffic is taken elsewhere."""
+    queues = node.netns.run("tc", "qdisc", "show").stdout.splitlines()
+    return sorted(f"{line.split()[1]} {line.split()[4]}" for line in queues if line.split()[1] in ("tbf", "ingress"))
+
+
+def forwarded(node: Node) -> list[str]:
+    """The rules that are about single pods; the chains that all of them share stay for the next one."""
+    return [line for line in node.netns.run("iptables-save", "-t", "nat").stdout.splitlines() if "CNI-DN-" in line]
+
+
+@pytest.mark.parametrize("version", ["0.3.1", "0.4.0", "1.0.0"])
+def test_chain_works_in_every_version_that_it_speaks(shared_node: Node, chain: MakeChain, outside: Netns, version: str) -> None:
+    """Host port and limits are there after ADD and gone after DEL; CHECK, which 0.3.1 does not have, finds nothing."""
+    whole = chain(SVC, PORTMAP, BANDWIDTH, version=version)
+    result = whole.add()
+    ifb = result["interfaces"][2]["name"]
+    assert result["cniVersion"] == version
+    assert shapers(shared_node) == sorted([f"ingress {host_link(whole)}", f"tbf {host_link(whole)}", f"tbf {ifb}"])
+    assert answers(outside, NODE_ADDRESS, HOST_PORT)
+    if version != "0.3.1":
+        whole.check()
+    whole.delete()
+    assert (shapers(shared_node), forwarded(shared_node)) == ([], [])
+    assert not answers(outside, NODE_ADDRESS, HOST_PORT)
+    assert sorted(shared_node.netns.links()) == ["to-neighbour", "uplink"]
+
+
+def test_host_port_is_reached_from_everywhere(shared_node: Node, chain: MakeChain, outside: Netns) -> None:
+    """By neighbours, by the node on its loopback, and by the pod itself."""
+    whole = chain(SVC, PORTMAP)
+    whole.add()
+    assert answers(outside, NODE_ADDRESS, HOST_PORT)
+    assert answers(shared_node.netns, NODE_ADDRESS, HOST_PORT)
+    assert answers(shared_node.netns, "127.0.0.1", HOST_PORT)
+    assert answers(whole.sandbox, NODE_ADDRESS, HOST_PORT)
+    assert not answers(outside, NODE_ADDRESS, HOST_PORT + 1)
+
+
+def test_traffic_is_limited_in_both_directions(shared_node: Node, chain: MakeChain) -> None:
+    """The same bytes go in, and then out again; each way takes its time."""
+    whole = chain(SVC, BANDWIDTH)
+    whole.add()
+    assert seconds(shared_node.netns, address_of(whole), POD_PORT, SIZE) > 2 * ONE_WAY * 0.8
+
+
+@pytest.mark.parametrize("direction", ["ingress", "egress"])
+def test_one_direction_may_be_limited_alone(shared_node: Node, chain: MakeChain, direction: str) -> None:
+    """Into the pod by the host's end of the pair; out of it by way of another interface, which can hold a queue."""
+    whole = chain(SVC, BANDWIDTH)
+    whole.capabilities = {"bandwidth": {f"{direction}Rate": RATE, f"{direction}Burst": BURST}}
+    result = whole.add()
+    if direction == "ingress":
+        assert shapers(shared_node) == [f"tbf {host_link(whole)}"]
+    else:
+        assert shapers(shared_node) == [f"ingress {host_link(whole)}", f"tbf {result['interfaces'][2]['name']}"]
+    assert seconds(shared_node.netns, address_of(whole), POD_PORT, SIZE) > ONE_WAY * 0.8
+
+
+def test_chain_without_bandwidth_is_not_limited(shared_node: Node, chain: MakeChain, outside: Netns) -> None:
+    whole = chain(SVC, PORTMAP)
+    whole.add()
+    assert shapers(shared_node) == []
+    assert seconds(shared_node.netns, address_of(whole), POD_PORT, SIZE) < ONE_WAY
+    assert answers(outside, NODE_ADDRESS, HOST_PORT)
+    whole.check()
+
+
+def test_chain_without_portmap_has_no_host_port(shared_node: Node, chain: MakeChain, outside: Netns) -> None:
+    whole = chain(SVC, BANDWIDTH)
+    whole.add()
+    assert len(shapers(shared_node)) == 3
+    assert forwarded(shared_node) == []
+    assert not answers(outside, NODE_ADDRESS, HOST_PORT)
+    whole.check()
+
+
+def test_plugin_that_fails_leaves_a_chain_that_can_be_deleted(shared_node: Node, chain: MakeChain, tmp_path: Path) -> None:
+    """The runtime is told which one it was, and calls DEL for the whole chain, as often as it likes."""
+    script = """#!/bin/sh
+[ "$CNI_COMMAND" = DEL ] || { echo '{"cniVersion": "1.0.0", "code": 7, "msg": "never"}'; exit 1; }
+"""
+    (tmp_path / "never").write_text(script)
+    (tmp_path / "never").chmod(0o755)
+    whole = chain(SVC, PORTMAP, BANDWIDTH, {"type": "never"})
+    whole.paths.append(tmp_path)
+    with pytest.raises(PluginError, match="ADD of never: 7 never"):
+        whole.add()
+    assert (len(shapers(shared_node)), len(forwarded(shared_node)) > 0) == (3, True)
+    whole.delete()
+    whole.delete()
+    assert (shapers(shared_node), forwarded(shared_node)) == ([], [])
+    assert remains(shared_node) == []
+
+
+def test_latest_version_chains_with_itself_alone(shared_node: Node, chain: MakeChain) -> None:
+    """The reference plugins at hand do not speak it."""
+    whole = chain(SVC, version="1.1.0")
+    whole.add()
+    whole.check()
+    assert exchange(shared_node.netns, address_of(whole), POD_PORT, b"hello") == b"hello"
+    with pytest.raises(PluginError, match="incompatible CNI versions"):
+        chain(SVC, PORTMAP, version="1.1.0").add()

@@ -1,0 +1,202 @@
+"""DEL: whatever is there goes, whatever is gone is no error, and the addresses come back in their order."""
+
+from collections.abc import Callable
+
+import pytest
+
+from harness.netns import Netns
+from harness.node import Node, netconf
+from harness.pod import Pod
+from harness.state import State, books, faults, remains, store_of
+from svc.datastore.api import Update
+from svc.model.keys import BlockQuery, ResourceKey
+from svc.model.resource import Resource
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+
+
+def lock(node: Node, ready: bool | None) -> None:
+    """Sets the flag that a migration sets; None takes it away."""
+    key = ResourceKey("ClusterInformation", "default")
+    with store_of(node) as store:
+        entry = store.get(key)
+        assert isinstance(entry.value, Resource)
+        entry.value.spec.pop("datastoreReady", None)
+        if ready is not None:
+            entry.value.spec["datastoreReady"] = ready
+        store.write([Update(key, entry.value, entry.revision)])
+
+
+def test_del_before_add_is_no_error_and_changes_nothing(pods: MakePod, shared_node: Node) -> None:
+    pods().add()
+    before = State.read(shared_node)
+    pods().delete()
+    assert State.read(shared_node) == before
+
+
+def test_del_again_is_no_error_and_changes_nothing(pods: MakePod, shared_node: Node) -> None:
+    pod = pods()
+    pod.add()
+    pod.delete()
+    before = State.read(shared_node)
+    pod.delete()
+    assert State.read(shared_node) == before
+
+
+def test_del_says_nothing_on_standard_output(pods: MakePod) -> None:
+    pod = pods()
+    pod.add()
+    assert pod.call("DEL").stdout == b""
+
+
+@pytest.mark.parametrize("path", ["", "/run/netns/was-never-there", "not/absolute"])
+def test_del_works_without_a_usable_namespace(pods: MakePod, shared_node: Node, path: str) -> None:
+    pod = pods()
+    pod.add()
+    assert pod.call("DEL", netns=path).status == 0
+    assert remains(shared_node) == []
+    assert pod.netns.links() == []
+
+
+def test_del_works_after_the_namespace_was_deleted(pods: MakePod, shared_node: Node) -> None:
+    pod = pods()
+    pod.add()
+    pod.netns.delete()
+    pod.delete()
+    assert remains(shared_node) == []
+
+
+def test_del_works_after_the_interface_was_deleted(pods: MakePod, shared_node: Node) -> None:
+    pod = pods()
+    pod.add()
+    pod.netns.run("ip", "link", "delete", "eth0")
+    pod.delete()
+    assert remains(shared_node) == []
+
+
+def test_del_leaves_an_interface_alone_that_somebody_else_made(pods: MakePod) -> None:
+    pod = pods()
+    pod.netns.run("ip", "link", "add", "eth0", "type", "bridge")
+    pod.delete()
+    assert pod.netns.links() == ["eth0"]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"mtu": "big"}, {"ipam": {"type": "svc-ipam", "ipv4_pools": 7}}, {"ipam": None}, {"log_level": "LOUD"}, {"type": ""}],
+    ids=lambda broken: next(iter(broken)),
+)
+def test_del_works_with_a_netconf_that_add_would_refuse(pods: MakePod, shared_node: Node, broken: dict[str, object]) -> None:
+    """The configuration was edited while the pod ran: the pod must still go."""
+    pod = pods()
+    pod.add()
+    pod.delete(**broken)
+    assert remains(shared_node) == []
+
+
+def test_del_takes_the_previous_result_or_not(pods: MakePod, shared_node: Node) -> None:
+    for with_result in (True, False):
+        pod = pods()
+        pod.add()
+        pod.delete(**({"prevResult": pod.result} if with_result else {}))
+        assert remains(shared_node) == []
+
+
+def test_del_works_with_arguments_that_add_would_refuse(pods: MakePod, shared_node: Node) -> None:
+    pod = pods()
+    pod.add()
+    pod.args = "IP=nonsense;=;K8S_POD_NAME"
+    pod.delete()
+    assert remains(shared_node) == []
+
+
+def test_del_of_one_container_leaves_the_others(pods: MakePod, shared_node: Node) -> None:
+    first, second = pods(), pods()
+    first.add()
+    second.add()
+    first.delete()
+    assert list(books(shared_node).allocations) == second.addresses
+    assert second.check().status == 0
+    assert faults(shared_node) == []
+
+
+def test_container_name_that_starts_with_another_is_not_that_one(pods: MakePod, shared_node: Node) -> None:
+    short, long = pods(container="abc"), pods(container="abc.d")
+    short.add()
+    long.add()
+    short.delete()
+    assert list(books(shared_node).allocations) == long.addresses
+    assert long.check().status == 0
+
+
+def test_locked_store_refuses_add_and_del_and_nothing_changes(own_pods: MakePod, node: Node) -> None:
+    pod, other = own_pods(), own_pods()
+    pod.add()
+    for ready in (False, None):
+        lock(node, ready)
+        before = State.read(node)
+        assert other.failed("ADD").output["code"] == 105
+        assert pod.failed("ADD").output["code"] == 105
+        refused = pod.failed("DEL")
+        assert refused.output["code"] == 105
+        assert "datastoreReady" in refused.output["details"]
+        assert State.read(node) == before
+    lock(node, True)
+    pod.delete()
+    assert remains(node) == []
+
+
+def test_locked_store_refuses_the_del_of_an_unknown_container(own_pods: MakePod, node: Node) -> None:
+    """It may be known to the datastore all the same."""
+    lock(node, False)
+    assert own_pods().failed("DEL").output["code"] == 105
+
+
+# addresses come back
+
+
+def test_freed_addresses_are_handed_out_again_last(own_pods: MakePod, node: Node) -> None:
+    """An address rests as long as possible: something may still talk to it."""
+    node.apply_pool("tiny", "10.70.0.0/30", blockSize=30)
+    first, *others = (own_pods(ipam={"ipv4_pools": ["tiny"]}) for _ in range(4))
+    first.add()
+    first.delete()
+    for pod in others:
+        pod.add()
+        assert pod.addresses != first.addresses
+    again = own_pods(ipam={"ipv4_pools": ["tiny"]})
+    again.add()
+    assert again.addresses == first.addresses
+
+
+def test_every_address_of_a_pool_is_really_free_again(own_pods: MakePod, node: Node) -> None:
+    node.apply_pool("tiny", "10.70.0.0/30", blockSize=30)
+    seen: list[str] = []
+    for _ in range(8):
+        pod = own_pods(ipam={"ipv4_pools": ["tiny"]})
+        pod.add()
+        seen += pod.addresses
+        pod.delete()
+    assert seen[:4] == seen[4:]
+    assert sorted(seen[:4]) == [f"10.70.0.{n}" for n in range(4)]
+    assert remains(node) == []
+
+
+def test_del_leaves_the_node_its_block(own_pods: MakePod, node: Node) -> None:
+    """Claiming one for every pod would cost, and scatter the addresses of a node."""
+    for _ in range(3):
+        pod = own_pods()
+        pod.add()
+        pod.delete()
+    with store_of(node) as store:
+        assert len(store.list(BlockQuery())) == 1
+
+
+def test_del_frees_both_families(own_pods: MakePod, node: Node, sandbox: Callable[[], Netns]) -> None:
+    pod = own_pods(ipam={"assign_ipv6": "true"})
+    pod.add()
+    assert len(books(node).allocations) == 2
+    pod.delete(ipam=netconf()["ipam"])
+    assert remains(node) == []

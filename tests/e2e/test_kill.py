@@ -1,0 +1,130 @@
+"""kill -9 at every step, of a one-shot call and of the agent: the next start leaves nothing, and the same call works."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from harness import killed
+from harness.netns import Netns
+from harness.node import Node, netconf
+from harness.pod import Pod
+from harness.state import books, faults, remains
+
+pytestmark = pytest.mark.root
+
+NETCONF = netconf(ipam={"assign_ipv6": "true"})
+STEPS = ("note_intent", "take_addresses", "wire", "write_endpoint", "note_result")
+MINE = (sys.executable, killed.__file__)
+AGENT, ONE_SHOT = "svc.agent.main", "svc.cni.__main__"
+WHEN = pytest.mark.parametrize("when", ["before", "after"])
+ADD_STEP = pytest.mark.parametrize("step", [f"svc.attach.add:Addition.{step}" for step in STEPS], ids=STEPS)
+DELETE_STEP = pytest.mark.parametrize(
+    "step",
+    ["svc.attach.teardown:unwire", "svc.attach.teardown:settle", "svc.attach.journal:Journal.remove"],
+    ids=["unwire", "settle", "forget"],
+)
+
+
+@pytest.fixture(scope="module")
+def bare_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """Without an agent: each test starts its own, and leaves the node empty."""
+    with Node(tmp_path_factory.mktemp("node") / "node", agent=False) as node:
+        node.apply_pools()
+        yield node
+
+
+@pytest.fixture
+def node(bare_node: Node) -> Iterator[Node]:
+    yield bare_node
+    if bare_node.has_agent:
+        assert bare_node.stop_agent() == 0
+    assert remains(bare_node) == []
+
+
+@pytest.fixture
+def pod(node: Node) -> Iterator[Pod]:
+    with Netns("sandbox") as netns:
+        yield Pod(node, netns, "c1", NETCONF)
+
+
+def call_once(pod: Pod, verb: str, step: str, when: str) -> int:
+    """A call without an agent, as the executable would make it, with a mine in its way; the exit status."""
+    program = (ONE_SHOT, "--name", "svc", "--install", str(pod.node.bin_dir / "svc.install"))
+    environment = {
+        "CNI_COMMAND": verb, "CNI_CONTAINERID": pod.container, "CNI_NETNS": pod.netns.path, "CNI_IFNAME": pod.ifname,
+        "CNI_PATH": str(pod.node.bin_dir), "PATH": os.environ["PATH"],
+    }  # fmt: skip
+    done = subprocess.run(
+        ["ip", "netns", "exec", pod.node.netns.name, *MINE, step, when, *program],
+        input=json.dumps(pod.config).encode(), capture_output=True, check=False, env=environment,
+    )  # fmt: skip
+    return done.returncode
+
+
+def works_from_end_to_end(pod: Pod) -> None:
+    pod.add()
+    assert pod.check().status == 0
+    assert faults(pod.node) == []
+    pod.delete()
+    assert remains(pod.node) == []
+
+
+@WHEN
+@ADD_STEP
+def test_killed_one_shot_add_leaves_nothing(node: Node, pod: Pod, step: str, when: str) -> None:
+    """After the last step it is complete, though nobody was told: the runtime's DEL takes it down."""
+    assert call_once(pod, "ADD", step, when) == -signal.SIGKILL
+    node.start_agent()
+    if (step.endswith("note_result"), when) == (True, "after"):
+        assert faults(node) == []
+        pod.delete()
+    assert remains(node) == []
+    assert pod.netns.links() == []
+    works_from_end_to_end(pod)
+
+
+@WHEN
+@ADD_STEP
+def test_killed_agent_leaves_nothing_of_an_add(node: Node, pod: Pod, step: str, when: str) -> None:
+    """The runtime is told of a failure; it need not even call DEL, but for the last step."""
+    node.start_agent(*MINE, step, when, AGENT)
+    called = pod.failed("ADD")
+    assert "closed the connection" in called.output["msg"]
+    assert node.wait_agent() == -signal.SIGKILL
+    node.start_agent()
+    if (step.endswith("note_result"), when) == (True, "after"):
+        first = books(node).records[0].addresses
+        pod.add()
+        assert pod.addresses == first
+        pod.delete()
+    assert remains(node) == []
+    assert pod.netns.links() == []
+    works_from_end_to_end(pod)
+
+
+@WHEN
+@DELETE_STEP
+def test_killed_delete_is_finished_by_the_next(node: Node, pod: Pod, step: str, when: str) -> None:
+    """As runtimes do: they repeat it until it succeeds. Another agent has been started meanwhile."""
+    node.start_agent(*MINE, step, when, AGENT)
+    pod.add()
+    assert "closed the connection" in pod.failed("DEL").output["msg"]
+    assert node.wait_agent() == -signal.SIGKILL
+    node.start_agent()
+    pod.delete()
+    assert remains(node) == []
+    works_from_end_to_end(pod)
+
+
+@DELETE_STEP
+def test_killed_one_shot_delete_is_finished_by_the_next(node: Node, pod: Pod, step: str) -> None:
+    """By one without an agent, too."""
+    pod.add()
+    assert call_once(pod, "DEL", step, "after") == -signal.SIGKILL
+    pod.delete()
+    assert remains(node) == []

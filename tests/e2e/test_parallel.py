@@ -1,0 +1,104 @@
+"""Many calls at once: no address twice, nothing left over, nobody kept waiting for others."""
+
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from harness.node import Node
+from harness.pod import Pod
+from harness.state import books, faults, pod_links, remains, store_of
+from svc.model.keys import BlockQuery
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+
+AT_ONCE = 16
+
+
+def test_no_address_is_given_twice_to_a_hundred_pods(pods: MakePod, shared_node: Node) -> None:
+    """More than one block has, so that claims are part of it."""
+    made = [pods(ipam={"assign_ipv6": "true"}) for _ in range(100)]
+    with ThreadPoolExecutor(AT_ONCE) as runtime:
+        list(runtime.map(Pod.add, made))
+    addresses = [address for pod in made for address in pod.addresses]
+    assert len(set(addresses)) == len(addresses) == 200
+    assert set(books(shared_node).allocations) == set(addresses)
+    assert len(pod_links(shared_node)) == 100
+    assert faults(shared_node) == []
+    with store_of(shared_node) as store:
+        assert [len(store.list(BlockQuery(version))) for version in (4, 6)] == [2, 2]
+    with ThreadPoolExecutor(AT_ONCE) as runtime:
+        list(runtime.map(Pod.delete, made))
+    assert remains(shared_node) == []
+    assert not any(pod.netns.links() for pod in made)
+
+
+def test_churn_ends_with_clean_books(pods: MakePod, shared_node: Node) -> None:
+    """Every pod comes and goes several times, in an order that no two runs share."""
+
+    def live(pod: Pod) -> None:
+        for _ in range(random.randrange(2, 5)):
+            pod.add()
+            if random.random() < 0.3:
+                assert pod.check().status == 0
+            pod.delete()
+        pod.add()
+
+    made = [pods(ipam={"assign_ipv6": random.choice(("true", "false"))}) for _ in range(40)]
+    with ThreadPoolExecutor(AT_ONCE) as runtime:
+        list(runtime.map(live, made))
+    assert faults(shared_node) == []
+    assert set(books(shared_node).allocations) == {address for pod in made for address in pod.addresses}
+
+
+def test_same_add_twice_at_once_is_one_attachment(pods: MakePod, shared_node: Node) -> None:
+    """A runtime that lost patience starts the second call while the first still runs."""
+    made = [pods() for _ in range(10)]
+    with ThreadPoolExecutor(AT_ONCE) as runtime:
+        calls = [(runtime.submit(pod.call, "ADD"), runtime.submit(pod.call, "ADD")) for pod in made]
+        answers = [(first.result(), second.result()) for first, second in calls]
+    for first, second in answers:
+        assert (first.status, second.status) == (0, 0)
+        assert first.stdout == second.stdout
+    assert len(books(shared_node).allocations) == 10
+    assert faults(shared_node) == []
+
+
+def test_add_and_del_of_one_container_at_once_end_in_either_state(pods: MakePod, shared_node: Node) -> None:
+    made = [pods() for _ in range(10)]
+    with ThreadPoolExecutor(AT_ONCE) as runtime:
+        calls = [runtime.submit(pod.call, verb) for pod in made for verb in ("ADD", "DEL")]
+        assert [call.result().status for call in calls] == [0] * 20
+    assert faults(shared_node) == []
+
+
+def test_two_pods_of_one_name_at_once_end_with_one_interface(pods: MakePod, shared_node: Node) -> None:
+    """The new sandbox of a pod may be added before the old one's DEL."""
+    made = [pods(args="IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0") for _ in range(2)]
+    with ThreadPoolExecutor(AT_ONCE) as runtime:
+        calls = [runtime.submit(pod.call, "ADD") for pod in made]
+        assert any(call.result().status == 0 for call in calls)
+    assert len(pod_links(shared_node)) == 1
+
+
+def test_last_addresses_of_a_pool_go_to_as_many_pods(own_pods: MakePod, node: Node) -> None:
+    node.apply_pool("tiny", "10.70.0.0/29", blockSize=30)
+    made = [own_pods(ipam={"ipv4_pools": ["tiny"]}) for _ in range(20)]
+    with ThreadPoolExecutor(AT_ONCE) as runtime:
+        calls = list(runtime.map(lambda pod: pod.call("ADD"), made))
+    assert sorted(call.status for call in calls) == [0] * 8 + [1] * 12
+    assert {call.output["code"] for call in calls if call.status} == {101}
+    assert len(books(node).allocations) == 8
+    assert faults(node) == []
+
+
+def test_one_shot_calls_without_an_agent_keep_apart(own_pods: MakePod, node: Node) -> None:
+    node.stop_agent()
+    made = [own_pods() for _ in range(8)]
+    with ThreadPoolExecutor(8) as runtime:
+        list(runtime.map(Pod.add, made))
+    assert len({pod.addresses[0] for pod in made}) == 8
+    assert faults(node) == []

@@ -1,0 +1,93 @@
+"""Who has which address, by blocks, handles, endpoints, the journal and the kernel: held against each other."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from svc.attach.journal import Journal
+from svc.attach.record import ADDED, Record
+from svc.datastore.api import Backend
+from svc.ipam.blocks import holder
+from svc.model.endpoint import KIND
+from svc.model.ipam import Block, Handle
+from svc.model.keys import BlockQuery, HandleKey, HandleQuery, ResourceQuery
+from svc.model.resource import Resource
+
+
+@dataclass(frozen=True)
+class Books:
+    """What is written down, read at a moment when nobody writes."""
+
+    allocations: dict[str, str]  # address: handle
+    handles: dict[str, int]  # handle: number of addresses
+    endpoints: dict[str, list[str]]  # host interface: addresses
+    records: list[Record]
+
+    @staticmethod
+    def read(backend: Backend, journal: Journal) -> "Books":
+        return Books(dict(_allocations(backend)), dict(_handles(backend)), dict(_endpoints(backend)), journal.all())
+
+    def entries(self) -> list[str]:
+        """All of it in words: empty when nothing is held and nothing is remembered."""
+        return [
+            *(f"address {address} of {handle}" for address, handle in self.allocations.items()),
+            *(f"handle {handle} with {count} addresses" for handle, count in self.handles.items()),
+            *(f"endpoint of {name} with {addresses}" for name, addresses in self.endpoints.items()),
+            *(f"{record.state} row of {record.id.container_id} {record.id.ifname}" for record in self.records),
+        ]
+
+    def disagreements(self, links: Mapping[str, int]) -> list[str]:
+        """Where they contradict each other or the host's interfaces (name: index); every record must be a finished one."""
+        return [*self._handle_faults(), *self._record_faults(), *self._kernel_faults(links)]
+
+    def _handle_faults(self) -> Iterator[str]:
+        held = Counter(self.allocations.values())
+        for handle in held.keys() | self.handles.keys():
+            if held[handle] != self.handles.get(handle, 0):
+                yield f"blocks give {held[handle]} addresses to {handle}, its handle says {self.handles.get(handle, 0)}"
+
+    def _record_faults(self) -> Iterator[str]:
+        remembered = Counter(address for record in self.records for address in record.addresses)
+        yield from (f"{count} rows have address {address}" for address, count in remembered.items() if count > 1)
+        yield from (f"address {address} is in no row" for address in self.allocations.keys() - remembered.keys())
+        for record in self.records:
+            if record.state != ADDED:
+                yield f"the row of {record.id.container_id} is {record.state}"
+            for address in record.addresses:
+                if self.allocations.get(address) != record.handle:
+                    yield f"{record.handle} has {address} in the journal, its block says {self.allocations.get(address)}"
+            endpoint = [address.split("/")[0] for address in self.endpoints.get(record.host_name, [])]
+            if record.is_wired and endpoint != record.addresses:
+                yield f"the endpoint of {record.host_name} has {endpoint}, its row {record.addresses}"
+
+    def _kernel_faults(self, links: Mapping[str, int]) -> Iterator[str]:
+        remembered = {record.host_name: record.host_index for record in self.records if record.is_wired}
+        yield from (f"interface {name} is in no row" for name in links.keys() - remembered.keys())
+        yield from (f"interface {name} of a row is missing" for name in remembered.keys() - links.keys())
+        for name in remembered.keys() & links.keys():
+            if remembered[name] != links[name]:
+                yield f"interface {name} has index {links[name]}, its row says {remembered[name]}"
+
+
+def _allocations(backend: Backend) -> Iterator[tuple[str, str]]:
+    for entry in backend.list(BlockQuery()):
+        block = entry.value
+        assert isinstance(block, Block)
+        for ordinal, tag in enumerate(block.ordinals.allocations()):
+            if tag is not None:
+                address = block.cidr.address(ordinal)
+                owner = holder(block, address)
+                yield str(address), (owner.handle_id if owner else None) or "nobody"
+
+
+def _handles(backend: Backend) -> Iterator[tuple[str, int]]:
+    for entry in backend.list(HandleQuery()):
+        assert isinstance(entry.key, HandleKey)
+        assert isinstance(entry.value, Handle)
+        yield entry.key.handle, sum(entry.value.blocks.values())
+
+
+def _endpoints(backend: Backend) -> Iterator[tuple[str, list[str]]]:
+    for entry in backend.list(ResourceQuery(KIND)):
+        assert isinstance(entry.value, Resource)
+        yield entry.value.spec["interfaceName"], entry.value.spec["ipNetworks"]

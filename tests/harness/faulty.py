@@ -1,0 +1,136 @@
+"""A datastore and a journal whose calls fail on order: refused, answered with an error though they were carried out, or out
+for good. Any Backend can be wrapped."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TypeVar
+
+from svc.attach.journal import Journal
+from svc.attach.record import AttachmentId, Record
+from svc.datastore.api import Backend, Entry, StoreError, Watch, Write
+from svc.model.keys import Key, Query
+
+Answer = TypeVar("Answer")
+
+
+class Kind(Enum):
+    """What becomes of a call. The names are for test ids."""
+
+    REFUSED = "refused"  # nothing was done, an error is the answer
+    REPLY_LOST = "reply lost"  # all was done, an error is the answer
+    OUTAGE = "outage"  # refused, and so is everything that follows
+    KILLED = "killed"  # the process ends, nothing was done
+    KILLED_AFTER = "killed after"  # the process ends, all was done
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to the `number`-th call (from 1) among those named; no names mean any call."""
+
+    kind: Kind
+    number: int
+    calls: frozenset[str] = frozenset()
+
+
+class Faults:
+    """Decides which call fails; from any thread. One plan may stand before several objects."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fault: Fault | None = None
+        self._count = 0
+        self.struck = False
+
+    def arm(self, kind: Kind, number: int = 1, *calls: str) -> None:
+        """Counting starts now."""
+        with self._lock:
+            self._fault, self._count, self.struck = Fault(kind, number, frozenset(calls)), 0, False
+
+    def heal(self) -> None:
+        with self._lock:
+            self._fault = None
+
+    def carry_out(self, call: str, do: Callable[[], Answer]) -> Answer:
+        kind = self._strike(call)
+        if kind in (Kind.REFUSED, Kind.OUTAGE):
+            raise StoreError(f"ordered fault: {call} is refused", details="the test wants it so")
+        if kind is Kind.KILLED:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            answer = do()
+        finally:
+            if kind is Kind.KILLED_AFTER:
+                os.kill(os.getpid(), signal.SIGKILL)
+        if kind is Kind.REPLY_LOST:
+            raise StoreError(f"ordered fault: the reply of {call} is lost", details="the test wants it so")
+        return answer
+
+    def _strike(self, call: str) -> Kind | None:
+        with self._lock:
+            fault = self._fault
+            if fault is None or (fault.calls and call not in fault.calls):
+                return None
+            self._count += 1
+            if self._count != fault.number and not (fault.kind is Kind.OUTAGE and self._count > fault.number):
+                return None
+            self.struck = True
+            return fault.kind
+
+
+class FaultyBackend:
+    """Calls are named as their methods. `close` never fails, or nothing could be cleaned up."""
+
+    def __init__(self, inner: Backend, faults: Faults) -> None:
+        self._inner = inner
+        self._faults = faults
+
+    @property
+    def atomic(self) -> bool:
+        return self._inner.atomic
+
+    @property
+    def needs_node(self) -> bool:
+        return self._inner.needs_node
+
+    def get(self, key: Key) -> Entry:
+        return self._faults.carry_out("get", lambda: self._inner.get(key))
+
+    def list(self, query: Query) -> Sequence[Entry]:
+        return self._faults.carry_out("list", lambda: self._inner.list(query))
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        return self._faults.carry_out("write", lambda: self._inner.write(writes, durable=durable))
+
+    def generation(self, kind: str) -> int:
+        return self._faults.carry_out("generation", lambda: self._inner.generation(kind))
+
+    def watch(self, query: Query) -> Watch:
+        return self._faults.carry_out("watch", lambda: self._inner.watch(query))
+
+    def is_current(self) -> bool:
+        return self._inner.is_current()
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class FaultyJournal(Journal):
+    """Calls are `put`, `remove` and, for everything that reads, `read`."""
+
+    def __init__(self, path: Path, faults: Faults) -> None:
+        super().__init__(path)
+        self._faults = faults
+
+    def put(self, record: Record, *, durable: bool = False) -> None:
+        self._faults.carry_out("put", lambda: super(FaultyJournal, self).put(record, durable=durable))
+
+    def remove(self, key: AttachmentId) -> None:
+        self._faults.carry_out("remove", lambda: super(FaultyJournal, self).remove(key))
+
+    def _records(self, where: str, parameters: Sequence[str]) -> list[Record]:
+        return self._faults.carry_out("read", lambda: super(FaultyJournal, self)._records(where, parameters))

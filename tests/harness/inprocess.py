@@ -1,0 +1,121 @@
+"""A node inside the test's own process: the verbs on a throw-away state directory, with faults on order."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+
+from harness.audit import Books
+from harness.faulty import Faults, FaultyBackend, FaultyJournal
+from harness.netns import Netns
+from harness.node import POOL4, POOL6
+from svc._core import nsock
+from svc._core.cidr import Address
+from svc.attach.add import add
+from svc.attach.check import check
+from svc.attach.context import Context
+from svc.attach.delete import delete
+from svc.attach.record import AttachmentId
+from svc.attach.recover import recover
+from svc.attach.request import AddRequest, NodeSettings, Sandbox, open_sandbox
+from svc.datastore.api import Conflict, Create
+from svc.datastore.embedded import EmbeddedStore
+from svc.model.endpoint import Workload
+from svc.model.keys import ResourceKey
+from svc.model.resource import Resource
+from svc.model.result import Result
+from svc.names import DEFAULT
+from svc.trace import Trace
+
+WHERE = NodeSettings({"kind": "embedded"}, "node1")
+
+
+class Host:
+    """The calling thread must be inside `netns`, which is the host to what happens here; so are the threads it starts."""
+
+    def __init__(self, directory: Path, netns: Netns) -> None:
+        self.netns = netns
+        self.directory = directory
+        self.faults = Faults()
+        self.journal_faults = Faults()
+        self.trace = Trace("test", "DEBUG")
+        self.store = EmbeddedStore(directory / "store.db")
+        self.context = Context(DEFAULT, directory, lambda _: FaultyBackend(self.store, self.faults))
+        self.context.journal.close()
+        self.context.journal = FaultyJournal(directory / "journal.db", self.journal_faults)
+        self._apply_pools()
+
+    def _apply_pools(self) -> None:
+        """One of each family, unless an earlier host on this directory has done so."""
+        for name, cidr in (("pool4", POOL4), ("pool6", POOL6)):
+            pool = Resource("IPPool", {"name": name}, {"cidr": cidr})
+            with suppress(Conflict):
+                self.store.write([Create(ResourceKey("IPPool", name), pool)])
+
+    # the verbs
+
+    def add(
+        self, sandbox: Sandbox | None, *, container: str = "c1", ifname: str = "eth0", versions: tuple[int, ...] = (4, 6),
+        address: str = "",
+    ) -> Result:  # fmt: skip
+        wanted = Address(address) if address else None
+        request = AddRequest(_id(container, ifname), Workload(container), sandbox, WHERE, versions, {}, wanted)
+        return add(self.context, request, self.trace)
+
+    def delete(self, sandbox: Sandbox | None, *, container: str = "c1", ifname: str = "eth0") -> None:
+        delete(self.context, _id(container, ifname), Workload(container), WHERE, sandbox, Trace("test"))
+
+    def check(self, sandbox: Sandbox, result: Result, *, container: str = "c1", ifname: str = "eth0") -> None:
+        check(self.context, _id(container, ifname), sandbox, result)
+
+    def recover(self) -> int:
+        """What a starting agent does first; the number of attachments that it could not take down."""
+        return recover(self.context, Trace("test"))
+
+    # what there is
+
+    def heal(self) -> None:
+        self.faults.heal()
+        self.journal_faults.heal()
+
+    def books(self) -> Books:
+        return Books.read(self.store, self.context.journal)
+
+    def links(self) -> dict[str, int]:
+        """Our interfaces in the host, with their indexes."""
+        return {link["ifname"]: link["ifindex"] for link in self.netns.ip("link") if link["ifname"].startswith("svc")}
+
+    def left_over(self) -> list[str]:
+        """Everything that an attachment would have."""
+        routes = [*self.netns.ip("route"), *self.netns.ip("-6", "route")]
+        return [
+            *self.books().entries(),
+            *(f"link {name}" for name in self.links()),
+            *(f"route {route['dst']} dev {route['dev']}" for route in routes if str(route.get("dev", "")).startswith("svc")),
+        ]
+
+    def close(self) -> None:
+        self.context.kernel.host().close()  # the one of this thread, which goes on
+        self.context.close()
+        self.store.close()
+
+    def __enter__(self) -> "Host":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+@contextmanager
+def opened(netns: Netns) -> Iterator[Sandbox]:
+    """The namespace as a call brings it along."""
+    sandbox = open_sandbox(netns.path, -1, nsock.own_netns_identity())
+    try:
+        yield sandbox
+    finally:
+        os.close(sandbox.fd)
+
+
+def _id(container: str, ifname: str) -> AttachmentId:
+    return AttachmentId("net", container, ifname)

@@ -1,0 +1,35 @@
+"""The code under test inside a throw-away namespace, in the test's own process."""
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from harness.netns import Netns
+
+_CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextmanager
+def entered(netns: Netns) -> Iterator[None]:
+    """The calling thread is inside for the time of the block. Threads and sockets that it makes meanwhile stay there."""
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        there = os.open(netns.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _move(there)
+        finally:
+            os.close(there)
+        try:
+            yield
+        finally:
+            _move(home)
+    finally:
+        os.close(home)
+
+
+def _move(fd: int) -> None:
+    if _libc.setns(fd, _CLONE_NEWNET):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

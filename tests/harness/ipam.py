@@ -1,0 +1,192 @@
+"""What tests of address management share: pools and nodes, calls of IPAM, and an audit of what a datastore holds."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from svc._core.bitmap import Ordinals
+from svc._core.cidr import Address, Cidr
+from svc.datastore.api import Backend, Create, Delete, Entry, NotFound, Update, Value, Write
+from svc.ipam.allocator import Ipam
+from svc.ipam.requests import Assign, Release
+from svc.model.ipam import CONFIRMED, Affinity, Attribute, Block, Handle
+from svc.model.keys import (
+    AffinityKey,
+    AffinityQuery,
+    BlockKey,
+    BlockQuery,
+    HandleKey,
+    HandleQuery,
+    Key,
+    Query,
+    ResourceKey,
+    ResourceQuery,
+)
+from svc.model.resource import Resource
+
+NODE = "node1"
+PATIENCE = 60.0  # seconds for what other threads do; nothing waits that long unless it is broken
+
+Holdings = dict[str, frozenset[Address]]
+
+
+# what people configure
+
+
+def put(backend: Backend, key: Key, value: Value) -> Entry:
+    """Creates or replaces, as an administrator's tool does."""
+    try:
+        write: Write = Update(key, value, backend.get(key).revision)
+    except NotFound:
+        write = Create(key, value)
+    (entry,) = backend.write([write])
+    assert entry is not None
+    return entry
+
+
+def put_pool(backend: Backend, name: str, cidr: str, **spec: Any) -> None:
+    put(backend, ResourceKey("IPPool", name), Resource("IPPool", {"name": name, "uid": name}, {"cidr": cidr, **spec}))
+
+
+def put_node(backend: Backend, name: str = NODE, **labels: str) -> None:
+    put(backend, ResourceKey("Node", name), Resource("Node", {"name": name, "uid": name, "labels": labels}, {}, {}))
+
+
+def put_block(backend: Backend, cidr: str, affinity: str | None, holders: Sequence[str] = ()) -> Entry:
+    """A block with addresses held from its first one on; the handles are not written."""
+    block = Block(Cidr(cidr), affinity, Ordinals(Cidr(cidr).bits - Cidr(cidr).length), 1000, "2026-11-20T18:03:21Z")
+    for tag, holder in enumerate(holders):
+        block.attributes = [*(block.attributes or ()), Attribute(holder)]
+        block.ordinal_sequences[block.ordinals.allocate(tag)] = 999
+    return put(backend, BlockKey(block.cidr), block)
+
+
+def wipe(backend: Backend, *queries: Query) -> None:
+    """Deletes whatever answers the queries."""
+    for query in queries:
+        for entry in backend.list(query):
+            backend.write([Delete(entry.key)])
+
+
+IPAM_QUERIES = (BlockQuery(), AffinityQuery(), HandleQuery())
+EVERYTHING = (*IPAM_QUERIES, ResourceQuery("IPPool"), ResourceQuery("Node"))
+
+
+# what callers do
+
+_ANY: Mapping[int, tuple[str, ...]] = {}
+
+
+def take(
+    ipam: Ipam, handle: str, *, versions: tuple[int, ...] = (4,), at: str = "", pools: Mapping[int, tuple[str, ...]] = _ANY
+) -> tuple[str, ...]:
+    """The addresses that the handle gets."""
+    request = Assign(handle, {"node": NODE}, versions, dict(pools), Address(at) if at else None)
+    return tuple(str(allocation.address) for allocation in ipam.assign(request))
+
+
+def free(ipam: Ipam, handle: str, keep: Iterable[str] = ()) -> None:
+    ipam.release(Release(handle, frozenset(map(Address, keep))))
+
+
+def in_threads(calls: Iterable[Callable[[], Any]]) -> list[Any]:
+    """Runs all at once; what each returned or raised, in order."""
+    todo = list(calls)
+    outcomes: list[Any] = [None] * len(todo)
+    start = threading.Barrier(len(todo))
+
+    def run(number: int) -> None:
+        start.wait()
+        try:
+            outcomes[number] = todo[number]()
+        except BaseException as failure:
+            outcomes[number] = failure
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(todo))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert not any(thread.is_alive() for thread in threads), "a call never returned"
+    return outcomes
+
+
+# what a datastore holds
+
+
+def blocks(backend: Backend) -> dict[str, Block]:
+    found = (entry.value for entry in backend.list(BlockQuery()))
+    return {str(value.cidr): value for value in found if isinstance(value, Block)}
+
+
+def block_of(backend: Backend, address: str) -> Block:
+    return next(block for block in blocks(backend).values() if Address(address) in block.cidr)
+
+
+def affinities(backend: Backend) -> dict[tuple[str, str], str]:
+    """The state of each claim, by host and CIDR."""
+    found = {}
+    for entry in backend.list(AffinityQuery()):
+        assert isinstance(entry.key, AffinityKey)
+        assert isinstance(entry.value, Affinity)
+        found[entry.key.host, str(entry.key.cidr)] = entry.value.state
+    return found
+
+
+def handles(backend: Backend) -> dict[str, dict[str, int]]:
+    found = {}
+    for entry in backend.list(HandleQuery()):
+        assert isinstance(entry.key, HandleKey)
+        assert isinstance(entry.value, Handle)
+        found[entry.key.handle] = entry.value.blocks
+    return found
+
+
+def document(backend: Backend) -> list[tuple[Key, str, Any]]:
+    """Everything that address management keeps: keys, revisions and documents."""
+    found: list[tuple[Key, str, Any]] = []
+    for query in IPAM_QUERIES:
+        for entry in backend.list(query):
+            assert not isinstance(entry.value, Resource)
+            found.append((entry.key, entry.revision, entry.value.to_json()))
+    return found
+
+
+def holdings(backend: Backend) -> Holdings:
+    """Who holds which addresses. AssertionError where an address could be held twice, or blocks and handles disagree."""
+    present = blocks(backend)
+    _demand_no_overlap(present)
+    held: dict[str, set[Address]] = defaultdict(set)
+    counted: dict[str, dict[str, int]] = defaultdict(dict)
+    for cidr, block in present.items():
+        _demand_sound(block)
+        for ordinal, tag in enumerate(block.ordinals.allocations()):
+            if tag is not None:
+                handle = (block.attributes or [])[tag].handle_id or ""
+                held[handle].add(block.cidr.address(ordinal))
+                counted[handle][cidr] = counted[handle].get(cidr, 0) + 1
+    assert handles(backend) == counted
+    return {handle: frozenset(addresses) for handle, addresses in held.items()}
+
+
+def demand_whole_claims(backend: Backend) -> None:
+    """AssertionError unless every claim is confirmed and has its block, and every block that is somebody's its claim."""
+    owners = {cidr: block.affinity.removeprefix("host:") for cidr, block in blocks(backend).items() if block.affinity}
+    owned = {(owner, cidr): CONFIRMED for cidr, owner in owners.items()}
+    assert affinities(backend) == owned
+
+
+def _demand_no_overlap(present: Iterable[str]) -> None:
+    ordered = sorted(map(Cidr, present))
+    for before, after in pairwise(ordered):
+        assert not before.overlaps(after), f"blocks {before} and {after} share addresses"
+
+
+def _demand_sound(block: Block) -> None:
+    """Every attribute is used, and every taken ordinal has the sequence of an earlier write."""
+    tags = block.ordinals.allocations()
+    assert {tag for tag in tags if tag is not None} == set(range(len(block.attributes or ())))
+    assert set(block.ordinal_sequences) == {ordinal for ordinal, tag in enumerate(tags) if tag is not None}
+    assert all(sequence < block.sequence for sequence in block.ordinal_sequences.values())

@@ -1,0 +1,38 @@
+"""One of our programs, which kills itself when it reaches a certain point:
+
+    python killed.py MODULE:FUNCTION before|after PROGRAM ARGUMENTS...
+
+PROGRAM is a module with a `main`, such as svc.agent.main.
+"""
+
+import importlib
+import os
+import signal
+import sys
+from typing import Any
+
+
+def main() -> int:
+    point, when, program, *sys.argv[1:] = sys.argv[1:]
+    lay_mine(point, after=when == "after")
+    return int(importlib.import_module(program).main())
+
+
+def lay_mine(point: str, *, after: bool) -> None:
+    module, _, path = point.partition(":")
+    owner: Any = importlib.import_module(module)
+    *classes, name = path.split(".")
+    for each in classes:
+        owner = getattr(owner, each)
+    original = getattr(owner, name)
+
+    def deadly(*arguments: Any, **options: Any) -> None:
+        if after:
+            original(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, name, deadly)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Throw-away network namespaces."""
+
+import itertools
+import json
+import os
+import subprocess
+from types import TracebackType
+from typing import Any
+
+_numbers = itertools.count()
+
+
+class Netns:
+    """A network namespace under /run/netns, gone at the end of the `with` block."""
+
+    def __init__(self, label: str) -> None:
+        self.name = f"svc-{label}-{os.getpid()}-{next(_numbers)}"
+        self.path = f"/run/netns/{self.name}"
+        run("ip", "netns", "add", self.name)
+
+    def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        return run("ip", "netns", "exec", self.name, *command, check=check)
+
+    def ip(self, *arguments: str) -> Any:
+        """What `ip -j ARGUMENTS` prints inside, decoded."""
+        return json.loads(run("ip", "-n", self.name, "-j", *arguments).stdout or "[]")
+
+    def links(self) -> list[str]:
+        """Interface names, the loopback left out."""
+        return [link["ifname"] for link in self.ip("link") if link["ifname"] != "lo"]
+
+    def addresses(self, ifname: str, scope: str = "global") -> list[str]:
+        return [
+            f"{item['local']}/{item['prefixlen']}"
+            for link in self.ip("address", "show", "dev", ifname)
+            for item in link.get("addr_info", ())
+            if item["scope"] == scope
+        ]
+
+    def sysctl(self, path: str) -> str:
+        return self.run("cat", f"/proc/sys/{path}").stdout.strip()
+
+    def delete(self) -> None:
+        subprocess.run(["ip", "netns", "delete", self.name], capture_output=True, check=False)
+
+    def __enter__(self) -> "Netns":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.delete()
+
+
+def run(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """The finished program; RuntimeError with what it said when it failed and `check` is set."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if check and done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: exit status {done.returncode}: {done.stdout}{done.stderr}")
+    return done

@@ -1,0 +1,187 @@
+"""A throw-away node: a network namespace with an uplink, an installed executable, and an agent of its own."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from harness.netns import Netns, run
+
+START_SECONDS = 20.0
+STOP_SECONDS = 30.0
+BIN = Path(sys.executable).parent
+
+POOL4 = "10.65.0.0/16"
+POOL6 = "fd65::/112"
+
+
+@dataclass(frozen=True)
+class Called:
+    """What a plugin left behind: exit status, standard output decoded (None when empty) and as it was, standard error."""
+
+    status: int
+    output: Any
+    stderr: str
+    stdout: bytes = b""
+
+
+class Node:
+    """`directory` holds its state, its socket and its executables; `netns` is what its interfaces live in."""
+
+    def __init__(self, directory: Path, *, agent: bool = True) -> None:
+        self.directory = directory
+        self.state_dir, self.run_dir, self.bin_dir = (directory / name for name in ("state", "run", "bin"))
+        self.socket = self.run_dir / "agent.sock"
+        self.log = directory / "agent.log"
+        self.netns = Netns("node")
+        self._agent: subprocess.Popen[bytes] | None = None
+        try:
+            self._give_uplink()
+            self._install()
+            if agent:
+                self.start_agent()
+        except BaseException:
+            self.close()
+            raise
+
+    def _give_uplink(self) -> None:
+        """Proxy ARP answers for what the node has a route to: every real node has a default route."""
+        name = self.netns.name
+        run("ip", "-n", name, "link", "set", "lo", "up")
+        run("ip", "-n", name, "link", "add", "uplink", "type", "bridge")
+        run("ip", "-n", name, "link", "set", "uplink", "up")
+        run("ip", "-n", name, "address", "add", "192.0.2.1/24", "dev", "uplink")
+        run("ip", "-n", name, "address", "add", "2001:db8::1/64", "dev", "uplink", "nodad")
+        run("ip", "-n", name, "route", "add", "default", "via", "192.0.2.254")
+        run("ip", "-n", name, "-6", "route", "add", "default", "via", "2001:db8::fe")
+
+    def _install(self) -> None:
+        self.svcctl("install", "--bin-dir", str(self.bin_dir), "--socket", str(self.socket))
+
+    def svcctl(self, *arguments: str, check: bool = True, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        command = [str(BIN / "svcctl"), "--state-dir", str(self.state_dir), "--run-dir", str(self.run_dir), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, input=stdin)
+        if check and done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: exit status {done.returncode}: {done.stdout}{done.stderr}")
+        return done
+
+    def apply_pool(self, name: str, cidr: str, **spec: object) -> None:
+        pool = {"apiVersion": "svc.internal/v3", "kind": "IPPool", "metadata": {"name": name}, "spec": {"cidr": cidr, **spec}}
+        self.svcctl("pool", "apply", "-f", "-", stdin=json.dumps(pool))
+
+    def apply_pools(self) -> None:
+        """One pool of each family."""
+        self.apply_pool("pool4", POOL4)
+        self.apply_pool("pool6", POOL6)
+
+    # the agent
+
+    def start_agent(self, *program: str, **environment: str) -> None:
+        """Returns when it answers; `program` takes the place of svc-agent, `environment` is added to the test's own."""
+        program = program or (str(BIN / "svc-agent"),)
+        command = [*program, "run", "--state-dir", str(self.state_dir), "--run-dir", str(self.run_dir)]
+        with self.log.open("ab") as log:
+            self._agent = subprocess.Popen(
+                ["ip", "netns", "exec", self.netns.name, *command], stderr=log, env={**os.environ, **environment}
+            )
+        deadline = time.monotonic() + START_SECONDS
+        while not self.is_answered():
+            if self._agent.poll() is not None or time.monotonic() > deadline:
+                self.kill_agent()
+                raise RuntimeError(f"the agent did not start: {self.log.read_text()}")
+            time.sleep(0.005)
+
+    def is_answered(self) -> bool:
+        """Whether somebody listens on the agent's socket; a killed agent leaves the file behind."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            return connection.connect_ex(str(self.socket)) == 0
+
+    @property
+    def has_agent(self) -> bool:
+        return self._agent is not None
+
+    @property
+    def agent_pid(self) -> int:
+        """`ip netns exec` becomes the agent: the pid is the agent's own."""
+        assert self._agent is not None
+        return self._agent.pid
+
+    def stop_agent(self) -> int:
+        """Asks it to end, and returns its exit status."""
+        os.kill(self.agent_pid, signal.SIGTERM)
+        return self.wait_agent()
+
+    def wait_agent(self) -> int:
+        """Returns the exit status of one that was asked to end."""
+        assert self._agent is not None
+        try:
+            return self._agent.wait(STOP_SECONDS)
+        finally:
+            self.kill_agent()
+
+    def kill_agent(self) -> None:
+        """As the kernel does when memory is short."""
+        assert self._agent is not None
+        self._agent.kill()
+        self._agent.wait(STOP_SECONDS)
+        self._agent = None
+
+    # calls
+
+    def call(
+        self, verb: str, netconf: Mapping[str, Any] | bytes, *, plugin: str = "svc", container: str = "c1", netns: str = "",
+        ifname: str = "eth0", args: str = "", extra: Mapping[str, str] | None = None,
+    ) -> Called:  # fmt: skip
+        """Executes the plugin as a runtime does."""
+        environment = {
+            "CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": netns, "CNI_IFNAME": ifname, "CNI_ARGS": args,
+            "CNI_PATH": str(self.bin_dir), "PATH": os.environ["PATH"],
+        }  # fmt: skip
+        stdin = netconf if isinstance(netconf, bytes) else json.dumps(netconf).encode()
+        done = subprocess.run(
+            ["ip", "netns", "exec", self.netns.name, str(self.bin_dir / plugin)],
+            input=stdin, capture_output=True, check=False, env={**environment, **(extra or {})},
+        )  # fmt: skip
+        output = json.loads(done.stdout) if done.stdout else None
+        return Called(done.returncode, output, done.stderr.decode(errors="replace"), done.stdout)
+
+    def add(self, netconf: Mapping[str, Any], sandbox: Netns, **options: Any) -> Any:
+        """The result of an ADD; RuntimeError when it failed."""
+        called = self.call("ADD", netconf, netns=sandbox.path, **options)
+        if called.status:
+            raise RuntimeError(f"ADD failed: {called.output} {called.stderr}")
+        return called.output
+
+    def delete(self, netconf: Mapping[str, Any], sandbox: Netns | None = None, **options: Any) -> None:
+        called = self.call("DEL", netconf, netns=sandbox.path if sandbox else "", **options)
+        if called.status:
+            raise RuntimeError(f"DEL failed: {called.output} {called.stderr}")
+
+    # the end
+
+    def close(self) -> None:
+        if self._agent is not None:
+            self.stop_agent()
+        self.netns.delete()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> "Node":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def netconf(**changes: Any) -> dict[str, Any]:
+    """A network configuration on the embedded store; `ipam` entries are merged into its ipam section."""
+    ipam = {"type": "svc-ipam", **changes.pop("ipam", {})}
+    return {"cniVersion": "1.1.0", "name": "net", "type": "svc", "datastore_type": "embedded", "ipam": ipam, **changes}

@@ -1,0 +1,76 @@
+"""One attachment of a container, as a runtime sees it: the arguments of its calls, and the result of its ADD."""
+
+import copy
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from harness.netns import Netns
+from harness.node import Called, Node
+
+
+@dataclass
+class Pod:
+    """Every call of a pod has the same arguments, as runtimes must give them; a test changes the fields in between."""
+
+    node: Node
+    netns: Netns
+    container: str
+    config: dict[str, Any]
+    ifname: str = "eth0"
+    args: str = ""
+    plugin: str = "svc"
+    result: Any = None
+
+    def call(self, verb: str, *, netns: str | None = None, **changes: Any) -> Called:
+        """`changes` are made to the network configuration of this call alone."""
+        return self.node.call(
+            verb, self.config | changes, plugin=self.plugin, container=self.container,
+            netns=self.netns.path if netns is None else netns, ifname=self.ifname, args=self.args,
+        )  # fmt: skip
+
+    def add(self, **changes: Any) -> Any:
+        """The result of a successful ADD, which the pod keeps."""
+        called = self.call("ADD", **changes)
+        assert called.status == 0, called
+        self.result = called.output
+        return called.output
+
+    def check(self, **changes: Any) -> Called:
+        """With the result of the ADD, as runtimes do it."""
+        return self.call("CHECK", **{"prevResult": self.result, **changes})
+
+    def delete(self, **changes: Any) -> None:
+        called = self.call("DEL", **changes)
+        assert (called.status, called.output) == (0, None), called
+
+    @property
+    def addresses(self) -> list[str]:
+        return [ip["address"].split("/")[0] for ip in self.result["ips"]]
+
+    @property
+    def host_name(self) -> str:
+        return str(self.result["interfaces"][0]["name"])
+
+    @property
+    def host_link(self) -> dict[str, Any]:
+        """The host's side, with all that `ip -d` tells."""
+        (link,) = self.node.netns.ip("-d", "link", "show", "dev", self.host_name)
+        return dict(link)
+
+    def failed(self, verb: str, **changes: Any) -> Called:
+        """A call that must fail as the CNI specification says: an error object on standard output."""
+        called = self.call(verb, **changes)
+        assert called.status != 0, called
+        assert set(called.output) == {"cniVersion", "code", "msg", "details"}, called
+        return called
+
+    def copy(self, **changes: Any) -> "Pod":
+        """Another attachment with the same arguments, but for the changed ones."""
+        other = copy.copy(self)
+        other.result = None
+        other.config = json.loads(json.dumps(self.config))
+        for name, value in changes.items():
+            assert hasattr(other, name), name
+            setattr(other, name, value)
+        return other

@@ -1,0 +1,20 @@
+"""Skipped tests are seen: on the project's own machines every test runs, but for those listed here."""
+
+import os
+
+import pytest
+
+# Reason (as the test gives it) and why it may occur where the whole suite is meant to run.
+EXPECTED: dict[str, str] = {}
+
+
+def unexpected(skipped: list[pytest.TestReport]) -> list[str]:
+    """What was skipped for a reason that is not listed, as `TEST: REASON`; only where CI is set."""
+    if os.environ.get("CI") != "true":
+        return []
+    found = []
+    for report in skipped:
+        reason = report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if reason not in EXPECTED:
+            found.append(f"{report.nodeid}: {reason}")
+    return found

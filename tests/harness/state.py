@@ -1,0 +1,79 @@
+"""What a node has written down and wired, read from its files and by `ip`: to be compared before and after a call."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.audit import Books
+from harness.node import Node
+from svc.attach.journal import Journal
+from svc.attach.record import Record
+from svc.datastore.api import Backend
+from svc.datastore.embedded import EmbeddedStore
+from svc.datastore.open import EMBEDDED_FILE as FILE
+
+
+@dataclass(frozen=True)
+class State:
+    """All of it, in a form that compares."""
+
+    store: list[Any]
+    journal: list[Any]
+    links: list[Any]
+    addresses: list[Any]
+    routes: list[Any]
+
+    @staticmethod
+    def read(node: Node) -> "State":
+        return State(
+            _rows(node.state_dir / FILE, "SELECT path, value, revision FROM entries ORDER BY path"),
+            _rows(node.state_dir / "journal.db", "SELECT * FROM attachments ORDER BY network, container, ifname"),
+            [(link["ifname"], link["ifindex"], link["flags"], link["mtu"]) for link in node.netns.ip("link")],
+            [
+                (link["ifname"], item["local"], item["prefixlen"])
+                for link in node.netns.ip("address")
+                for item in link["addr_info"]
+            ],
+            [node.netns.ip(family, "route", "show", "table", "main") for family in ("-4", "-6")],
+        )
+
+
+@contextmanager
+def store_of(node: Node) -> Iterator[Backend]:
+    with closing(EmbeddedStore(node.state_dir / FILE)) as store:
+        yield store
+
+
+def books(node: Node) -> Books:
+    """Who has which address, by the store and the journal."""
+    with store_of(node) as store, closing(Journal(node.state_dir / "journal.db")) as journal:
+        return Books.read(store, journal)
+
+
+def pod_links(node: Node) -> dict[str, int]:
+    """The host's side of every pod: name and index."""
+    return {link["ifname"]: link["ifindex"] for link in node.netns.ip("link") if link["ifname"].startswith("svc")}
+
+
+def faults(node: Node) -> list[str]:
+    """Where store, journal and kernel contradict each other."""
+    return books(node).disagreements(pod_links(node))
+
+
+def remains(node: Node) -> list[str]:
+    """What is left of pods."""
+    return [*books(node).entries(), *(f"interface {name}" for name in pod_links(node))]
+
+
+def edit_journal(node: Node, record: Record) -> None:
+    """Puts a row in place of the present one of the same attachment."""
+    with closing(Journal(node.state_dir / "journal.db")) as journal:
+        journal.put(record)
+
+
+def _rows(path: Path, statement: str) -> list[Any]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(statement).fetchall()

@@ -1,0 +1,128 @@
+"""Backends that record, hold up, split or cross what passes through them on its way to a real one."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from harness.ipam import PATIENCE
+from svc.datastore.api import Backend, Create, Entry, PartialWrite, StoreError, Update, Watch, Write
+from svc.ipam.allocator import Ipam
+from svc.model.ipam import Affinity
+from svc.model.keys import Key, Query
+
+_POLL = 0.001
+
+
+class Through:
+    """Passes everything on; subclasses change one thing. `calls` counts what reached it, by method."""
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+        self.calls = {"get": 0, "list": 0, "write": 0}
+
+    @property
+    def atomic(self) -> bool:
+        return self.inner.atomic
+
+    @property
+    def needs_node(self) -> bool:
+        return self.inner.needs_node
+
+    def get(self, key: Key) -> Entry:
+        self.calls["get"] += 1
+        return self.inner.get(key)
+
+    def list(self, query: Query) -> Sequence[Entry]:
+        self.calls["list"] += 1
+        return self.inner.list(query)
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        self.calls["write"] += 1
+        return self.inner.write(writes, durable=durable)
+
+    def generation(self, kind: str) -> int:
+        return self.inner.generation(kind)
+
+    def watch(self, query: Query) -> Watch:
+        return self.inner.watch(query)
+
+    def is_current(self) -> bool:
+        return self.inner.is_current()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class Recording(Through):
+    """Remembers what was written, call by call, in words: `create block`, `update affinity pending`, ..."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.written: list[list[str]] = []
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        entries = super().write(writes, durable=durable)
+        self.written.append([_in_words(write) for write in writes])
+        return entries
+
+
+class OneByOne(Recording):
+    """A store that cannot write several keys at once."""
+
+    atomic = False
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        done: list[Entry | None] = []
+        for write in writes:
+            try:
+                done.extend(super().write([write], durable=durable))
+            except StoreError as cause:
+                if len(writes) == 1:
+                    raise
+                raise PartialWrite(done, cause) from cause
+        return done
+
+
+class Interfering(Through):
+    """Does something behind the caller's back, once, just before the n-th write (from 1)."""
+
+    def __init__(self, inner: Backend, before: int, deed: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._before = before
+        self._deed = deed
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        if self.calls["write"] + 1 == self._before:
+            self._deed()
+        return super().write(writes, durable=durable)
+
+
+class Gated(Through):
+    """Lets nothing be written until `open` is called."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.reached = threading.Event()
+        self._gate = threading.Event()
+
+    def open(self) -> None:
+        self._gate.set()
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        self.reached.set()
+        assert self._gate.wait(PATIENCE)
+        return super().write(writes, durable=durable)
+
+
+def wait_until_combined(ipam: Ipam, count: int) -> None:
+    """Returns when this many requests wait for the one that is being carried out."""
+    deadline = time.monotonic() + PATIENCE
+    while len(ipam._combiner._waiting) < count:
+        assert time.monotonic() < deadline, "the requests never arrived"
+        time.sleep(_POLL)
+
+
+def _in_words(write: Write) -> str:
+    what = type(write.key).__name__.removesuffix("Key").lower()
+    state = f" {write.value.state}" if isinstance(write, Create | Update) and isinstance(write.value, Affinity) else ""
+    return f"{type(write).__name__.lower()} {what}{state}"

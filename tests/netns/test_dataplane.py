@@ -1,0 +1,319 @@
+"""Wiring against the real kernel: what it makes, what stands in its way, and that a failure leaves nothing behind."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count
+
+import pytest
+
+from harness.netns import Netns, run
+from svc._core import nsock, rtnl
+from svc._core.cidr import Address
+from svc.attach.request import Sandbox
+from svc.dataplane import plan
+from svc.dataplane import wire as wiring_module
+from svc.dataplane.check import differences
+from svc.dataplane.kernel import Kernel
+from svc.dataplane.plan import Wiring
+from svc.dataplane.wire import Forwarding, HostNameTaken, Wired, remove_at_once, wire
+from svc.model.errors import CallerError, Code, PeerError
+
+pytestmark = pytest.mark.root
+
+MAC = bytes.fromhex("0200000000aa")
+ADDRESS4, ADDRESS6 = "10.65.0.7", "fd65::7"
+BOTH = Wiring("svc0123456789a", "eth0", MAC, (Address(ADDRESS4), Address(ADDRESS6)))
+ONLY4 = Wiring("svc0123456789a", "eth0", MAC, (Address(ADDRESS4),))
+ONLY6 = Wiring("svc0123456789a", "eth0", MAC, (Address(ADDRESS6),))
+FAMILIES = pytest.mark.parametrize("wiring", [ONLY4, ONLY6, BOTH], ids=["ipv4", "ipv6", "both"])
+
+
+@pytest.fixture
+def kernel(netns: Netns) -> Iterator[Kernel]:
+    kernel = Kernel()
+    yield kernel
+    kernel.host().close()
+
+
+def nothing_is_left(netns: Netns, pod: Netns) -> None:
+    """On either side."""
+    assert (netns.links(), pod.links()) == ([], [])
+    assert (netns.ip("route"), pod.ip("route"), pod.ip("-6", "route")) == ([], [], [])
+
+
+def forwarded(wiring: Wiring) -> list[str]:
+    with closing(Forwarding()) as forwarding:
+        return forwarding.ensure(wiring)
+
+
+@FAMILIES
+def test_wired_attachment_is_as_planned(kernel: Kernel, sandbox: Sandbox, wiring: Wiring) -> None:
+    forwarded(wiring)
+    wired = wire(kernel, wiring, sandbox.fd)
+    assert differences(kernel, wiring, wired, sandbox.fd) == []
+    assert wired.peer_index == 2
+
+
+@FAMILIES
+def test_wired_pod_reaches_the_host(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, wiring: Wiring) -> None:
+    """At once, without waiting for duplicate detection or proxy delays. Proxy ARP answers for what the host has a route to."""
+    run("ip", "link", "add", "uplink", "type", "bridge")
+    run("ip", "link", "set", "uplink", "up")
+    run("ip", "address", "add", "192.0.2.1/24", "dev", "uplink")
+    run("ip", "address", "add", "2001:db8::1/64", "dev", "uplink", "nodad")
+    run("ip", "route", "add", "default", "via", "192.0.2.254")
+    forwarded(wiring)
+    wire(kernel, wiring, sandbox.fd)
+    for version, target in ((4, "192.0.2.1"), (6, "2001:db8::1")):
+        if wiring.has(version):
+            pod.run("ping", "-c", "1", "-W", "1", target)
+
+
+def test_wiring_asks_for_mtu_and_queues(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
+    wiring = Wiring("svc0123456789a", "net1", MAC, (Address(ADDRESS4),), mtu=1400, queues=3)
+    wire(kernel, wiring, sandbox.fd)
+    (outer,) = netns.ip("-d", "link", "show", "dev", "svc0123456789a")
+    (inner,) = pod.ip("-d", "link", "show", "dev", "net1")
+    for link in (outer, inner):
+        assert (link["mtu"], link["num_tx_queues"], link["num_rx_queues"]) == (1400, 3, 3)
+
+
+# what stands in the way
+
+
+def test_taken_index_is_passed_over(netns: Netns, kernel: Kernel, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has it is not touched."""
+    run("ip", "link", "add", "stranger", "index", "5000", "type", "bridge")
+    before = netns.ip("-d", "address", "show", "dev", "stranger")
+    monkeypatch.setattr(wiring_module, "_indexes", count(5000))
+    wired = wire(kernel, BOTH, sandbox.fd)
+    assert wired.host_index > 5000
+    assert netns.ip("-d", "address", "show", "dev", "stranger") == before
+    assert netns.ip("route", "show", "dev", "stranger") == []
+
+
+def test_taken_peer_index_is_passed_over(pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
+    """Another plugin has made an interface in the sandbox before."""
+    pod.ip("link", "add", "first", "index", "2", "type", "bridge")
+    before = pod.ip("-d", "address", "show", "dev", "first")
+    forwarded(BOTH)
+    wired = wire(kernel, BOTH, sandbox.fd)
+    assert wired.peer_index > 2
+    assert differences(kernel, BOTH, wired, sandbox.fd) == []
+    assert pod.ip("-d", "address", "show", "dev", "first") == before
+
+
+def test_no_free_index_is_an_error_and_not_a_loop(
+    netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("ip", "link", "add", "stranger", "index", "5000", "type", "bridge")
+    monkeypatch.setattr(wiring_module, "_indexes", iter([5000] * 100))
+    with pytest.raises(PeerError, match="no free interface index"):
+        wire(kernel, BOTH, sandbox.fd)
+    assert (netns.links(), pod.links()) == (["stranger"], [])
+
+
+def test_taken_host_name_is_told_apart(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
+    """The caller knows what to do about it: here nothing is done."""
+    run("ip", "link", "add", BOTH.host_name, "type", "bridge")
+    with pytest.raises(HostNameTaken):
+        wire(kernel, BOTH, sandbox.fd)
+    assert (netns.links(), pod.links()) == ([BOTH.host_name], [])
+
+
+@pytest.mark.parametrize("host_name_too", [False, True])
+def test_taken_interface_name_is_the_callers_fault(
+    netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, host_name_too: bool
+) -> None:
+    """Also when the host name is taken as well: removing that would not help."""
+    pod.ip("link", "add", "eth0", "type", "bridge")
+    if host_name_too:
+        run("ip", "link", "add", BOTH.host_name, "type", "bridge")
+    with pytest.raises(CallerError, match="interface 'eth0' already exists in the sandbox") as caught:
+        wire(kernel, BOTH, sandbox.fd)
+    assert caught.value.code == Code.INTERFACE_EXISTS
+    assert (netns.links(), pod.links()) == ([BOTH.host_name] * host_name_too, ["eth0"])
+
+
+@pytest.mark.parametrize("address", [f"{ADDRESS4}/32", f"{ADDRESS6}/128"])
+def test_occupied_route_is_named(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, address: str) -> None:
+    """Another interface has the address: it keeps it."""
+    run("ip", "link", "add", "stranger", "type", "bridge")
+    run("ip", "link", "set", "stranger", "up")
+    run("ip", "route", "add", address, "dev", "stranger", "metric", "1024" if ":" in address else "0")
+    with pytest.raises(PeerError, match="the host already has a route to") as caught:
+        wire(kernel, BOTH, sandbox.fd)
+    assert address.split("/")[0] in str(caught.value)
+    assert (netns.links(), pod.links()) == (["stranger"], [])
+    assert netns.ip("route", "get", address.split("/")[0])[0]["dev"] == "stranger"
+
+
+def test_route_of_the_same_prefix_in_the_sandbox_keeps_its_place(pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
+    """An earlier interface has the default routes: traffic goes on to leave by it."""
+    pod.ip("link", "add", "first", "type", "bridge")
+    pod.ip("link", "set", "first", "up")
+    pod.ip("address", "add", "192.0.2.9/24", "dev", "first")
+    pod.ip("route", "add", "default", "via", "192.0.2.254", "dev", "first")
+    forwarded(BOTH)
+    wired = wire(kernel, BOTH, sandbox.fd)
+    assert differences(kernel, BOTH, wired, sandbox.fd) == []
+    assert pod.ip("route", "get", "198.51.100.1")[0]["dev"] == "first"
+
+
+# failures leave nothing
+
+
+def refusing(make: object) -> object:
+    """The batch with one message more, which the kernel refuses: it speaks of a link that does not exist."""
+
+    def refused(*arguments: object) -> rtnl.Batch:
+        batch: rtnl.Batch = make(*arguments)  # type: ignore[operator]
+        batch.set_link(0x7FFFFFF0, up=True)
+        return batch
+
+    return refused
+
+
+@pytest.mark.parametrize("batch", ["host_batch", "sandbox_batch"])
+def test_refused_batch_leaves_nothing(
+    netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, batch: str
+) -> None:
+    monkeypatch.setattr(plan, batch, refusing(getattr(plan, batch)))
+    with pytest.raises(PeerError, match="the kernel refused") as caught:
+        wire(kernel, BOTH, sandbox.fd)
+    assert caught.value.code == Code.KERNEL
+    nothing_is_left(netns, pod)
+    monkeypatch.undo()
+    wire(kernel, BOTH, sandbox.fd)
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_unwritable_sysctl_leaves_nothing(
+    netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """As in a container with a read-only /proc/sys; those of the host are written first, then those of the sandbox."""
+    places, write = count(1), nsock.write_sysctls
+
+    def failing(fd: int, items: list[tuple[str, str]]) -> None:
+        if next(places) == place:
+            raise OSError(errno.EROFS, "Read-only file system", items[0][0])
+        write(fd, items)
+
+    monkeypatch.setattr("svc.dataplane.wire.nsock.write_sysctls", failing)
+    with pytest.raises(PeerError, match=r"cannot write /proc/sys/net/ipv[46]/.*Read-only file system"):
+        wire(kernel, BOTH, sandbox.fd)
+    nothing_is_left(netns, pod)
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/proc/self/ns/mnt"])
+def test_descriptor_of_something_else_leaves_nothing(netns: Netns, kernel: Kernel, path: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    with pytest.raises(PeerError, match="the kernel refused: create veth"):
+        wire(kernel, BOTH, fd)
+    os.close(fd)
+    assert netns.links() == []
+
+
+def test_namespace_that_was_deleted_leaves_nothing(netns: Netns, kernel: Kernel, sandbox: Sandbox, pod: Netns) -> None:
+    """The descriptor keeps it alive: the wiring works, and goes with it."""
+    pod.delete()
+    wired = wire(kernel, BOTH, sandbox.fd)
+    assert netns.links() == [BOTH.host_name]
+    remove_at_once(kernel, wired.host_index)
+    remove_at_once(kernel, wired.host_index)
+    assert netns.links() == []
+
+
+# CHECK
+
+HARM = {
+    "host link down": ("host", "link set svc0123456789a down", "host interface svc0123456789a is down"),
+    "host link gone": ("host", "link delete svc0123456789a", "interface eth0 is missing in the sandbox"),
+    "host link renamed": ("host", "link set svc0123456789a down name other", "interface svc0123456789a is missing in the host"),
+    "host MTU": ("host", "link set svc0123456789a mtu 1400", "host interface svc0123456789a has MTU 1400, not 1500"),
+    "host route": ("host", f"route delete {ADDRESS4}/32", f"the host has no route to {ADDRESS4} by svc0123456789a"),
+    "host IPv6 route": ("host", f"-6 route delete {ADDRESS6}/128", f"the host has no route to {ADDRESS6} by svc0123456789a"),
+    "pod link down": ("pod", "link set eth0 down", "sandbox interface eth0 is down"),
+    "pod link renamed": ("pod", "link set eth0 down name other", "interface eth0 is missing in the sandbox"),
+    "pod MTU": ("pod", "link set eth0 mtu 1400", "sandbox interface eth0 has MTU 1400, not 1500"),
+    "pod MAC": ("pod", "link set eth0 address 02:00:00:00:00:bb", "has MAC 02:00:00:00:00:bb, not 02:00:00:00:00:aa"),
+    "pod address": ("pod", f"address delete {ADDRESS4}/32 dev eth0", f"sandbox interface eth0 lacks address {ADDRESS4}/32"),
+    "pod IPv6 address": ("pod", f"address delete {ADDRESS6}/128 dev eth0", f"eth0 lacks address {ADDRESS6}/128"),
+    "pod route": ("pod", "route delete default", "the sandbox has no route to 0.0.0.0/0 by eth0"),
+    "pod IPv6 route": ("pod", "-6 route delete default", "the sandbox has no route to ::/0 by eth0"),
+    "pod link route": ("pod", "route delete 169.254.1.1", "the sandbox has no route to 169.254.1.1/32 by eth0"),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_check_tells_what_was_harmed(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, harm: str) -> None:
+    forwarded(BOTH)
+    wired = wire(kernel, BOTH, sandbox.fd)
+    where, command, words = HARM[harm]
+    (netns if where == "host" else pod).ip(*command.split())
+    assert words in "; ".join(differences(kernel, BOTH, wired, sandbox.fd))
+
+
+@pytest.mark.parametrize(
+    ("where", "path"),
+    [
+        ("host", "net/ipv4/conf/svc0123456789a/proxy_arp"),
+        ("host", "net/ipv4/conf/svc0123456789a/forwarding"),
+        ("host", "net/ipv4/conf/svc0123456789a/route_localnet"),
+        ("host", "net/ipv6/conf/svc0123456789a/proxy_ndp"),
+        ("host", "net/ipv6/conf/svc0123456789a/forwarding"),
+        ("sandbox", "net/ipv4/ip_forward"),
+        ("sandbox", "net/ipv6/conf/all/forwarding"),
+    ],
+)
+def test_check_tells_a_changed_sysctl(kernel: Kernel, sandbox: Sandbox, where: str, path: str) -> None:
+    forwarded(BOTH)
+    wired = wire(kernel, BOTH, sandbox.fd)
+    changed = "0" if where == "host" else "1"
+    nsock.write_sysctls(-1 if where == "host" else sandbox.fd, [(path, changed)])
+    (told,) = differences(kernel, BOTH, wired, sandbox.fd)
+    assert told == f"{where} sysctl {path} is {changed}, not {1 - int(changed)}"
+
+
+def test_check_tells_a_pair_that_was_replaced(netns: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
+    """Names and addresses are right, but these are not the interfaces of this attachment."""
+    wired = wire(kernel, BOTH, sandbox.fd)
+    remove_at_once(kernel, wired.host_index)
+    wire(kernel, BOTH, sandbox.fd)
+    found = "; ".join(differences(kernel, BOTH, Wired(wired.host_index, wired.peer_index), sandbox.fd))
+    assert "sandbox interface eth0 is not the peer of svc0123456789a" in found
+
+
+def test_check_ignores_what_others_have_added(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
+    forwarded(BOTH)
+    wired = wire(kernel, BOTH, sandbox.fd)
+    pod.ip("address", "add", "198.51.100.7/24", "dev", "eth0")
+    pod.ip("route", "add", "203.0.113.0/24", "via", "169.254.1.1", "dev", "eth0", "onlink")
+    pod.ip("link", "add", "more", "type", "bridge")
+    run("ip", "route", "add", "203.0.113.7/32", "dev", BOTH.host_name)
+    assert differences(kernel, BOTH, wired, sandbox.fd) == []
+
+
+# forwarding in the host
+
+
+def test_forwarding_is_switched_on_once(netns: Netns) -> None:
+    """Only for the families of the attachment, and told only when it was off."""
+    run("sysctl", "-q", "net.ipv4.ip_forward=0", "net.ipv6.conf.all.forwarding=0")
+    assert forwarded(ONLY4) == ["net/ipv4/ip_forward"]
+    assert netns.sysctl("net/ipv6/conf/all/forwarding") == "0"
+    assert forwarded(BOTH) == ["net/ipv6/conf/all/forwarding"]
+    assert forwarded(BOTH) == []
+    assert (netns.sysctl("net/ipv4/ip_forward"), netns.sysctl("net/ipv6/conf/all/forwarding")) == ("1", "1")
+
+
+def test_forwarding_that_is_switched_off_comes_back(netns: Netns) -> None:
+    """Somebody else does that between two attachments."""
+    with closing(Forwarding()) as forwarding:
+        forwarding.ensure(ONLY4)
+        netns.run("sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_forward")
+        assert forwarding.ensure(ONLY4) == ["net/ipv4/ip_forward"]
+        assert forwarding.ensure(ONLY4) == []
+        assert netns.sysctl("net/ipv4/ip_forward") == "1"

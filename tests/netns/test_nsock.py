@@ -1,0 +1,355 @@
+"""Netlink sockets against the running kernel: what is sent takes effect, what is refused is told."""
+
+import errno
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import pytest
+
+from harness.sides import Side, side
+from svc._core import nsock, rtnl
+from svc._core.rtnl import Batch, NetlinkError
+
+pytestmark = pytest.mark.root
+
+HOST_MAC = bytes.fromhex("eeeeeeeeeeee")
+GATEWAY4 = socket.inet_pton(socket.AF_INET, "169.254.1.1")
+GATEWAY6 = socket.inet_pton(socket.AF_INET6, "fe80::ecee:eeff:feee:eeee")
+DEVCONF = {rtnl.DEVCONF_FORWARDING: 1, rtnl.DEVCONF_PROXY_ARP: 1, rtnl.DEVCONF_ROUTE_LOCALNET: 1}
+HOST_IPV6 = {"accept_ra": "0", "accept_dad": "0", "forwarding": "1", "proxy_ndp": "1"}
+UPLINK = """
+link set lo up
+link add uplink type bridge
+link set uplink up
+address add 192.0.2.1/24 dev uplink
+address add 2001:db8::1/64 dev uplink nodad
+route add default via 192.0.2.254
+"""
+
+
+@dataclass(frozen=True)
+class Pod:
+    """What a wired sandbox has: the index of its host side, and its addresses."""
+
+    index: int
+    ipv4: bytes
+    ipv6: bytes
+
+
+@pytest.fixture
+def host() -> Iterator[Side]:
+    with side() as made:
+        yield made
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Side]:
+    with side() as made:
+        yield made
+
+
+@pytest.fixture
+def host_socket(host: Side) -> Iterator[nsock.Socket]:
+    with nsock.Socket(host.fd) as opened:
+        yield opened
+
+
+def batch_of(*packers: Callable[[Batch], None]) -> Batch:
+    batch = Batch()
+    for pack in packers:
+        pack(batch)
+    return batch
+
+
+def veth(host_name: str, index: int, sandbox: Side, *, peer_name: str = "eth0", peer_index: int = 0) -> Batch:
+    batch = Batch()
+    batch.create_veth(host_name, index, HOST_MAC, 1450, 1, peer_name, peer_index, b"", sandbox.fd)
+    return batch
+
+
+def veths(indexes: range, sandbox: Side) -> Batch:
+    batch = Batch()
+    for index in indexes:
+        batch.create_veth(f"svc{index}", index, HOST_MAC, 1450, 1, f"eth{index}", 0, b"", sandbox.fd)
+    return batch
+
+
+def wire(host: Side, sandbox: Side, number: int) -> Pod:
+    """A dual-stack attachment: a batch on each side, and the sysctls that no message sets."""
+    pod = Pod(1000 + number, bytes([10, 65, 0, number]), socket.inet_pton(socket.AF_INET6, f"fd00:65::{number:x}"))
+    name = f"svc{number}"
+    with nsock.Socket(host.fd) as outside, nsock.Socket(sandbox.fd) as inside:
+        outside.execute(host_batch(name, pod, sandbox.fd))
+        nsock.write_sysctls(host.fd, [(f"net/ipv6/conf/{name}/{key}", value) for key, value in HOST_IPV6.items()])
+        inside.execute(sandbox_batch(pod))
+    return pod
+
+
+def host_batch(name: str, pod: Pod, ns_fd: int) -> Batch:
+    batch = Batch()
+    batch.create_veth(name, pod.index, HOST_MAC, 1450, 2, "eth0", 2, b"", ns_fd)
+    batch.set_link(pod.index, up=True, devconf=DEVCONF, no_link_local=True)
+    batch.set_proxy_delay(pod.index, 0)
+    batch.add_address(pod.index, GATEWAY6, 64, scope=rtnl.SCOPE_LINK, nodad=True)
+    batch.add_route(pod.index, pod.ipv4, 32, scope=rtnl.SCOPE_LINK)
+    batch.add_route(pod.index, pod.ipv6, 128)
+    return batch
+
+
+def sandbox_batch(pod: Pod) -> Batch:
+    batch = Batch()
+    batch.set_link(2, up=True)
+    batch.add_address(2, pod.ipv4, 32)
+    batch.add_address(2, pod.ipv6, 128, nodad=True)
+    batch.add_route(2, GATEWAY4, 32, scope=rtnl.SCOPE_LINK)
+    batch.add_route(2, bytes(4), 0, gateway=GATEWAY4)
+    batch.add_route(2, bytes(16), 0, gateway=GATEWAY6)
+    return batch
+
+
+def ping(side: Side, *targets: str) -> None:
+    for target in targets:
+        side.netns.run("ping", "-c1", "-W2", target)
+
+
+# --- the whole recipe
+
+
+def test_wired_pods_answer_in_both_families(host: Side, sandbox: Side) -> None:
+    """Host to pod, pod to host, pod to pod, from the first packet on."""
+    for line in UPLINK.strip().splitlines():
+        host.netns.run("ip", *line.split())
+    nsock.write_sysctls(host.fd, [("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "1")])
+    with side() as other:
+        wire(host, sandbox, 1)
+        wire(host, other, 2)
+        ping(host, "10.65.0.1", "fd00:65::1", "10.65.0.2", "fd00:65::2")
+        ping(sandbox, "192.0.2.1", "2001:db8::1", "10.65.0.2", "fd00:65::2")
+        ping(other, "10.65.0.1", "fd00:65::1")
+
+
+def test_wired_link_is_what_was_asked_for(host: Side, sandbox: Side) -> None:
+    """By the eyes of iproute2 and of /proc."""
+    pod = wire(host, sandbox, 1)
+    (link,) = host.netns.ip("-d", "link", "show", "svc1")
+    (peer,) = sandbox.netns.ip("-d", "link", "show", "eth0")
+    assert (link["ifindex"], link["address"], link["mtu"]) == (pod.index, HOST_MAC.hex(":"), 1450)
+    assert (link["num_tx_queues"], link["num_rx_queues"], link["inet6_addr_gen_mode"]) == (2, 2, "none")
+    assert (peer["ifindex"], peer["link_index"], peer["mtu"], peer["num_tx_queues"]) == (2, pod.index, 1450, 2)
+    assert host.netns.addresses("svc1", "link") == ["fe80::ecee:eeff:feee:eeee/64"]
+    assert sandbox.netns.addresses("eth0") == ["10.65.0.1/32", "fd00:65::1/128"]
+    paths = [f"net/ipv4/conf/svc1/{name}" for name in ("forwarding", "proxy_arp", "route_localnet")]
+    assert nsock.read_sysctls(host.fd, [*paths, "net/ipv4/neigh/svc1/proxy_delay"]) == ["1", "1", "1", "0"]
+
+
+def test_link_is_read_back(host: Side, sandbox: Side, host_socket: nsock.Socket) -> None:
+    """By index and by name; the peer's namespace is another one."""
+    pod = wire(host, sandbox, 1)
+    by_index = host_socket.query(batch_of(lambda batch: batch.get_link(pod.index)))
+    by_name = host_socket.query(batch_of(lambda batch: batch.get_link(name="svc1")))
+    assert [rtnl.unpack_link(message) for message in by_index] == [rtnl.unpack_link(message) for message in by_name]
+    link = rtnl.unpack_link(by_name[0])
+    assert (link["index"], link["name"], link["up"], link["mac"], link["mtu"]) == (pod.index, "svc1", True, HOST_MAC, 1450)
+    assert (link["kind"], link["tx_queues"], link["rx_queues"], link["group"]) == ("veth", 2, 2, 0)
+    assert (link["peer_index"], link["peer_nsid"], link["master"]) == (2, 0, 0)
+
+
+# --- dumps
+
+
+def test_address_dump_is_of_one_link(host: Side, sandbox: Side, host_socket: nsock.Socket) -> None:
+    """As `ip address show dev`."""
+    host.netns.run("ip", "link", "set", "lo", "up")
+    pod = wire(host, sandbox, 1)
+    wanted = host.netns.addresses("svc1", "link")
+    found = [rtnl.unpack_address(message) for message in host_socket.query(batch_of(lambda b: b.dump_addresses(pod.index)))]
+    assert [f"{socket.inet_ntop(item['family'], item['address'])}/{item['length']}" for item in found] == wanted
+    everything = host_socket.query(batch_of(lambda batch: batch.dump_addresses()))
+    assert {rtnl.unpack_address(message)["index"] for message in everything} == {1, pod.index}
+
+
+def test_route_dump_is_of_one_link(sandbox: Side, host: Side) -> None:
+    """As `ip route show dev`, the main table only."""
+    wire(host, sandbox, 1)
+    with nsock.Socket(sandbox.fd) as inside:
+        for family, option in ((rtnl.AF_INET, "-4"), (rtnl.AF_INET6, "-6")):
+            question = Batch()
+            question.dump_routes(family, 2)
+            found = [rtnl.unpack_route(message) for message in inside.query(question)]
+            wanted = sandbox.netns.ip(option, "route", "show", "dev", "eth0")
+            assert [route_text(route) for route in found] == [(item["dst"], item.get("gateway", "")) for item in wanted]
+            assert {(route["table"], route["index"]) for route in found} == {(254, 2)}
+
+
+def route_text(route: dict[str, Any]) -> tuple[str, str]:
+    """Destination and gateway as `ip` writes them."""
+    family, destination, gateway, length = (route[key] for key in ("family", "destination", "gateway", "length"))
+    whole = length == 8 * len(destination)
+    text = "default" if length == 0 else socket.inet_ntop(family, destination) + ("" if whole else f"/{length}")
+    return text, socket.inet_ntop(family, gateway) if gateway else ""
+
+
+def test_dump_longer_than_a_datagram_is_complete(host: Side, sandbox: Side, host_socket: nsock.Socket) -> None:
+    """The kernel sends some 20 links at once."""
+    indexes = range(1000, 1060)
+    host_socket.execute(veths(indexes, sandbox))
+    found = [rtnl.unpack_link(message)["index"] for message in host_socket.query(batch_of(lambda batch: batch.dump_links()))]
+    assert found == [1, *indexes]
+
+
+def test_missing_table_has_no_routes(host_socket: nsock.Socket) -> None:
+    """In a namespace that never had a route, IPv4's main table does not exist."""
+    assert host_socket.query(batch_of(lambda batch: batch.dump_routes(rtnl.AF_INET))) == []
+    assert host_socket.query(batch_of(lambda batch: batch.dump_routes(rtnl.AF_INET6))) == []
+
+
+def test_question_about_nothing_is_refused(host_socket: nsock.Socket) -> None:
+    """With the label of the question."""
+    with pytest.raises(NetlinkError, match=r"^get link svc1: No such device$") as refusal:
+        host_socket.query(batch_of(lambda batch: batch.get_link(name="svc1")))
+    assert (refusal.value.errno, refusal.value.index) == (errno.ENODEV, 0)
+    with pytest.raises(NetlinkError, match=r"^dump routes \(index 99\): No such device$"):
+        host_socket.query(batch_of(lambda batch: batch.dump_routes(rtnl.AF_INET, 99)))
+
+
+def test_query_takes_one_message(host_socket: nsock.Socket) -> None:
+    """More would mix their replies."""
+    with pytest.raises(ValueError, match="one message, not 2"):
+        host_socket.query(batch_of(lambda batch: batch.get_link(1), lambda batch: batch.get_link(1)))
+
+
+# --- refusals
+
+
+def test_first_refusal_is_told(host: Side, sandbox: Side, host_socket: nsock.Socket) -> None:
+    """Its place in the batch, the kernel's text, and what was asked."""
+    host_socket.execute(veth("svc1", 1000, sandbox))
+    batch = batch_of(
+        lambda batch: batch.set_link(1000, up=True),
+        lambda batch: batch.add_route(1000, bytes([10, 0, 0, 1]), 8),
+        lambda batch: batch.delete_link(4711),
+    )
+    with pytest.raises(NetlinkError) as refusal:
+        host_socket.execute(batch)
+    assert (refusal.value.errno, refusal.value.index) == (errno.EINVAL, 1)
+    assert refusal.value.message == "Invalid prefix for given prefix length"
+    assert str(refusal.value) == (
+        "add route 10.0.0.1/8 (index 1000): Invalid argument (Invalid prefix for given prefix length)"
+    )
+
+
+def test_name_taken_is_file_exists(sandbox: Side, host_socket: nsock.Socket) -> None:
+    """On either side."""
+    host_socket.execute(veth("svc1", 1000, sandbox))
+    for again in (veth("svc1", 1001, sandbox, peer_name="eth1"), veth("svc2", 1001, sandbox)):
+        with pytest.raises(NetlinkError, match=r"create veth svc\d \(index 1001\): File exists") as refusal:
+            host_socket.execute(again)
+        assert (refusal.value.errno, refusal.value.index) == (errno.EEXIST, 0)
+
+
+def test_nothing_follows_a_refused_creation(sandbox: Side, host: Side, host_socket: nsock.Socket) -> None:
+    """The index may be of a link of somebody else: it must not be touched."""
+    host.netns.run("ip", "link", "add", "stranger", "index", "1001", "type", "bridge")
+    before = host.netns.ip("-d", "address", "show", "stranger"), host.netns.ip("route")
+    pod = Pod(1001, bytes([10, 65, 0, 1]), bytes(15) + b"\1")
+    with pytest.raises(NetlinkError) as refusal:
+        host_socket.execute(host_batch("svc1", pod, sandbox.fd))
+    assert (refusal.value.errno, refusal.value.index) == (errno.EEXIST, 0)
+    assert (host.netns.ip("-d", "address", "show", "stranger"), host.netns.ip("route")) == before
+
+
+def test_other_messages_follow_a_refusal(sandbox: Side, host: Side, host_socket: nsock.Socket) -> None:
+    """A batch of deletions goes on past what is gone already."""
+    batch = batch_of(lambda batch: batch.delete_link(4711))
+    batch.create_veth("svc1", 1000, HOST_MAC, 0, 1, "eth0", 0, b"", sandbox.fd)
+    batch.set_link(1000, up=True)
+    with pytest.raises(NetlinkError, match="delete link") as refusal:
+        host_socket.execute(batch)
+    assert refusal.value.index == 0
+    assert "UP" in host.netns.ip("link", "show", "svc1")[0]["flags"]
+
+
+def test_unanswered_exchange_leaves_nothing_behind(host_socket: nsock.Socket, host: Side) -> None:
+    """A dump has no ack: the wait for it ends, and its replies are not taken for those of the next question."""
+    with nsock.Socket(host.fd, timeout=0.05) as impatient:
+        with pytest.raises(TimeoutError):
+            impatient.execute(batch_of(lambda batch: batch.dump_links()))
+        impatient.execute(batch_of(lambda batch: batch.set_link(1, up=True)))
+        assert len(impatient.query(batch_of(lambda batch: batch.get_link(1)))) == 1
+
+
+def test_large_batch_is_answered_in_full(host_socket: nsock.Socket) -> None:
+    """The answers wait in the receive buffer until the whole batch is done."""
+    batch = batch_of(*[lambda batch: batch.set_link(1, up=True)] * 3000)
+    host_socket.execute(batch)
+    batch.delete_link(4711)
+    with pytest.raises(NetlinkError) as refusal:
+        host_socket.execute(batch)
+    assert refusal.value.index == 3000
+
+
+def test_batch_too_large_is_refused_whole(host_socket: nsock.Socket) -> None:
+    """By the kernel, before any message is read."""
+    with pytest.raises(NetlinkError, match="Message too long") as refusal:
+        host_socket.execute(batch_of(*[lambda batch: batch.set_link(1)] * 20000))
+    assert (refusal.value.errno, refusal.value.index) == (errno.EMSGSIZE, -1)
+
+
+def test_empty_batch_does_nothing(host_socket: nsock.Socket) -> None:
+    """A caller need not look first."""
+    host_socket.execute(Batch())
+
+
+def test_closed_socket_is_refused(host: Side) -> None:
+    """Closing twice is fine."""
+    opened = nsock.Socket(host.fd)
+    assert opened.fileno() > 2
+    opened.close()
+    opened.close()
+    assert opened.fileno() == -1
+    with pytest.raises(ValueError, match="closed"):
+        opened.execute(batch_of(lambda batch: batch.set_link(1)))
+
+
+# --- many threads
+
+
+def test_threads_use_sockets_of_their_own(host: Side, sandbox: Side) -> None:
+    """Each in and out of namespaces, all at once; nobody ends up elsewhere."""
+    home, numbers = nsock.own_netns_identity(), count(1000)
+
+    def work(_: int) -> tuple[int, int]:
+        for _ in range(10):
+            attach(next(numbers))
+        return nsock.own_netns_identity()
+
+    def attach(index: int) -> None:
+        with nsock.Socket(host.fd) as outside, nsock.Socket(sandbox.fd) as inside:
+            outside.execute(veth(f"svc{index}", index, sandbox, peer_name=f"eth{index}"))
+            (peer,) = inside.query(batch_of(lambda batch: batch.get_link(name=f"eth{index}")))
+            inside.execute(batch_of(lambda batch: batch.set_link(rtnl.unpack_link(peer)["index"], up=True)))
+        nsock.write_sysctls(host.fd, [(f"net/ipv4/conf/svc{index}/forwarding", "1")])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(8))) == [home] * 8
+    assert len(host.netns.links()) == len(sandbox.netns.links()) == 80
+
+
+def test_threads_may_share_a_socket(host_socket: nsock.Socket) -> None:
+    """One exchange after another: nobody gets the answer of somebody else."""
+
+    def work(number: int) -> bool:
+        for _ in range(50):
+            if number % 2:
+                host_socket.execute(batch_of(lambda batch: batch.set_link(1, up=True)))
+            else:
+                with pytest.raises(NetlinkError, match=f"index {4000 + number}"):
+                    host_socket.execute(batch_of(lambda batch: batch.set_link(4000 + number)))
+        return True
+
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(work, range(6)))

@@ -1,0 +1,175 @@
+"""Into a namespace and back: identities, sysctls, and a thread that never stays where it does not belong."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.sides import Side, side
+from svc._core import nsock
+
+pytestmark = pytest.mark.root
+
+CORE = Path(nsock.__file__).parents[2]  # what sys.path needs to find this very core
+
+VISITORS: list[Callable[[int], object]] = [
+    lambda fd: nsock.Socket(fd),
+    lambda fd: nsock.LinkMonitor(fd),
+    lambda fd: nsock.write_sysctls(fd, [("net/ipv4/ip_forward", "1")]),
+    lambda fd: nsock.read_sysctls(fd, ["net/ipv4/ip_forward"]),
+]
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Side]:
+    with side() as made:
+        yield made
+
+
+def test_identity_is_that_of_stat(sandbox: Side) -> None:
+    """Device and inode, of this process and of another namespace."""
+    there, here = os.stat(sandbox.netns.path), os.stat("/proc/thread-self/ns/net")
+    assert nsock.netns_identity(sandbox.fd) == (there.st_dev, there.st_ino)
+    assert nsock.own_netns_identity() == (here.st_dev, here.st_ino)
+    assert nsock.netns_identity(sandbox.fd) != nsock.own_netns_identity()
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/proc/self/ns/uts", "/proc/self/cmdline"])
+def test_other_descriptors_have_no_identity(path: str) -> None:
+    """A device, a namespace of another kind, a file."""
+    with open(path, "rb") as opened, pytest.raises(ValueError, match="no network namespace"):
+        nsock.netns_identity(opened.fileno())
+
+
+def test_closed_descriptor_has_no_identity() -> None:
+    """The kernel says so."""
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        nsock.netns_identity(12345)
+
+
+@pytest.mark.parametrize("visit", VISITORS)
+def test_thread_is_back_after_success(visit: Callable[[int], object], sandbox: Side) -> None:
+    """Whatever the thread went in for."""
+    before = os.readlink("/proc/thread-self/ns/net")
+    visit(sandbox.fd)
+    assert os.readlink("/proc/thread-self/ns/net") == before
+
+
+@pytest.mark.parametrize("visit", VISITORS)
+@pytest.mark.parametrize(("path", "number"), [("/dev/null", errno.EINVAL), ("/proc/self/ns/uts", errno.EINVAL)])
+def test_thread_stays_when_there_is_no_namespace(visit: Callable[[int], object], path: str, number: int) -> None:
+    """The refusal of setns is what the caller gets."""
+    before = os.readlink("/proc/thread-self/ns/net")
+    with open(path, "rb") as opened, pytest.raises(OSError, match="Invalid argument") as refusal:
+        visit(opened.fileno())
+    assert refusal.value.errno == number
+    assert os.readlink("/proc/thread-self/ns/net") == before
+
+
+def test_nothing_stays_open(sandbox: Side) -> None:
+    """After success, after failure, and when an object is dropped unclosed."""
+    before = len(os.listdir("/proc/self/fd"))
+    with open("/dev/null", "rb") as wrong:
+        for fd, visit in [(fd, visit) for fd in (sandbox.fd, wrong.fileno(), 12345) for visit in VISITORS] * 20:
+            try:
+                visit(fd)
+            except OSError:
+                assert fd != sandbox.fd
+    with pytest.raises(ValueError, match="time-out"):
+        nsock.Socket(sandbox.fd, timeout=0)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_sysctls_are_written_inside(sandbox: Side) -> None:
+    """And nowhere else; in the order given."""
+    path = "net/ipv4/conf/default/rp_filter"
+    outside = nsock.read_sysctls(-1, [path])
+    nsock.write_sysctls(sandbox.fd, [(path, "1"), (path, "2")])
+    assert sandbox.netns.sysctl(path) == "2"
+    assert nsock.read_sysctls(sandbox.fd, [path, "net/ipv4/ip_forward"]) == ["2", sandbox.netns.sysctl("net/ipv4/ip_forward")]
+    assert nsock.read_sysctls(-1, [path]) == outside
+
+
+def test_missing_sysctl_reads_as_none(sandbox: Side) -> None:
+    """The others are read all the same."""
+    paths = ["net/ipv4/conf/gone/forwarding", "net/ipv4/ip_forward"]
+    assert nsock.read_sysctls(sandbox.fd, paths) == [None, sandbox.netns.sysctl("net/ipv4/ip_forward")]
+    assert nsock.read_sysctls(sandbox.fd, []) == []
+
+
+@pytest.mark.parametrize(
+    ("item", "kind"),
+    [(("net/ipv4/conf/gone/forwarding", "1"), FileNotFoundError), (("net/ipv4/conf/default/rp_filter", "x"), OSError)],
+)
+def test_writing_stops_at_the_first_failure(sandbox: Side, item: tuple[str, str], kind: type[OSError]) -> None:
+    """The exception names the file; what came before stays written."""
+    path = "net/ipv4/conf/default/arp_ignore"
+    with pytest.raises(kind) as failure:
+        nsock.write_sysctls(sandbox.fd, [(path, "1"), item, (path, "2")])
+    assert failure.value.filename == item[0]
+    assert sandbox.netns.sysctl(path) == "1"
+
+
+@pytest.mark.parametrize("path", ["", "/proc/sys/net/ipv4/ip_forward", "net/../kernel/panic", "..", "net/ipv4/ip_forward\0x"])
+def test_path_stays_below_proc_sys(path: str) -> None:
+    """Refused before any file is opened."""
+    with pytest.raises(ValueError, match="no path below"):
+        nsock.write_sysctls(-1, [(path, "1")])
+    with pytest.raises(ValueError, match="no path below"):
+        nsock.read_sysctls(-1, [path])
+
+
+def test_value_of_more_than_a_page_is_refused() -> None:
+    """Nothing in /proc/sys takes it."""
+    with pytest.raises(ValueError, match="5000 bytes"):
+        nsock.write_sysctls(-1, [("net/ipv4/ip_forward", "1" * 5000)])
+
+
+def test_self_check_passes_for_root() -> None:
+    """It changes nothing."""
+    nsock.self_check()
+
+
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv (util-linux) is missing")
+def test_self_check_misses_the_capability() -> None:
+    """Root without CAP_SYS_ADMIN may not enter namespaces."""
+    program = "from svc._core import nsock; nsock.self_check()"
+    command = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=CORE, capture_output=True, text=True, check=False)
+    assert "PermissionError: [Errno 1]" in done.stderr
+
+
+LOST = """
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+/* The way in works, the way back does not. */
+int setns(int fd, int kind)
+{
+    static int calls;
+    if (calls++) { errno = EPERM; return -1; }
+    return (int)syscall(SYS_setns, fd, kind);
+}
+"""
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="gcc is missing")
+def test_process_dies_when_the_way_back_fails(sandbox: Side, tmp_path: Path) -> None:
+    """With a line that says why: a thread must not go on in a pod's namespace."""
+    (tmp_path / "lost.c").write_text(LOST)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "lost.so", tmp_path / "lost.c"], check=True)
+    program = (
+        f"import os; from svc._core import nsock; nsock.Socket(os.open({sandbox.netns.path!r}, os.O_RDONLY)); print('alive')"
+    )
+    environment = {**os.environ, "LD_PRELOAD": str(tmp_path / "lost.so")}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=CORE, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == -6
+    assert (done.stdout, done.stderr) == ("", "svc: a thread cannot leave the network namespace of a pod\n")

@@ -1,0 +1,245 @@
+"""An ADD that fails, at any step and for any reason of ours, leaves nothing; what cannot be undone now is owed."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.faulty import Faults, Kind
+from harness.inprocess import Host
+from harness.netns import Netns
+from svc.attach import add as adding
+from svc.attach.add import Addition
+from svc.attach.record import DELETING
+from svc.attach.recover import pay_debt
+from svc.attach.request import Sandbox
+from svc.datastore.api import StoreError
+from svc.model.errors import PeerError, SvcError
+
+pytestmark = pytest.mark.root
+
+STEPS = ("note_intent", "take_addresses", "wire", "write_endpoint", "note_result")
+UNDO = ("drop_endpoint", "unwire", "release")
+FAILURES: list[type[BaseException]] = [PeerError, RuntimeError, KeyboardInterrupt]
+
+
+def fail_step(patch: pytest.MonkeyPatch, step: str, failure: type[BaseException], *, after: bool) -> None:
+    original: Callable[..., Any] = getattr(Addition, step)
+
+    def failing(self: Addition, *arguments: Any) -> None:
+        if after:
+            original(self, *arguments)
+        raise failure("the step failed")
+
+    patch.setattr(Addition, step, failing)
+
+
+def fail_undo(patch: pytest.MonkeyPatch, name: str) -> None:
+    def failing(*arguments: Any) -> None:
+        raise PeerError("the undo failed")
+
+    patch.setattr(adding, name, failing)
+
+
+def add_stands(host: Host, sandbox: Sandbox) -> None:
+    """The same ADD again, without faults: nothing of the failed one is in its way."""
+    result = host.add(sandbox)
+    host.check(sandbox, result)
+    assert host.books().disagreements(host.links()) == []
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.__name__)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", STEPS)
+def test_step_that_fails_leaves_nothing(
+    host: Host, sandbox: Sandbox, pod: Netns, step: str, after: bool, failure: type[BaseException]
+) -> None:
+    """Whether it had done its work or not; the caller sees this very failure."""
+    with pytest.MonkeyPatch.context() as patch:
+        fail_step(patch, step, failure, after=after)
+        with pytest.raises(failure, match="the step failed"):
+            host.add(sandbox)
+    assert host.left_over() == []
+    assert pod.links() == []
+    add_stands(host, sandbox)
+
+
+@pytest.mark.parametrize("undo", UNDO)
+def test_undo_that_fails_stays_owed(host: Host, sandbox: Sandbox, undo: str) -> None:
+    """The caller sees why the ADD failed, not why the undo did; the debt is paid as soon as that can be."""
+    with pytest.MonkeyPatch.context() as patch:
+        fail_step(patch, "note_result", PeerError, after=False)
+        fail_undo(patch, undo)
+        with pytest.raises(PeerError, match="the step failed"):
+            host.add(sandbox)
+    (record,) = host.books().records
+    assert record.state == DELETING
+    assert "undo failed, it stays owed: the undo failed" in "".join(host.trace.lines)
+    assert pay_debt(host.context, record.id, host.trace)
+    assert host.left_over() == []
+    add_stands(host, sandbox)
+
+
+def test_address_is_held_while_its_interface_stays(host: Host, sandbox: Sandbox) -> None:
+    """Somebody else would get it, with the old interface still answering for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        fail_step(patch, "note_result", PeerError, after=False)
+        fail_undo(patch, "unwire")
+        with pytest.raises(PeerError, match="the step failed"):
+            host.add(sandbox)
+    assert len(host.links()) == 1
+    assert sorted(host.books().allocations) == sorted(host.books().records[0].addresses)
+    assert host.recover() == 0
+    assert host.left_over() == []
+
+
+def test_failed_add_of_a_second_interface_spares_the_first(host: Host, sandbox: Sandbox, pod: Netns) -> None:
+    """Both share a handle."""
+    first = host.add(sandbox)
+    with pytest.MonkeyPatch.context() as patch:
+        fail_step(patch, "note_result", PeerError, after=True)
+        with pytest.raises(PeerError):
+            host.add(sandbox, ifname="eth1")
+    assert pod.links() == ["eth0"]
+    host.check(sandbox, first)
+    assert host.books().disagreements(host.links()) == []
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_add_without_a_sandbox_is_undone_too(host: Host, step: str) -> None:
+    """Addresses only, for another main plugin: neither wiring nor endpoint is made, so neither step can fail."""
+    with pytest.MonkeyPatch.context() as patch:
+        fail_step(patch, step, PeerError, after=True)
+        if step in ("wire", "write_endpoint"):
+            assert len(host.add(None).ips) == 2
+            host.delete(None)
+        else:
+            with pytest.raises(PeerError, match="the step failed"):
+                host.add(None)
+    assert host.left_over() == []
+
+
+# the datastore and the journal
+
+KINDS = pytest.mark.parametrize(
+    "kind", [Kind.REFUSED, Kind.REPLY_LOST, Kind.OUTAGE], ids=lambda kind: kind.value.replace(" ", "-")
+)
+
+
+def failure_of(host: Host, sandbox: Sandbox) -> SvcError | None:
+    try:
+        host.add(sandbox)
+    except SvcError as failure:
+        return failure
+    return None
+
+
+def fail_everywhere(tmp_path: Path, netns: Netns, sandbox: Sandbox, fault: Callable[[Host, int], Faults]) -> int:
+    """Fails one call after another, each on a host of its own, until an ADD meets no fault; how many calls that makes."""
+    for number in itertools.count(1):
+        with Host(tmp_path / str(number), netns) as host:
+            faults = fault(host, number)
+            failure = failure_of(host, sandbox)
+            host.heal()
+            if failure is None:
+                host.delete(sandbox)
+            else:
+                assert "ordered fault" in str(failure), f"call {number}: another failure hides the first"
+                assert host.recover() == 0, f"call {number}"
+            assert host.left_over() == [], f"call {number}"
+            add_stands(host, sandbox)
+            host.delete(sandbox)
+            if not faults.struck:
+                return number - 1
+    raise AssertionError
+
+
+@KINDS
+def test_store_may_fail_at_any_write(tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind) -> None:
+    """Two blocks of a fresh store are claimed in four writes each, then addresses and endpoint are written."""
+
+    def fault(host: Host, number: int) -> Faults:
+        host.faults.arm(kind, number, "write")
+        return host.faults
+
+    assert fail_everywhere(tmp_path, netns, sandbox, fault) == 10
+
+
+@KINDS
+def test_store_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind) -> None:
+    """Readers and writers alike."""
+
+    def fault(host: Host, number: int) -> Faults:
+        host.faults.arm(kind, number)
+        return host.faults
+
+    assert fail_everywhere(tmp_path, netns, sandbox, fault) > 15
+
+
+@KINDS
+def test_journal_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind) -> None:
+    """It is asked for an earlier attachment first, then told the intent and the result."""
+
+    def fault(host: Host, number: int) -> Faults:
+        host.journal_faults.arm(kind, number)
+        return host.journal_faults
+
+    assert fail_everywhere(tmp_path, netns, sandbox, fault) == 3
+
+
+@KINDS
+def test_fault_without_an_outage_leaves_no_debt(host: Host, sandbox: Sandbox, kind: Kind) -> None:
+    """What fails once is undone at once; only what stays away is owed."""
+    host.faults.arm(kind, 10, "write")
+    with pytest.raises(SvcError, match="ordered fault"):
+        host.add(sandbox)
+    host.heal()
+    assert bool(host.left_over()) == (kind is Kind.OUTAGE)
+    assert host.links() == {}
+
+
+def test_outage_of_store_and_journal_is_made_good_by_the_next_start(tmp_path: Path, netns: Netns, sandbox: Sandbox) -> None:
+    """Nothing can be undone and no debt can be noted: the intent alone says what to take down."""
+    with Host(tmp_path, netns) as host:
+        with pytest.MonkeyPatch.context() as patch:
+            fail_step(patch, "note_result", PeerError, after=False)
+            host.journal_faults.arm(Kind.OUTAGE, 3)
+            host.faults.arm(Kind.OUTAGE, 11, "write")
+            with pytest.raises(PeerError, match="the step failed"):
+                host.add(sandbox)
+    with Host(tmp_path, netns) as host:
+        assert [record.state for record in host.books().records] == ["adding"]
+        assert host.recover() == 0
+        assert host.left_over() == []
+        add_stands(host, sandbox)
+
+
+def test_next_add_pays_the_debt_of_a_failed_one(host: Host, sandbox: Sandbox) -> None:
+    """A runtime that tries again need not wait for anybody."""
+    host.faults.arm(Kind.OUTAGE, 10, "write")
+    with pytest.raises(StoreError):
+        host.add(sandbox)
+    with pytest.raises(PeerError, match="still owed a release"):
+        host.add(sandbox)
+    host.heal()
+    add_stands(host, sandbox)
+
+
+@KINDS
+def test_delete_succeeds_whatever_the_store_does(tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind) -> None:
+    """At any of its calls; what is owed is paid at the next start, and the interface is gone at once."""
+    for number in itertools.count(1):
+        with Host(tmp_path / str(number), netns) as host:
+            host.add(sandbox)
+            host.faults.arm(kind, number)
+            host.delete(sandbox)
+            struck = host.faults.struck
+            assert host.links() == {}
+            host.heal()
+            assert host.recover() == 0
+            assert host.left_over() == [], f"call {number}"
+        if not struck:
+            break
+    assert number > 5

@@ -1,0 +1,199 @@
+"""svcctl: what its commands print, and how they end."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from svc import __version__
+from svc.ctl.main import main
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+class Cli:
+    """Runs svcctl in this process, on a state directory of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, *arguments: str, stdin: str | None = None) -> Result:
+        fixed = ["--state-dir", str(self.folder / "state"), "--run-dir", str(self.folder / "run")]
+        return CliRunner().invoke(main, [*fixed, *arguments], input=stdin)
+
+    def prints(self, *arguments: str, stdin: str | None = None) -> str:
+        result = self(*arguments, stdin=stdin)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def fails(self, *arguments: str, stdin: str | None = None, code: int = 1) -> str:
+        result = self(*arguments, stdin=stdin)
+        assert result.exit_code == code, result.output
+        assert result.stdout == ""
+        return result.stderr
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path)
+
+
+MANIFEST = """
+apiVersion: svc.internal/v3
+kind: IPPool
+metadata: {name: pool4}
+spec: {cidr: 10.77.0.0/24, natOutgoing: true}
+---
+apiVersion: svc.internal/v3
+kind: IPPool
+metadata: {name: pool6}
+spec: {cidr: 'fd77::/112', nodeSelector: zone == 'a'}
+"""
+
+TABLE = """\
+NAME   CIDR          BLOCKS  NAT  IPIP   VXLAN  DISABLED  NODES
+pool4  10.77.0.0/24  /26     yes  Never  Never  no        all()
+pool6  fd77::/112    /122    no   Never  Never  no        zone == 'a'
+"""
+
+
+@pytest.fixture
+def executable(tmp_path: Path) -> Path:
+    path = tmp_path / "built"
+    path.write_bytes(b"\x7fELF, or at least it begins like one")
+    return path
+
+
+def test_pools_are_applied_shown_and_deleted(cli: Cli, tmp_path: Path) -> None:
+    """From a file and from standard input."""
+    (tmp_path / "pools.yaml").write_text(MANIFEST)
+    assert cli.prints("pool", "apply", "-f", str(tmp_path / "pools.yaml")) == "pool4 created\npool6 created\n"
+    assert cli.prints("pool", "apply", "-f", "-", stdin=MANIFEST) == "pool4 unchanged\npool6 unchanged\n"
+    assert cli.prints("pool", "get") == TABLE
+    assert cli.prints("pool", "delete", "pool6") == "pool6 deleted\n"
+    assert cli.prints("pool", "get") == TABLE[: TABLE.index("pool6")]
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_printed_pools_can_be_applied(cli: Cli, form: str) -> None:
+    """In either form, wherever the option stands."""
+    cli.prints("pool", "apply", "-f", "-", stdin=MANIFEST)
+    printed = cli.prints("-o", form, "pool", "get")
+    assert cli.prints("pool", "get", "-o", form) == printed
+    assert cli.prints("pool", "apply", "-f", "-", stdin=printed) == "pool4 unchanged\npool6 unchanged\n"
+    assert cli.prints("pool", "apply", "-f", "-", stdin=cli.prints("pool", "get", "pool6", "-o", form)) == "pool6 unchanged\n"
+
+
+def test_nodes_are_applied_shown_and_deleted(cli: Cli) -> None:
+    """Labels come as KEY=VALUE."""
+    assert cli.prints("node", "apply", "n1", "--label", "b=2", "--label", "a=x=y") == "n1 created\n"
+    assert cli.prints("node", "get") == "NAME  LABELS\nn1    a=x=y,b=2\n"
+    assert json.loads(cli.prints("node", "get", "n1", "-o", "json"))[0]["metadata"]["labels"] == {"a": "x=y", "b": "2"}
+    assert cli.prints("node", "delete", "n1") == "n1 deleted\n"
+
+
+def test_install_records_the_directories(cli: Cli, tmp_path: Path, executable: Path) -> None:
+    """Absolute, with the socket in the run directory unless one is given."""
+    folder = tmp_path / "bin"
+    arguments = ("install", "--bin-dir", str(folder), "--executable", str(executable))
+    assert cli.prints(*arguments) == f"{folder}/svc.install installed\n{folder}/svc-ipam installed\n{folder}/svc installed\n"
+    record = f"socket={tmp_path}/run/agent.sock\npython={sys.executable}\nstate_dir={tmp_path}/state\nrun_dir={tmp_path}/run\n"
+    assert (folder / "svc.install").read_text() == record
+    assert cli.prints(*arguments).count("unchanged") == 3
+    cli.prints(*arguments, "--socket", "/other.sock")
+    assert (folder / "svc.install").read_text().startswith("socket=/other.sock\n")
+
+
+def test_version_needs_no_datastore(cli: Cli, tmp_path: Path) -> None:
+    """Nor makes one."""
+    assert cli.prints("version") == f"{__version__}\n"
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("pool", "get", "x"), "Error: IP pool 'x' does not exist: known: there is none\n"),
+        (("pool", "delete", "x"), "Error: IP pool 'x' does not exist: known: there is none\n"),
+        (("node", "delete", "x"), "Error: node 'x' does not exist: see `svcctl node get`\n"),
+    ],
+    ids=" ".join,
+)
+def test_errors_are_one_line(cli: Cli, arguments: tuple[str, ...], message: str) -> None:
+    """On standard error, with exit status 1."""
+    assert cli.fails(*arguments) == message
+
+
+def test_faulty_manifest_is_one_line(cli: Cli) -> None:
+    """However many faults it has."""
+    told = cli.fails("pool", "apply", "-f", "-", stdin=MANIFEST.replace("/24", "/33").replace("IPPool", "Pool", 1))
+    assert told.startswith("Error: <stdin>: ")
+    assert told.count("\n") == 1
+
+
+def test_broken_store_is_one_line(cli: Cli, tmp_path: Path) -> None:
+    """With its path and the remedy."""
+    (tmp_path / "state").write_text("not a directory")
+    told = cli.fails("pool", "get")
+    assert f"{tmp_path}/state/store.db" in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("pool", "nonsense"),
+        ("pool", "apply"),
+        ("pool", "apply", "-f", "/no/such/file"),
+        ("-o", "xml", "pool", "get"),
+        ("node", "apply", "n", "--label", "novalue"),
+        ("install",),
+    ],
+    ids=" ".join,
+)
+def test_wrong_use_exits_with_two(cli: Cli, arguments: tuple[str, ...]) -> None:
+    """And says how to use it."""
+    assert "Usage:" in cli.fails(*arguments, code=2)
+
+
+@pytest.mark.parametrize("group", ["", "pool", "node", "install"])
+def test_every_group_has_help(cli: Cli, group: str) -> None:
+    """Also those that are loaded late."""
+    told = cli.prints(*filter(None, [group]), "--help")
+    assert "Usage:" in told
+    assert group or all(name in told for name in ("install", "node", "pool", "version"))
+
+
+def test_real_process_tells_and_exits(tmp_path: Path) -> None:
+    """As a user runs it: output, errors and exit statuses."""
+    command = [
+        sys.executable,
+        "-c",
+        "from svc.ctl.main import main; main(prog_name='svcctl')",
+        "--state-dir",
+        str(tmp_path),
+    ]
+
+    def run(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
+        done = subprocess.run([*command, *arguments], cwd=CHECKOUT, input=stdin, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout, done.stderr
+
+    assert run("pool", "apply", "-f", "-", stdin=MANIFEST) == (0, "pool4 created\npool6 created\n", "")
+    assert run("pool", "get") == (0, TABLE, "")
+    assert run("pool", "get", "x") == (1, "", "Error: IP pool 'x' does not exist: known: pool4, pool6\n")
+    code, out, told = run("pool")
+    assert (code, "Usage: svcctl" in out + told) == (2, True)
+
+
+def test_start_loads_no_more_than_needed() -> None:
+    """Neither other groups nor the datastore, and never the heavy clients."""
+    program = (
+        "import sys; from svc.ctl.main import main; main(['version'], standalone_mode=False); "
+        "print([name for name in ('svc.ctl.pool', 'svc.ctl.install', 'kubernetes', 'grpc', 'pyroute2') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

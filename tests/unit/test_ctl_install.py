@@ -1,0 +1,132 @@
+"""svcctl: placing files so that nobody ever sees half of one."""
+
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from svc.ctl import installation
+from svc.ctl.installation import Installation
+from svc.model.errors import CallerError, PeerError
+from svc.names import DEFAULT
+
+ELF = b"\x7fELF, or at least it begins like one"
+
+
+@pytest.fixture
+def executable(tmp_path: Path) -> Path:
+    path = tmp_path / "built"
+    path.write_bytes(ELF)
+    return path
+
+
+def plan(**changes: Path) -> Installation:
+    return Installation(
+        **{"socket": Path("/s"), "python": Path("/p"), "state_dir": Path("/d"), "run_dir": Path("/r")} | changes
+    )
+
+
+def test_executables_and_record_are_placed(tmp_path: Path, executable: Path) -> None:
+    """The record before the executables that read it."""
+    folder = tmp_path / "opt" / "bin"
+    done = installation.install(folder, executable, DEFAULT, plan())
+    assert done == [(folder / name, True) for name in ("svc.install", "svc-ipam", "svc")]
+    assert (folder / "svc").read_bytes() == (folder / "svc-ipam").read_bytes() == ELF
+    assert (folder / "svc.install").read_text() == "socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\n"
+    assert [stat.S_IMODE((folder / name).stat().st_mode) for name in ("svc", "svc-ipam", "svc.install")] == [
+        0o755,
+        0o755,
+        0o644,
+    ]
+    assert len(list(folder.iterdir())) == 3
+
+
+def test_unchanged_files_are_left_alone(tmp_path: Path, executable: Path) -> None:
+    """A runtime may be executing them; what differs is replaced by a new file."""
+    installation.install(tmp_path / "bin", executable, DEFAULT, plan())
+    before = (tmp_path / "bin" / "svc").stat()
+    (tmp_path / "bin" / "svc-ipam").chmod(0o700)
+    done = installation.install(tmp_path / "bin", executable, DEFAULT, plan(socket=Path("/t")))
+    assert [written for _, written in done] == [True, True, False]
+    assert (tmp_path / "bin" / "svc").stat() == before
+    assert stat.S_IMODE((tmp_path / "bin" / "svc-ipam").stat().st_mode) == 0o755
+
+
+def test_running_executable_can_be_replaced(tmp_path: Path) -> None:
+    """The one that runs keeps its file."""
+    target = tmp_path / "svc"
+    installation.place(target, Path("/bin/cat").read_bytes(), 0o755)
+    with subprocess.Popen([target], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdin is not None
+        running.stdin.write(b"x")
+        running.stdin.flush()
+        assert running.stdout.read(1) == b"x"
+        assert installation.place(target, ELF, 0o755)
+        assert running.communicate(b"y")[0] == b"y"
+    assert target.read_bytes() == ELF
+
+
+def test_readers_see_the_old_or_the_new_file(tmp_path: Path) -> None:
+    """Never half of one, however often it is replaced."""
+    target, contents = tmp_path / "svc", [b"a" * 100_000, b"b" * 200_000]
+    installation.place(target, contents[0], 0o755)
+    done = threading.Event()
+
+    def replace() -> None:
+        for number in range(50):
+            installation.place(target, contents[number % 2], 0o755)
+        done.set()
+
+    writer = threading.Thread(target=replace)
+    writer.start()
+    while not done.is_set():
+        assert target.read_bytes() in contents
+    writer.join()
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_failed_placing_leaves_nothing_behind(tmp_path: Path, executable: Path) -> None:
+    """The name is taken by a directory."""
+    (tmp_path / "bin" / "svc" / "full").mkdir(parents=True)
+    with pytest.raises(PeerError, match="cannot install into"):
+        installation.install(tmp_path / "bin", executable, DEFAULT, plan())
+    assert sorted(path.name for path in (tmp_path / "bin").iterdir()) == ["svc", "svc-ipam", "svc.install"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"socket": Path("/" + "x" * 107)}, "longer than 107 bytes"),
+        ({"state_dir": Path("/a\nb")}, "has a line break"),
+        ({"state_dir": Path("/" + "x" * 5000)}, "over 4096"),
+    ],
+    ids=["socket", "line break", "record"],
+)
+def test_unreadable_records_are_refused(tmp_path: Path, executable: Path, changes: dict[str, Path], message: str) -> None:
+    """Before anything is installed."""
+    with pytest.raises(CallerError, match=message):
+        installation.install(tmp_path / "bin", executable, DEFAULT, plan(**changes))
+    assert not (tmp_path / "bin").exists()
+
+
+def test_only_native_executables_are_installed(tmp_path: Path) -> None:
+    """A script would need an interpreter that the host may not have."""
+    (tmp_path / "script").write_text("#!/bin/sh\n")
+    for name, message in (("script", "is no native executable"), ("missing", "cannot read executable")):
+        with pytest.raises(CallerError, match=message):
+            installation.install(tmp_path / "bin", tmp_path / name, DEFAULT, plan())
+
+
+def test_own_executable_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the interpreter; else the error says where it was sought."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / name))
+    with pytest.raises(CallerError, match="no executable 'svc' in") as caught:
+        installation.find_executable()
+    assert str(tmp_path / "scripts") in caught.value.msg
+    (tmp_path / "svc").write_bytes(ELF)
+    assert installation.find_executable() == tmp_path / "svc"

@@ -1,0 +1,209 @@
+"""The embedded store beyond the contract: its file, its durability, and slow watchers."""
+
+import gc
+import os
+import re
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from svc.datastore import feed
+from svc.datastore.api import Conflict, Create, Delete, Entry, Event, NotFound, StoreError, Update
+from svc.datastore.embedded import EmbeddedStore
+from svc.model.ipam import Handle
+from svc.model.keys import HandleKey, HandleQuery, ResourceKey, ResourceQuery
+from svc.model.resource import Resource
+from svc.names import Names
+
+CHECKOUT = Path(__file__).parents[2]
+COUNTED = "10.0.0.0/26"
+COUNTER = HandleKey("counter")
+CLUSTER = ResourceKey("ClusterInformation", "default")
+NOBODY = 65534
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "store.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[EmbeddedStore]:
+    with closing(EmbeddedStore(path)) as opened:
+        yield opened
+
+
+def descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+def write_one(store: EmbeddedStore, name: str = "h") -> Entry:
+    (entry,) = store.write([Create(HandleKey(name), Handle({COUNTED: 1}))])
+    assert entry is not None
+    return entry
+
+
+def test_fresh_store_says_that_it_is_ready(store: EmbeddedStore) -> None:
+    """Its identity is there from the first moment."""
+    value = store.get(CLUSTER).value
+    assert isinstance(value, Resource)
+    assert re.fullmatch("[0-9a-f]{32}", value.spec["clusterGUID"])
+    assert value.spec["datastoreReady"] is True
+    assert list(value.metadata) == ["name", "uid", "creationTimestamp"]
+    assert store.generation("ClusterInformation") > 0
+
+
+def test_files_are_private(path: Path, store: EmbeddedStore) -> None:
+    """Also those that SQLite puts beside it, whatever the umask."""
+    write_one(store)
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+    assert modes == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
+
+
+def test_content_survives_reopening(path: Path) -> None:
+    """The last session leaves one file."""
+    with closing(EmbeddedStore(path)) as first:
+        identity, written = first.get(CLUSTER), write_one(first)
+    assert [file.name for file in path.parent.iterdir()] == ["store.db"]
+    with closing(EmbeddedStore(path)) as second:
+        assert second.get(CLUSTER) == identity
+        assert second.get(written.key) == written
+
+
+def test_names_are_kept_apart(path: Path, store: EmbeddedStore) -> None:
+    """A session with other names sees none of ours."""
+    write_one(store)
+    with closing(EmbeddedStore(path, Names(key_root="/other"))) as other:
+        assert list(other.list(HandleQuery())) == []
+
+
+def test_durable_writes_are_synced(store: EmbeddedStore) -> None:
+    """The connection syncs for this commit only."""
+    statements: list[str] = []
+    store._writer.set_trace_callback(statements.append)
+    store.write([Create(HandleKey("a"), Handle({}))], durable=True)
+    assert statements[:2] == ["PRAGMA synchronous = FULL", "BEGIN IMMEDIATE"]
+    assert statements[-2:] == ["COMMIT", "PRAGMA synchronous = NORMAL"]
+    statements.clear()
+    with pytest.raises(Conflict):
+        store.write([Create(HandleKey("a"), Handle({}))], durable=True)
+    assert statements[-2:] == ["ROLLBACK", "PRAGMA synchronous = NORMAL"]
+
+
+def test_generation_is_exact_across_sessions(path: Path, store: EmbeddedStore) -> None:
+    """It has changed as soon as the other's write has returned, and for that kind only."""
+    with closing(EmbeddedStore(path)) as other:
+        before = store.generation("IPPool"), store.generation("Node")
+        other.write([Create(ResourceKey("IPPool", "p"), Resource("IPPool", {"name": "p"}))])
+        assert store.generation("IPPool") != before[0]
+        assert store.generation("Node") == before[1]
+
+
+def test_undecodable_documents_are_left_out(path: Path, store: EmbeddedStore, caplog: pytest.LogCaptureFixture) -> None:
+    """Of lists, with a line in the log; get says what to do."""
+    written = write_one(store)
+    with closing(sqlite3.connect(path)) as raw, raw:
+        raw.execute("INSERT INTO entries VALUES ('/svc/ipam/v2/handle/bad', 'not JSON', 1)")
+        raw.execute("INSERT INTO entries VALUES ('/svc/ipam/v2/handle/', '{}', 1)")
+    assert list(store.list(HandleQuery())) == [written]
+    assert "bad" in caplog.text
+    with pytest.raises(StoreError, match="no valid document at HandleKey") as caught:
+        store.get(HandleKey("bad"))
+    assert "delete the key" in caught.value.details
+
+
+def test_closed_store_says_so(path: Path) -> None:
+    """Closing twice is fine; using it afterwards is a StoreError."""
+    store = EmbeddedStore(path)
+    watch = store.watch(HandleQuery())
+    store.close()
+    store.close()
+    attempts: list[Callable[[], object]] = [
+        lambda: store.get(CLUSTER),
+        lambda: store.list(HandleQuery()),
+        lambda: store.generation("Node"),
+        lambda: write_one(store),
+        lambda: store.write([Delete(CLUSTER)], durable=True),
+    ]
+    for attempt in attempts:
+        with pytest.raises(StoreError, match="closed database") as caught:
+            attempt()
+        assert "open it again" in caught.value.details
+    assert list(watch) == []
+
+
+def test_descriptors_are_given_back(path: Path) -> None:
+    """By sessions that are closed, and by those that could not be opened."""
+    EmbeddedStore(path).close()
+    bad = path.with_name("bad.db")
+    bad.write_bytes(b"bad" * 1000)
+    before = descriptors()
+    for _ in range(5):
+        with closing(EmbeddedStore(path)) as store:
+            write_one(store)
+            store.write([Delete(HandleKey("h"))])
+            next(store.watch(ResourceQuery("ClusterInformation")))
+        with pytest.raises(StoreError):
+            EmbeddedStore(bad)
+    assert descriptors() == before
+
+
+def test_slow_watcher_is_told_anew(store: EmbeddedStore) -> None:
+    """Its queue is bounded; it learns what is there and what has gone."""
+    gone, kept = write_one(store, "gone"), write_one(store, "kept")
+    with closing(store.watch(HandleQuery())) as watch:
+        assert [next(watch), next(watch)] == [Event(gone.key, gone), Event(kept.key, kept)]
+        store.write([Delete(gone.key)])
+        for number in range(feed.LIMIT):
+            write_one(store, f"new.{number}")
+        assert len(watch._changes) <= feed.LIMIT
+        listed = store.list(HandleQuery())
+        assert [next(watch) for _ in range(feed.LIMIT + 2)] == [
+            Event(gone.key, None),
+            *(Event(entry.key, entry) for entry in listed),
+        ]
+        last = write_one(store, "last")
+        assert next(watch) == Event(last.key, last)
+
+
+def test_watch_lists_again_after_an_error(store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed listing loses nothing."""
+    watch = store.watch(HandleQuery())
+    with monkeypatch.context() as broken:
+        broken.setattr(store._codec, "prefix", lambda query: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            next(watch)
+    written = write_one(store)
+    assert next(watch) == Event(written.key, written)
+
+
+def test_abandoned_watchers_are_forgotten(store: EmbeddedStore) -> None:
+    """They need not be closed to cost nothing."""
+    watch = store.watch(HandleQuery())
+    assert len(store._feed._watchers) == 1
+    del watch
+    gc.collect()
+    assert len(store._feed._watchers) == 0
+
+
+def test_interrupted_transaction_is_rolled_back(store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever raises in its middle."""
+    entry = write_one(store)
+
+    def interrupt(change: object, number: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(store, "_apply", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            store.write([Update(entry.key, Handle({}), entry.revision)])
+    assert store.get(entry.key) == entry
+    store.write([Delete(entry.key, entry.revision)])
+    with pytest.raises(NotFound):
+        store.get(entry.key)

@@ -1,0 +1,167 @@
+"""The embedded store on damaged files, full disks, and where it may not write: StoreError, never an error of SQLite's own."""
+
+import os
+import re
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from svc.datastore.api import Create, Entry, StoreError
+from svc.datastore.embedded import EmbeddedStore
+from svc.model.ipam import Handle
+from svc.model.keys import HandleKey, HandleQuery, ResourceKey
+
+CHECKOUT = Path(__file__).parents[2]
+COUNTED = "10.0.0.0/26"
+COUNTER = HandleKey("counter")
+CLUSTER = ResourceKey("ClusterInformation", "default")
+NOBODY = 65534
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "store.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[EmbeddedStore]:
+    with closing(EmbeddedStore(path)) as opened:
+        yield opened
+
+
+def write_one(store: EmbeddedStore, name: str = "h") -> Entry:
+    (entry,) = store.write([Create(HandleKey(name), Handle({COUNTED: 1}))])
+    assert entry is not None
+    return entry
+
+
+def damage(path: Path) -> None:
+    """Overwrites everything but the header page."""
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xa5" * (size - 4096))
+
+
+def test_damaged_store_is_a_store_error(path: Path) -> None:
+    """Never an error of SQLite's own, and it names the file and what to do."""
+    with closing(EmbeddedStore(path)) as store:
+        for number in range(100):
+            write_one(store, f"h{number}")
+    damage(path)
+    with closing(EmbeddedStore(path)) as store:
+        attempts: list[Callable[[], object]] = [
+            lambda: store.get(CLUSTER),
+            lambda: list(store.list(HandleQuery())),
+            lambda: store.generation("Node"),
+            lambda: write_one(store, "new"),
+            lambda: next(store.watch(HandleQuery())),
+        ]
+        for attempt in attempts:
+            with pytest.raises(StoreError, match=re.escape(repr(str(path)))) as caught:
+                attempt()
+            assert "move it away" in caught.value.details
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"this is no database, whatever its name says\n" * 200, "not a database"),
+        (b"", "another program"),
+        (b"SQLite", "not a database"),
+    ],
+    ids=["text", "empty", "cut"],
+)
+def test_files_of_another_kind_are_refused(path: Path, content: bytes, message: str) -> None:
+    """And left as they are."""
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=message):
+        EmbeddedStore(path)
+    assert path.read_bytes() == content
+
+
+def test_databases_of_others_are_refused(path: Path) -> None:
+    """A schema that we do not know."""
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("CREATE TABLE t (a)")
+    with pytest.raises(StoreError, match="another program"):
+        EmbeddedStore(path)
+
+
+def test_other_schema_versions_are_refused(path: Path) -> None:
+    """With both versions, and what to do."""
+    EmbeddedStore(path).close()
+    with closing(sqlite3.connect(path)) as newer:
+        newer.execute("PRAGMA user_version = 99")
+    with pytest.raises(StoreError, match="schema version 99, this program reads 1") as caught:
+        EmbeddedStore(path)
+    assert "version of this program" in caught.value.details
+
+
+def test_full_disk_changes_nothing(store: EmbeddedStore) -> None:
+    """The write fails whole, and reading goes on."""
+    pages = store._writer.execute("PRAGMA page_count").fetchone()[0]
+    store._writer.execute(f"PRAGMA max_page_count = {pages}")
+    wide = Handle({str(number): 1 for number in range(5000)})
+    with pytest.raises(StoreError, match="is full") as caught:
+        store.write([Create(HandleKey("small"), Handle({})), Create(HandleKey("wide"), wide)])
+    assert "free space" in caught.value.details
+    assert list(store.list(HandleQuery())) == []
+    store._writer.execute("PRAGMA max_page_count = 100000")
+    store.write([Create(HandleKey("wide"), wide)])
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def read_only() -> Iterator[Path]:
+    """A directory that everybody may enter and nobody but root may write to."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o555)
+        yield folder
+        folder.chmod(0o755)
+
+
+def test_read_only_directory_is_a_store_error(read_only: Path) -> None:
+    """Whether the store is to be created there or its directory."""
+    for path in (read_only / "store.db", read_only / "state" / "store.db"):
+        with as_nobody(), pytest.raises(StoreError, match="Permission denied") as caught:
+            EmbeddedStore(path)
+        assert "may write to" in caught.value.details
+
+
+def test_read_only_file_is_a_store_error(read_only: Path) -> None:
+    """At the latest when something is written."""
+    path = read_only / "store.db"
+    read_only.chmod(0o755)
+    EmbeddedStore(path).close()
+    path.chmod(0o444)
+    read_only.chmod(0o555)
+    with as_nobody(), pytest.raises(StoreError, match=r"readonly|unable to open") as caught:
+        with closing(EmbeddedStore(path)) as store:
+            write_one(store)
+    assert "writable" in caught.value.details
+
+
+def test_file_in_place_of_the_directory_is_a_store_error(tmp_path: Path) -> None:
+    """A wrong setting."""
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot be made"):
+        EmbeddedStore(tmp_path / "file" / "store.db")

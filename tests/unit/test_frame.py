@@ -1,0 +1,219 @@
+"""The frames between executable and agent: what is packed comes back, and nothing else is taken for a frame."""
+
+import struct
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc.agent.frame import (
+    ENVIRONMENT_LIMIT,
+    NAME_LIMIT,
+    REPLY_LIMIT,
+    STDIN_LIMIT,
+    Frame,
+    FrameError,
+    ReplyReader,
+    RequestReader,
+    pack_reply,
+    pack_request,
+    parse_reply,
+)
+from svc.cni.inputs import Reply
+
+FRAME = Frame("svc", {"CNI_COMMAND": "ADD", "CNI_ARGS": "", "TRACEPARENT": "a=b"}, b'{"name":"net"}', True)
+FRAME_BYTES = b'SVC1\x03\0\0\0\x2a\0\0\0\x0e\0\0\0\x01\0\0\0svcCNI_COMMAND=ADD\0CNI_ARGS=\0TRACEPARENT=a=b\0{"name":"net"}'
+REPLY = Reply(1, b'{"code":7}', b"refused\n")
+REPLY_BYTES = b'SVC1\x01\0\0\0\x0a\0\0\0\x08\0\0\0{"code":7}refused\n'
+
+names = st.binary(max_size=NAME_LIMIT).map(lambda name: name.decode("utf-8", "surrogateescape"))
+keys = st.text(st.characters(codec="utf-8", exclude_characters="=\0"), min_size=1, max_size=20)
+values = st.binary(max_size=50).map(lambda value: value.replace(b"\0", b"").decode("utf-8", "surrogateescape"))
+frames = st.builds(Frame, names, st.dictionaries(keys, values, max_size=8), st.binary(max_size=500), st.booleans())
+replies = st.builds(Reply, st.integers(0, 255), st.binary(max_size=500), st.binary(max_size=500))
+
+
+def request_header(name: int = 0, environment: int = 0, stdin: int = 0, flags: int = 0) -> bytes:
+    return struct.pack("<4s4I", b"SVC1", name, environment, stdin, flags)
+
+
+def reply_header(status: int = 0, stdout: int = 0, stderr: int = 0) -> bytes:
+    return struct.pack("<4s3I", b"SVC1", status, stdout, stderr)
+
+
+def with_environment(environment: bytes) -> bytes:
+    return request_header(environment=len(environment)) + environment
+
+
+def test_request_is_these_bytes() -> None:
+    """The order of parts and the width of lengths are fixed."""
+    assert pack_request(FRAME) == FRAME_BYTES
+    assert RequestReader().feed(FRAME_BYTES) == FRAME
+
+
+def test_reply_is_these_bytes() -> None:
+    """The order of parts and the width of lengths are fixed."""
+    assert pack_reply(REPLY.status, REPLY.stdout, REPLY.stderr) == REPLY_BYTES
+    assert parse_reply(REPLY_BYTES) == REPLY
+
+
+@given(frames)
+def test_any_request_comes_back(frame: Frame) -> None:
+    """Names and values may hold any bytes but NUL."""
+    assert RequestReader().feed(pack_request(frame)) == frame
+
+
+@given(replies)
+def test_any_reply_comes_back(reply: Reply) -> None:
+    """Output is bytes, not text."""
+    assert parse_reply(pack_reply(reply.status, reply.stdout, reply.stderr)) == reply
+
+
+@given(st.sets(st.integers(0, len(FRAME_BYTES))))
+def test_request_comes_in_any_chunks(cuts: set[int]) -> None:
+    """Only the last chunk gives the frame."""
+    edges = [0, *sorted(cuts), len(FRAME_BYTES)]
+    chunks = [FRAME_BYTES[start:end] for start, end in pairwise(edges) if end > start]
+    reader = RequestReader()
+    assert [reader.feed(chunk) for chunk in chunks] == [None] * (len(chunks) - 1) + [FRAME]
+
+
+def test_reply_comes_byte_by_byte() -> None:
+    """Only the last byte gives the reply."""
+    reader = ReplyReader()
+    answers = [reader.feed(bytes([byte])) for byte in REPLY_BYTES]
+    assert answers == [None] * (len(REPLY_BYTES) - 1) + [REPLY]
+
+
+@pytest.mark.parametrize("size", range(len(FRAME_BYTES)))
+def test_cut_request_is_no_frame(size: int) -> None:
+    """A connection that ends early has asked nothing."""
+    assert RequestReader().feed(FRAME_BYTES[:size]) is None
+
+
+@pytest.mark.parametrize("size", range(len(REPLY_BYTES)))
+def test_cut_reply_is_refused(size: int) -> None:
+    """Half a result must not look like one."""
+    with pytest.raises(FrameError, match="ends early"):
+        parse_reply(REPLY_BYTES[:size])
+
+
+@pytest.mark.parametrize("size", range(1, 5))
+def test_other_magic_is_refused_at_once(size: int) -> None:
+    """No more bytes are waited for than it takes to see it."""
+    start = b"SVC1"[: size - 1] + b"\xff"
+    with pytest.raises(FrameError, match="starts with"):
+        RequestReader().feed(start)
+    with pytest.raises(FrameError, match="starts with"):
+        ReplyReader().feed(start)
+
+
+@given(st.binary(min_size=4, max_size=100).filter(lambda data: not data.startswith(b"SVC1")))
+def test_garbage_is_refused(data: bytes) -> None:
+    """Both ends refuse it by its first bytes."""
+    with pytest.raises(FrameError):
+        RequestReader().feed(data)
+    with pytest.raises(FrameError):
+        ReplyReader().feed(data)
+
+
+@given(st.binary(max_size=200))
+def test_garbage_after_the_magic_never_escapes(data: bytes) -> None:
+    """Whatever follows the magic is a frame, an unfinished one, or a FrameError."""
+    for reader in (RequestReader(), ReplyReader()):
+        try:
+            reader.feed(b"SVC1" + data)
+        except FrameError:
+            continue
+
+
+@pytest.mark.parametrize(
+    ("part", "limit"),
+    [("name", NAME_LIMIT), ("environment", ENVIRONMENT_LIMIT), ("stdin", STDIN_LIMIT)],
+)
+def test_request_part_over_its_limit_is_refused(part: str, limit: int) -> None:
+    """The header alone is enough, and the limit itself is allowed."""
+    assert RequestReader().feed(request_header(**{part: limit})) is None
+    with pytest.raises(FrameError, match=f"{part} {limit + 1}"):
+        RequestReader().feed(request_header(**{part: limit + 1}))
+
+
+@pytest.mark.parametrize("flags", [2, 3, 0x80000000])
+def test_unknown_flags_are_refused(flags: int) -> None:
+    """A flag may change the meaning of what follows."""
+    with pytest.raises(FrameError, match="flags"):
+        RequestReader().feed(request_header(flags=flags))
+
+
+@pytest.mark.parametrize(("stdout", "stderr"), [(REPLY_LIMIT + 1, 0), (0, REPLY_LIMIT + 1), (REPLY_LIMIT, 1)])
+def test_reply_over_its_limit_is_refused(stdout: int, stderr: int) -> None:
+    """The limit is for both parts together."""
+    assert ReplyReader().feed(reply_header(stdout=REPLY_LIMIT)) is None
+    with pytest.raises(FrameError):
+        ReplyReader().feed(reply_header(stdout=stdout, stderr=stderr))
+
+
+def test_exit_status_over_a_byte_is_refused() -> None:
+    """256 would reach the runtime as success."""
+    with pytest.raises(FrameError, match="status 256"):
+        parse_reply(reply_header(status=256))
+    with pytest.raises(FrameError, match="status -1"):
+        pack_reply(-1, b"", b"")
+
+
+def test_trailing_bytes_are_refused() -> None:
+    """A connection carries one request and one reply, also when the surplus comes later."""
+    with pytest.raises(FrameError, match="1 bytes follow"):
+        RequestReader().feed(FRAME_BYTES + b"x")
+    reader = RequestReader()
+    reader.feed(FRAME_BYTES)
+    with pytest.raises(FrameError, match="1 bytes follow"):
+        reader.feed(b"x")
+    with pytest.raises(FrameError, match="2 bytes follow"):
+        parse_reply(REPLY_BYTES + b"xx")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [b"CNI_A=1", b"CNI_A\0", b"=1\0", b"\0", b"CNI_A=1\0\0", b"CNI_A=1\0CNI_B\0", b"CNI_\xff=1\0"],
+    ids=["unended", "without =", "without a name", "empty", "empty last", "second without =", "name not UTF-8"],
+)
+def test_malformed_environment_is_refused(environment: bytes) -> None:
+    """Only NUL-terminated KEY=VALUE strings are an environment."""
+    with pytest.raises(FrameError, match="environment"):
+        RequestReader().feed(with_environment(environment))
+
+
+def test_value_that_is_not_utf8_is_kept() -> None:
+    """A file name in CNI_NETNS has whatever bytes it has."""
+    frame = RequestReader().feed(with_environment(b"CNI_NETNS=/\xff\xc3\xa4\0"))
+    assert frame is not None
+    assert frame.environment["CNI_NETNS"].encode("utf-8", "surrogateescape") == b"/\xff\xc3\xa4"
+
+
+def test_first_of_two_variables_counts() -> None:
+    """The executable itself went by getenv, which takes the first."""
+    frame = RequestReader().feed(with_environment(b"CNI_A=1\0CNI_A=2\0"))
+    assert frame is not None
+    assert frame.environment == {"CNI_A": "1"}
+
+
+@pytest.mark.parametrize("variable", [("", "1"), ("A=B", "1"), ("A\0", "1"), ("A", "1\0B=2")])
+def test_variable_that_would_change_is_not_packed(variable: tuple[str, str]) -> None:
+    """It would come out as another one."""
+    with pytest.raises(FrameError, match="environment"):
+        pack_request(Frame("svc", dict([variable]), b"", False))
+
+
+def test_too_large_parts_are_not_packed() -> None:
+    """Both ends hold to the limits."""
+    for frame in (
+        Frame("n" * (NAME_LIMIT + 1), {}, b"", False),
+        Frame("svc", {"CNI_ARGS": "a" * ENVIRONMENT_LIMIT}, b"", False),
+        Frame("svc", {}, bytes(STDIN_LIMIT + 1), False),
+    ):
+        with pytest.raises(FrameError):
+            pack_request(frame)
+    with pytest.raises(FrameError):
+        pack_reply(0, bytes(REPLY_LIMIT), b"x")

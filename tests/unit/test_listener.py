@@ -1,0 +1,295 @@
+"""The agent's socket against clients that are slow, broken, greedy or gone."""
+
+import array
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from svc.agent import listener as listening
+from svc.agent.frame import Frame, pack_request
+from svc.agent.listener import Listener
+
+PATIENCE = 20.0  # seconds
+SHORT = 0.1  # seconds, for deadlines that a test waits for
+FRAME = Frame("svc", {"CNI_COMMAND": "ADD"}, b"{}", False)
+REQUEST = pack_request(FRAME)
+
+
+class Server:
+    """A listener on a thread of its own; what it hands on is answered with the length of its input."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.frames: list[Frame] = []
+        self.descriptors: list[int] = []
+        self.listener = Listener(path, self._on_request)
+        self._stopped = False
+        self._thread = threading.Thread(target=self._serve, name="listener")
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._stopped:
+            self.listener.turn(wait=True)
+
+    def _on_request(self, connection: socket.socket, frame: Frame, netns_fd: int) -> None:
+        self.frames.append(frame)
+        self.descriptors.append(netns_fd)
+        if netns_fd >= 0:
+            os.close(netns_fd)
+        connection.setblocking(True)
+        with connection, suppress(OSError):
+            connection.sendall(b"%d" % len(frame.stdin))
+
+    def close(self) -> None:
+        if self._stopped:
+            return
+        self.listener.refuse()
+        self._stopped = True
+        self.listener.wake()
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+        self.listener.close()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path / "run" / "agent.sock")
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def connect(server: Server) -> Iterator[Callable[[], socket.socket]]:
+    with ExitStack() as stack:
+
+        def make() -> socket.socket:
+            client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            client.settimeout(PATIENCE)
+            client.connect(str(server.path))
+            return client
+
+        yield make
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until, "it never came to pass"
+        time.sleep(0.001)
+
+
+def answer(client: socket.socket) -> bytes:
+    """All that comes until the connection is closed; empty when it was dropped."""
+    received = b""
+    with suppress(ConnectionResetError):
+        while data := client.recv(1 << 16):
+            received += data
+    return received
+
+
+def send_descriptors(client: socket.socket, data: bytes, fds: list[int]) -> None:
+    client.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+
+
+Connect = Callable[[], socket.socket]
+
+
+def test_whole_request_is_handed_on(server: Server, connect: Connect) -> None:
+    client = connect()
+    client.sendall(REQUEST)
+    assert answer(client) == b"2"
+    assert (server.frames, server.descriptors) == ([FRAME], [-1])
+
+
+def test_request_may_come_byte_by_byte(server: Server, connect: Connect) -> None:
+    client = connect()
+    for place in range(len(REQUEST)):
+        client.sendall(REQUEST[place : place + 1])
+    assert answer(client) == b"2"
+
+
+def test_large_request_comes_whole(server: Server, connect: Connect) -> None:
+    """Larger than any buffer on its way."""
+    client = connect()
+    client.sendall(pack_request(Frame("svc", {}, b"x" * 1_000_000, False)))
+    assert answer(client) == b"1000000"
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, len(REQUEST) - 1])
+def test_half_a_request_is_dropped_at_its_deadline(
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Not before, not much later; and it keeps nobody waiting."""
+    monkeypatch.setattr(listening, "READ_SECONDS", SHORT)
+    started = time.monotonic()
+    slow, quick = connect(), connect()
+    slow.sendall(REQUEST[:size])
+    quick.sendall(REQUEST)
+    assert answer(quick) == b"2"
+    assert answer(slow) == b""
+    assert SHORT <= time.monotonic() - started < 10
+    assert server.frames == [FRAME]
+
+
+def test_trickle_does_not_move_the_deadline(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts from the connection, not from the last byte."""
+    monkeypatch.setattr(listening, "READ_SECONDS", SHORT)
+    client, until = connect(), time.monotonic() + PATIENCE
+    client.sendall(pack_request(Frame("svc", {}, b"x" * 1_000_000, False))[:20])
+    with suppress(BrokenPipeError, ConnectionResetError):
+        while time.monotonic() < until:
+            client.sendall(b"x")
+            time.sleep(SHORT / 20)
+    assert time.monotonic() < until
+    assert server.frames == []
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"GET / HTTP/1.1\r\n\r\n", b"SVC2", b"SVC1" + b"\xff" * 16, REQUEST + b"more", os.urandom(100_000)],
+    ids=["http", "version", "lengths", "surplus", "noise"],
+)
+def test_garbage_is_dropped_at_once(server: Server, connect: Connect, garbage: bytes) -> None:
+    """Without waiting for the deadline, and without harm to others."""
+    client = connect()
+    with suppress(BrokenPipeError, ConnectionResetError):
+        client.sendall(garbage)
+    assert answer(client) == b""
+    other = connect()
+    other.sendall(REQUEST)
+    assert answer(other) == b"2"
+
+
+@pytest.mark.parametrize("size", [0, 7, len(REQUEST) - 1])
+def test_client_that_goes_early_is_forgotten(server: Server, connect: Connect, size: int) -> None:
+    client = connect()
+    client.sendall(REQUEST[:size])
+    client.close()
+    other = connect()
+    other.sendall(REQUEST)
+    assert answer(other) == b"2"
+    wait_for(lambda: not server.listener._clients)
+
+
+def test_client_that_goes_after_its_request_is_served(server: Server, connect: Connect) -> None:
+    """Whether that is worth anything is for those who answer to say: a DEL is."""
+    client = connect()
+    client.sendall(REQUEST)
+    client.close()
+    wait_for(lambda: server.frames == [FRAME])
+
+
+def test_descriptor_comes_with_its_request(server: Server, connect: Connect) -> None:
+    """It is handed on, and belongs to whoever gets it."""
+    client = connect()
+    with open("/etc/hostname", "rb") as file:
+        send_descriptors(client, REQUEST, [file.fileno()])
+        assert answer(client) == b"2"
+    assert server.descriptors[0] >= 0
+
+
+@pytest.mark.parametrize("number", [2, 4, 50])
+def test_surplus_descriptors_are_closed(server: Server, connect: Connect, number: int) -> None:
+    """The first one counts; of the others nothing stays open."""
+    before = len(os.listdir("/proc/self/fd"))
+    client = connect()
+    with open("/etc/hostname", "rb") as file:
+        send_descriptors(client, REQUEST[:3], [file.fileno()] * number)
+        send_descriptors(client, REQUEST[3:], [file.fileno()] * number)
+        assert answer(client) == b"2"
+    client.close()
+    assert server.descriptors[0] >= 0
+    wait_for(lambda: len(os.listdir("/proc/self/fd")) == before)
+
+
+@pytest.mark.parametrize("end", ["deadline", "garbage", "hang-up"])
+def test_descriptor_of_a_dropped_client_is_closed(
+    server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(listening, "READ_SECONDS", SHORT if end == "deadline" else PATIENCE)
+    before = len(os.listdir("/proc/self/fd"))
+    client = connect()
+    with open("/etc/hostname", "rb") as file:
+        send_descriptors(client, b"nonsense" if end == "garbage" else REQUEST[:3], [file.fileno()])
+    if end != "hang-up":
+        assert answer(client) == b""
+    client.close()
+    wait_for(lambda: len(os.listdir("/proc/self/fd")) == before)
+
+
+def test_many_clients_at_once_are_all_served(server: Server, connect: Connect) -> None:
+    """Half of them never finish, and cost the others nothing."""
+    clients = [connect() for _ in range(300)]
+    for number, client in enumerate(clients):
+        client.sendall(REQUEST if number % 2 else REQUEST[:10])
+    assert [answer(client) for client in clients[1::2]] == [b"2"] * 150
+    assert len(server.frames) == 150
+
+
+def test_client_of_another_user_is_turned_away(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if it has got past the permissions of the file."""
+    monkeypatch.setattr(listening, "_peer_uid", lambda connection: os.geteuid() + 1)
+    client = connect()
+    with suppress(BrokenPipeError):
+        client.sendall(REQUEST)
+    assert answer(client) == b""
+    assert server.frames == []
+
+
+def test_socket_is_its_owners_alone(server: Server) -> None:
+    assert stat.S_IMODE(server.path.stat().st_mode) == 0o600
+
+
+def test_socket_that_a_killed_agent_left_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as old:
+        old.bind(str(path))
+    server = Server(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.connect(str(path))
+        client.sendall(REQUEST)
+        assert answer(client) == b"2"
+    server.close()
+
+
+def test_close_drops_what_is_never_whole(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And takes the socket away, so that the next call starts without an agent at once."""
+    monkeypatch.setattr(listening, "LAST_SECONDS", SHORT)
+    half = connect()
+    half.sendall(REQUEST[:10])
+    wait_for(lambda: len(server.listener._clients) == 1)
+    server.close()
+    assert answer(half) == b""
+    assert not server.path.exists()
+
+
+def test_close_hands_on_what_comes_in_time(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that was connected is served; one that comes later is refused."""
+    monkeypatch.setattr(listening, "LAST_SECONDS", PATIENCE)
+    half = connect()
+    half.sendall(REQUEST[:10])
+    wait_for(lambda: len(server.listener._clients) == 1)
+    closing = threading.Thread(target=server.close)
+    closing.start()
+    wait_for(lambda: not server.path.exists())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as late, pytest.raises((ConnectionRefusedError, FileNotFoundError)):
+        late.connect(str(server.path))
+    half.sendall(REQUEST[10:])
+    assert answer(half) == b"2"
+    closing.join(PATIENCE)
+    assert server.frames == [FRAME]
+
+
+def test_wake_may_come_again_and_again(server: Server) -> None:
+    """As signals do, also while what was accepted is being finished."""
+    for _ in range(10_000):
+        server.listener.wake()
+    server.close()
+    server.listener.wake()

@@ -1,0 +1,328 @@
+"""Every field of the network configuration: wrong types, wrong values, the table that they come from."""
+
+import copy
+from typing import Any
+
+import orjson
+import pytest
+
+from svc.model.errors import CallerError, Code
+from svc.names import DEFAULT
+from svc.netconf import fields
+from svc.netconf.fields import FIELDS, Field, keys_of
+from svc.netconf.netconf import IpamConf, NetConf, parse
+
+GOOD: dict[str, Any] = {"name": "net", "type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
+
+
+def put(data: dict[str, Any], keys: tuple[str, ...], value: Any) -> dict[str, Any]:
+    section = data
+    for key in keys[:-1]:
+        section = section.setdefault(key, {})
+    section[keys[-1]] = value
+    return data
+
+
+def with_field(path: str, value: Any) -> dict[str, Any]:
+    return put(copy.deepcopy(GOOD), keys_of(path), value)
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    """A good configuration with changes: `a__b=1` sets `b` in the section `a`."""
+    data = copy.deepcopy(GOOD)
+    for path, value in changes.items():
+        put(data, tuple(path.split("__")), value)
+    return data
+
+
+def parsed(data: dict[str, Any], *, lenient: bool = False) -> NetConf:
+    return parse(orjson.dumps(data), DEFAULT, lenient=lenient)
+
+
+def refused(data: dict[str, Any]) -> CallerError:
+    with pytest.raises(CallerError) as caught:
+        parse(orjson.dumps(data), DEFAULT)
+    assert caught.value.code is Code.INVALID_NETCONF
+    return caught.value
+
+
+# Types.
+
+VALUES: dict[str, list[Any]] = {
+    "a number": [0, 1, -1, 2**63, 2**64 - 1],
+    "a number that is not a whole one of 64 bits": [1.5, 1e300, 100.0],
+    "a string": ["", "1", "true", "x"],
+    "a boolean": [True, False],
+    "an array": [[], [1], [[]]],
+    "an object": [{}, {"a": 1}],
+}
+ACCEPTED = {
+    fields.STRING: "a string",
+    fields.INTEGER: "a number",
+    fields.BOOLEAN: "a boolean",
+    fields.OBJECT: "an object",
+    fields.STRINGS: "an array",
+    fields.ATTACHMENTS: "an array",
+}
+REMEDIES = {
+    fields.STRING: "in quotes",
+    fields.INTEGER: "write a whole number without quotes",
+    fields.BOOLEAN: "write true or false without quotes",
+    fields.OBJECT: "write an object, {...}",
+    fields.STRINGS: "write an array of strings, [...]",
+    fields.ATTACHMENTS: 'write an array of objects with "containerID" and "ifname"',
+}
+WRONG = [
+    pytest.param(field, path, kind, value, id=f"{path}-{value}")
+    for field in FIELDS
+    for path in field.paths
+    for kind, values in VALUES.items()
+    if kind != ACCEPTED[field.type]
+    for value in values
+]
+SHOWN = {True: "true", False: "false"}
+
+
+@pytest.mark.parametrize(("field", "path", "kind", "value"), WRONG)
+def test_wrong_type_is_named_with_remedy(field: Field, path: str, kind: str, value: Any) -> None:
+    error = refused(with_field(path, value))
+    shown = SHOWN[value] if isinstance(value, bool) else repr(value)
+    assert error.msg == f"invalid network configuration: {path} = {shown} is {kind}"
+    assert error.details.startswith(f"{path} = {shown}: ")
+    assert REMEDIES[field.type] in error.details
+
+
+@pytest.mark.parametrize("value", [True, False])
+@pytest.mark.parametrize("key", ["assign_ipv4", "assign_ipv6"])
+def test_boolean_of_ipam_is_asked_for_in_quotes(key: str, value: bool) -> None:
+    error = refused(with_field(f"ipam.{key}", value))
+    assert f"ipam.{key} = {SHOWN[value]} is a boolean" in error.msg
+    assert 'write one of "true", "false", in quotes' in error.details
+
+
+@pytest.mark.parametrize("path", [field.path for field in FIELDS if field.type == fields.STRINGS])
+@pytest.mark.parametrize("value", [1, None, True, 1.5, [], {}])
+def test_wrong_element_is_named_by_its_index(path: str, value: Any) -> None:
+    error = refused(with_field(path, ["x", value]))
+    assert f"{path}[1] = " in error.details
+    assert "write a string in quotes" in error.details
+
+
+@pytest.mark.parametrize(("field", "path", "kind", "value"), WRONG)
+def test_lenient_survives_every_wrong_type(field: Field, path: str, kind: str, value: Any) -> None:
+    if path not in {"name", "cniVersion"}:
+        assert parsed(with_field(path, value), lenient=True).name == "net"
+
+
+# Null.
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.path)
+def test_null_is_absent(field: Field) -> None:
+    """Templates write null for what they have no value for."""
+    data = with_field(field.path, None)
+    if field.required or field.path == "datastore_type":
+        assert field.path in refused(data).details
+    elif field.type == fields.ATTACHMENTS:
+        assert parsed(data).valid_attachments == ()
+    else:
+        values = parsed(data)
+        assert values == NetConf(**{name: getattr(parsed(GOOD), name) for name in NetConf.__slots__} | {"raw": data})
+
+
+# Values.
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem", "remedy"),
+    [
+        ("name", "", "is not a network name", "start with a letter or digit"),
+        ("name", "-a", "is not a network name", "start with a letter or digit"),
+        ("name", "a/b", "is not a network name", "letters, digits, '_', '.' and '-'"),
+        ("name", "a b", "is not a network name", "letters, digits, '_', '.' and '-'"),
+        ("name", "a\n", "is not a network name", "letters, digits, '_', '.' and '-'"),
+        ("type", "", "is empty", "name the plugin"),
+        ("nodename", "a/b", "is not a node name", "without '/', white space and control characters"),
+        ("nodename", "a b", "is not a node name", "without '/', white space and control characters"),
+        ("nodename", "a\0", "is not a node name", "without '/', white space and control characters"),
+        ("datastore_type", "", "is not known", 'write one of "etcdv3", "orch", "embedded"'),
+        ("datastore_type", "Embedded", "is not known", 'write one of "etcdv3", "orch", "embedded"'),
+        ("datastore_type", "etcdv3", "is not supported yet", 'set "datastore_type": "embedded"'),
+        ("datastore_type", "orch", "is not supported yet", 'set "datastore_type": "embedded"'),
+        ("log_level", "", "is not known", '"ERROR", "WARNING", "INFO", "DEBUG"'),
+        ("log_level", "WARN", "is not known", '"ERROR", "WARNING", "INFO", "DEBUG"'),
+        ("log_file_path", "cni.log", "is not an absolute path", "start it with '/'"),
+        ("log_file_path", "/a\0", "is not an absolute path", "start it with '/'"),
+        ("endpoint_status_dir", "status", "is not an absolute path", "start it with '/'"),
+        ("log_file_max_size", -1, "is out of range", "give 0 to 2147483647; 0 means the default"),
+        ("log_file_max_age", 2**31, "is out of range", "give 0 to 2147483647; 0 means the default"),
+        ("log_file_max_count", 2**64 - 1, "is out of range", "give 0 to 2147483647; 0 means the default"),
+        ("mtu", -1, "is out of range", "give 68 to 65535, or 0 for the kernel's default"),
+        ("mtu", 67, "is out of range", "give 68 to 65535, or 0 for the kernel's default"),
+        ("mtu", 65536, "is out of range", "give 68 to 65535, or 0 for the kernel's default"),
+        ("num_queues", 4097, "is out of range", "give at most 4096, or 0 for one queue"),
+        ("ipam.type", "", "is not known", 'set "type": "svc-ipam"'),
+        ("ipam.type", "dhcp", "is not known", 'set "type": "svc-ipam"'),
+        ("ipam.type", "host-local", "is not supported yet", 'set "type": "svc-ipam"'),
+        ("ipam.assign_ipv4", "True", "is not known", 'write one of "true", "false", in quotes'),
+        ("ipam.assign_ipv4", "", "is not known", 'write one of "true", "false", in quotes'),
+        ("ipam.assign_ipv4", "false", "leaves no address to assign", 'set it or ipam.assign_ipv6 to "true"'),
+        ("ipam.assign_ipv6", "yes", "is not known", 'write one of "true", "false", in quotes'),
+        ("readiness_gates", ["http://a"], "asks for what is not supported yet", "remove it"),
+        ("orch.kubeconfig", "/k", "asks for what is not supported yet", "remove it"),
+        ("orch.orch_api_root", "http://a", "asks for what is not supported yet", "remove it"),
+        ("orch.node_name", "n", "asks for what is not supported yet", "remove it"),
+        ("kubernetes.kubeconfig", "/k", "asks for what is not supported yet", "remove it"),
+        ("kubernetes.k8s_api_root", "http://a", "asks for what is not supported yet", "remove it"),
+        ("kubernetes.node_name", "n", "asks for what is not supported yet", "remove it"),
+        ("policy.type", "orch", "asks for what is not supported yet", "remove it"),
+        ("policy.type", "k8s", "asks for what is not supported yet", "remove it"),
+        ("policy.type", "other", "is not known", 'write one of "orch", "k8s"'),
+        ("policy_setup_timeout_seconds", 1, "asks for what is not supported yet", "remove it"),
+        ("feature_control.ip_addrs_no_ipam", True, "asks for what is not supported yet", "remove it"),
+        ("feature_control.floating_ips", True, "asks for what is not supported yet", "remove it"),
+    ],
+)
+def test_faulty_value_is_named_with_remedy(path: str, value: Any, problem: str, remedy: str) -> None:
+    error = refused(with_field(path, value))
+    shown = SHOWN[value] if isinstance(value, bool) else repr(value)
+    assert error.msg == f"invalid network configuration: {path} = {shown} {problem}"
+    assert error.details.startswith(f"{path} = {shown}: ")
+    assert remedy in error.details
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("name", "0.A_b-c"),
+        ("name", "a" * 124),
+        ("cniVersion", ""),
+        ("cniVersion", "9.9.9"),
+        ("nodename", "  "),
+        ("nodename", "n" * 253),
+        ("log_level", "Warning"),
+        ("log_file_path", ""),
+        ("mtu", 0),
+        ("mtu", 68),
+        ("mtu", 65535),
+        ("num_queues", 4096),
+        ("num_queues", -(2**63)),
+        ("etcd_endpoints", "http://127.0.0.1:2379"),
+        ("readiness_gates", []),
+        ("orch", {}),
+        ("kubernetes", {"kubeconfig": "", "other": 1}),
+        ("policy", {"type": ""}),
+        ("policy_setup_timeout_seconds", 0),
+        ("feature_control", {"ip_addrs_no_ipam": False, "floating_ips": False}),
+        ("ipam.ipv6_pools", ["10.0.0.0/8", ""]),
+    ],
+)
+def test_good_and_inactive_values_are_taken(path: str, value: Any) -> None:
+    assert parsed(with_field(path, value)).raw == with_field(path, value)
+
+
+@pytest.mark.parametrize(("given_queues", "queues"), [(-1, 1), (0, 1), (1, 1), (8, 8)])
+def test_queues_are_at_least_one(given_queues: int, queues: int) -> None:
+    assert parsed(config(num_queues=given_queues)).num_queues == queues
+
+
+@pytest.mark.parametrize(("key", "default"), [("log_file_max_size", 100), ("log_file_max_age", 30), ("log_file_max_count", 10)])
+def test_zero_of_the_log_means_its_default(key: str, default: int) -> None:
+    assert getattr(parsed(with_field(key, 0)), key) == default
+
+
+def test_too_long_name_tells_the_limit() -> None:
+    error = refused(config(name="a" * 125))
+    assert "has 125 characters" in error.msg
+    assert "give at most 124" in error.details
+
+
+@pytest.mark.parametrize("value", ["", "  "])
+def test_blank_node_name_is_absent(value: str) -> None:
+    assert parsed(config(nodename=value)).nodename is None
+
+
+def test_negative_policy_wait_is_refused() -> None:
+    assert "policy_setup_timeout_seconds = -1" in refused(config(policy_setup_timeout_seconds=-1)).msg
+
+
+def test_absent_datastore_tells_what_it_means() -> None:
+    data = copy.deepcopy(GOOD)
+    del data["datastore_type"]
+    error = refused(data)
+    assert "datastore_type = 'etcdv3' is not supported yet" in error.msg
+    assert 'set "datastore_type": "embedded"' in error.details
+    assert 'without it "etcdv3" is meant' in error.details
+
+
+def test_alias_of_the_datastore_is_understood() -> None:
+    assert "datastore_type = 'orch' is not supported yet" in refused(config(datastore_type="kubernetes")).msg
+
+
+def test_two_ways_to_find_etcd_exclude_each_other() -> None:
+    error = refused(config(etcd_endpoints="http://a", etcd_discovery_srv="example.org"))
+    assert "etcd_discovery_srv = 'example.org' excludes etcd_endpoints" in error.msg
+    assert "remove one of the two" in error.details
+
+
+@pytest.mark.parametrize("path", ["name", "type", "ipam", "ipam.type"])
+def test_missing_required_field_tells_what_to_add(path: str) -> None:
+    data = copy.deepcopy(GOOD)
+    *sections, key = path.split(".")
+    del (data[sections[0]] if sections else data)[key]
+    error = refused(data)
+    assert error.msg == f"invalid network configuration: {path} is missing"
+    assert error.details.startswith(f'{path}: add "{key}" (')
+
+
+# Addresses.
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem", "remedy"),
+    [
+        ("ipam.ipv4_pools", "10.0.0.1/24", "is not a CIDR", "10.0.0.0/24"),
+        ("ipam.ipv4_pools", "10.0.0.0/33", "is not a CIDR", "give a pool's CIDR or its name"),
+        ("ipam.ipv4_pools", "a/b", "is not a CIDR", "give a pool's CIDR or its name"),
+        ("ipam.ipv4_pools", "", "is not a pool", "give a pool's CIDR or its name"),
+        ("ipam.ipv4_pools", "a b", "is not a pool", "give a pool's CIDR or its name"),
+        ("ipam.ipv4_pools", "fd00::/64", "is IPv6", "move it to ipam.ipv6_pools"),
+        ("ipam.ipv6_pools", "10.0.0.0/8", "is IPv4", "move it to ipam.ipv4_pools"),
+    ],
+)
+def test_faulty_pool_is_named_by_its_index(path: str, value: str, problem: str, remedy: str) -> None:
+    data = config(ipam__assign_ipv6="true")
+    data["ipam"][path.split(".")[1]] = ["blue", value]
+    error = refused(data)
+    assert f"{path}[1] = {value!r} {problem}" in error.msg
+    assert remedy in str(error)
+
+
+def test_pools_of_an_unassigned_family_are_ignored() -> None:
+    ipam = parsed(config(ipam__ipv6_pools=["fd00::/64"])).ipam
+    assert ipam.ipv6_pools == ()
+    data = config(ipam__assign_ipv4="false", ipam__assign_ipv6="true", ipam__ipv4_pools=["10.0.0.0/8"])
+    assert parsed(data).ipam == IpamConf("svc-ipam", False, True)
+
+
+def test_ipv6_asks_for_its_least_mtu() -> None:
+    assert parsed(config(mtu=1279)).mtu == 1279
+    assert parsed(config(mtu=1280, ipam__assign_ipv6="true")).mtu == 1280
+    error = refused(config(mtu=1279, ipam__assign_ipv6="true"))
+    assert "mtu = 1279 is too small for IPv6" in error.msg
+    assert "give at least 1280, or 0" in error.details
+
+
+# The table.
+
+
+def test_table_has_no_path_twice() -> None:
+    paths = [path for field in FIELDS for path in field.paths]
+    assert len(paths) == len(set(paths))
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.path)
+def test_every_row_can_be_printed_as_reference(field: Field) -> None:
+    assert field.meaning.endswith(".")
+    assert field.section
+    assert field.default is None or field.default in field.allowed or not field.allowed

@@ -1,0 +1,234 @@
+"""IP pools: defaults, what is stored, and every fault by field, value and remedy."""
+
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svc._core.cidr import Cidr
+from svc.model.pool import Pool, check_pool, with_defaults
+from svc.model.resource import Resource, stamp
+
+FIXTURE = Path(__file__).parent / "fixtures" / "etcd-0-empty.jsonl"
+NOW = datetime(2026, 11, 20, 18, 2, 53, 999_999, timezone.utc)
+
+
+def resource(name: str = "p", **spec: Any) -> Resource:
+    return Resource("IPPool", {"name": name}, {"cidr": "10.0.0.0/16"} | spec)
+
+
+def pool(name: str = "p", **spec: Any) -> Pool:
+    return Pool.from_resource(resource(name, **spec))
+
+
+def test_defaults_are_filled_in() -> None:
+    """A range is all that a pool needs."""
+    found = pool()
+    assert (found.name, found.cidr, found.block_size) == ("p", Cidr("10.0.0.0/16"), 26)
+    assert found.allowed_uses == ("Workload", "Tunnel")
+    assert (found.assignment_mode, found.ipip_mode, found.vxlan_mode) == ("Automatic", "Never", "Never")
+    assert (str(found.node_selector), str(found.namespace_selector)) == ("all()", "all()")
+    assert (found.nat_outgoing, found.disabled, found.usable) == (False, False, True)
+    assert pool(cidr="fd00::/64").block_size == 122
+
+
+def test_null_counts_as_left_out() -> None:
+    """A key without a value in YAML."""
+    assert pool(blockSize=None, nodeSelector=None, allowedUses=None) == pool()
+
+
+def test_given_fields_are_kept() -> None:
+    """Every field that a pool knows."""
+    found = pool(
+        blockSize=28,
+        nodeSelector="zone == 'a'",
+        namespaceSelector="has(team)",
+        allowedUses=["Workload"],
+        assignmentMode="Manual",
+        vxlanMode="CrossSubnet",
+        natOutgoing=True,
+        disabled=True,
+    )
+    assert (found.block_size, found.allowed_uses, found.assignment_mode) == (28, ("Workload",), "Manual")
+    assert (found.vxlan_mode, found.nat_outgoing, found.disabled) == ("CrossSubnet", True, True)
+    assert found.node_selector.matches({"zone": "a"})
+    assert not found.namespace_selector.matches({})
+
+
+@pytest.mark.parametrize(
+    ("metadata", "spec", "status"),
+    [
+        ({}, {"disabled": True}, None),
+        ({"deletionTimestamp": "2026-11-20T18:02:53Z"}, {}, None),
+        ({}, {}, {"conditions": [{"type": "Other", "status": "True"}, {"type": "Allocatable", "status": "False"}]}),
+    ],
+    ids=["disabled", "deleted", "not allocatable"],
+)
+def test_unusable_pools_say_so(metadata: dict[str, Any], spec: dict[str, Any], status: dict[str, Any] | None) -> None:
+    """They stay readable."""
+    found = Pool.from_resource(Resource("IPPool", {"name": "p"} | metadata, {"cidr": "10.0.0.0/16"} | spec, status))
+    assert not found.usable
+
+
+def test_allocatable_pools_are_usable() -> None:
+    """A condition that is true or unknown does no harm."""
+    status = {"conditions": [{"type": "Allocatable", "status": "True"}]}
+    assert Pool.from_resource(Resource("IPPool", {"name": "p"}, {"cidr": "10.0.0.0/16"}, status)).usable
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"cidr": None},
+        {"cidr": "10.0.0.1/16"},
+        {"cidr": "10.0.0.0/28"},
+        {"cidr": 7},
+        {"blockSize": 12},
+        {"blockSize": "26"},
+        {"nodeSelector": "zone =="},
+        {"nodeSelector": "global()"},
+    ],
+    ids=str,
+)
+def test_useless_pools_cannot_be_read(spec: dict[str, Any]) -> None:
+    """ValueError with the pool's name."""
+    with pytest.raises(ValueError, match="IP pool 'p': spec"):
+        pool(**spec)
+
+
+def test_stored_pools_look_as_captured() -> None:
+    """Defaults, order of fields, and what is left out."""
+    captured = [json.loads(json.loads(line)["value"]) for line in FIXTURE.read_text().splitlines() if "/ippools/" in line]
+    given = [
+        resource("pool4", cidr="10.77.0.0/24", natOutgoing=True, ipipMode="Always"),
+        resource("pool6", cidr="FD77:0::/112", natOutgoing=False, disabled=False),
+    ]
+    for document, pool_given in zip(captured, given, strict=True):
+        made = with_defaults(pool_given)
+        stamp(made, NOW, document["metadata"]["uid"])
+        assert json.dumps(made.to_json("projectcalico.org/v3")) == json.dumps(document)
+
+
+def test_stamp_keeps_what_is_there() -> None:
+    """And puts metadata in order."""
+    made = Resource("Node", {"labels": {"a": "b"}, "annotations": {}, "novel": 1, "name": "n", "uid": "given"})
+    stamp(made, NOW, "unused")
+    assert list(made.metadata.items()) == [
+        ("name", "n"),
+        ("uid", "given"),
+        ("creationTimestamp", "2026-11-20T18:02:53Z"),
+        ("labels", {"a": "b"}),
+        ("novel", 1),
+    ]
+
+
+def test_unknown_fields_are_stored_after_the_known() -> None:
+    """A newer writer's fields survive an update by us."""
+    assert list(with_defaults(resource(novel=1)).spec)[-1] == "novel"
+
+
+BALANCER = {"allowedUses": ["LoadBalancer"]}
+
+FAULTS: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, []),
+    (BALANCER, []),
+    ({"cidr": "10.0.0.0/28", "disabled": True}, []),
+    ({"cidr": "fd00::/48", "blockSize": 116, "vxlanMode": "Always"}, []),
+    ({"cidr": None}, ["spec.cidr is missing: give"]),
+    ({"cidr": 7}, ["spec.cidr = 7 is a number: give a string"]),
+    ({"cidr": "10.0.0.1/16"}, ["spec.cidr = '10.0.0.1/16' is no CIDR"]),
+    ({"cidr": "ten"}, ["spec.cidr = 'ten' is no CIDR"]),
+    ({"cidr": "169.254.8.0/24"}, ["spec.cidr = '169.254.8.0/24' is link-local"]),
+    ({"cidr": "fe80::/64"}, ["spec.cidr = 'fe80::/64' is link-local"]),
+    ({"cidr": "0.0.0.0/0", "blockSize": 20}, ["is link-local"]),
+    ({"cidr": "10.0.0.0/28"}, ["spec.cidr = '10.0.0.0/28' is smaller than one block of /26: set blockSize to 28"]),
+    ({"blockSize": 19}, ["spec.blockSize = 19 is no prefix length of an IPv4 block: give 20 to 32"]),
+    ({"blockSize": 33}, ["spec.blockSize = 33 is no prefix length"]),
+    ({"cidr": "fd00::/64", "blockSize": 115}, ["an IPv6 block: give 116 to 128, or leave it out for 122"]),
+    ({"blockSize": "26"}, ["spec.blockSize = '26' is a string: give a number"]),
+    ({"blockSize": True}, ["spec.blockSize = true is a boolean: give a number"]),
+    ({"natOutgoing": "yes"}, ["spec.natOutgoing = 'yes' is a string: give a boolean"]),
+    ({"allowedUses": "Workload"}, ["spec.allowedUses = 'Workload' is a string: give an array"]),
+    ({"allowedUses": ["Workload", "Play"]}, ["spec.allowedUses[] = 'Play' is not known: give some of Workload"]),
+    ({"ipipMode": "always"}, ["spec.ipipMode = 'always' is not known: give one of Never, Always, CrossSubnet"]),
+    ({"assignmentMode": "Auto"}, ["spec.assignmentMode = 'Auto' is not known: give one of Automatic, Manual"]),
+    ({"ipipMode": "Always", "vxlanMode": "Always"}, ["spec.ipipMode = 'Always' excludes vxlanMode = 'Always'"]),
+    ({"cidr": "fd00::/64", "ipipMode": "Always"}, ["spec.ipipMode = 'Always' is not for IPv6: set it to Never"]),
+    ({"nodeSelector": "zone ="}, ["spec.nodeSelector = 'zone =' is no selector: selector 'zone =' is wrong at character 6"]),
+    ({"nodeSelector": "global()"}, ["spec.nodeSelector = 'global()' uses global(): select by labels"]),
+    ({"namespaceSelector": "a == 'b'"}, ["spec.namespaceSelector = \"a == 'b'\" is not for use Tunnel"]),
+    ({"nodeselector": "all()"}, ["spec.nodeselector = 'all()' is no field of an IP pool"]),
+    (
+        BALANCER | {"allowedUses": ["LoadBalancer", "Workload"]},
+        ["does not go with use LoadBalancer: set it to ['LoadBalancer']"],
+    ),
+    (BALANCER | {"vxlanMode": "Always"}, ["spec.vxlanMode = 'Always' does not go with use LoadBalancer: set it to Never"]),
+    (
+        BALANCER | {"nodeSelector": "has(a)"},
+        ["spec.nodeSelector = 'has(a)' does not go with use LoadBalancer: set it to all()"],
+    ),
+    (BALANCER | {"disableBGPExport": True}, ["spec.disableBGPExport = true does not go with use LoadBalancer"]),
+    ({"cidr": "no", "blockSize": "x", "novel": 1, "ipipMode": "On"}, ["no field", "'x' is a string", "'On' is not", "no CIDR"]),
+]
+
+
+@pytest.mark.parametrize(("spec", "expected"), FAULTS, ids=[str(spec) for spec, _ in FAULTS])
+def test_faults_name_field_value_and_remedy(spec: dict[str, Any], expected: list[str]) -> None:
+    """All of them at once."""
+    found = check_pool(resource(**spec), [], [], None)
+    assert len(found) == len(expected), found
+    assert all(part in line for part, line in zip(expected, found, strict=True)), found
+
+
+@pytest.mark.parametrize("name", [None, "", "A", "a_b", "-a", "a-", "a..b", "a/b", "x" * 254, 7])
+def test_names_must_serve_as_object_names(name: object) -> None:
+    """As the orchestrator would refuse them."""
+    (line,) = check_pool(Resource("IPPool", {"name": name}, {"cidr": "10.0.0.0/16"}), [], [], None)
+    assert line.startswith("metadata.name = ")
+
+
+def test_missing_name_is_a_fault() -> None:
+    """Not an empty one."""
+    (line,) = check_pool(Resource("IPPool", {}, {"cidr": "10.0.0.0/16"}), [], [], None)
+    assert line.startswith("metadata.name is missing")
+
+
+def test_pools_must_not_overlap() -> None:
+    """But for the one that is replaced."""
+    others = [pool("p"), pool("q", cidr="10.0.128.0/17"), pool("r", cidr="fd00::/64")]
+    (line,) = check_pool(resource("p"), others, [], others[0])
+    assert (
+        line
+        == "spec.cidr = '10.0.0.0/16' overlaps IP pool 'q' (10.0.128.0/17): choose another range, or delete that pool first"
+    )
+
+
+def test_block_size_must_match_existing_blocks() -> None:
+    """Left over from an earlier pool of the same range."""
+    blocks = [Cidr("10.0.0.0/26"), Cidr("10.0.1.0/28"), Cidr("10.0.2.0/28"), Cidr("10.1.0.0/28")]
+    (line,) = check_pool(resource(), [], blocks, None)
+    assert line.startswith(
+        "spec.blockSize = 26 differs from 2 existing blocks in the range (such as 10.0.1.0/28): set blockSize to 28"
+    )
+
+
+def test_updates_cannot_move_a_pool() -> None:
+    """Its range and its block size are for life."""
+    found = check_pool(resource(cidr="10.0.0.0/17", blockSize=27), [], [], pool())
+    assert [line.partition(":")[0] for line in found] == [
+        "spec.cidr = '10.0.0.0/17' cannot replace '10.0.0.0/16'",
+        "spec.blockSize = 27 cannot replace 26",
+    ]
+
+
+def test_updates_may_spell_the_range_differently() -> None:
+    """The same network is no change."""
+    assert check_pool(resource(cidr="FD00:0::/64"), [], [], pool(cidr="fd00::/64")) == []
+
+
+def test_load_balancer_pools_stay_what_they_are() -> None:
+    """Their blocks belong to no node."""
+    (line,) = check_pool(resource(), [], [], pool(allowedUses=["LoadBalancer"]))
+    assert line.startswith("spec.allowedUses = ['Workload', 'Tunnel'] cannot replace ['LoadBalancer']")

@@ -1,0 +1,373 @@
+"""rtnetlink messages to the kernel: byte for byte what pyroute2 packs, and nothing of what is refused."""
+
+import ipaddress
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroute2.netlink import nla, nlmsg  # type: ignore[import-untyped]  # noqa: TID251
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg  # type: ignore[import-untyped]  # noqa: TID251
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg  # type: ignore[import-untyped]  # noqa: TID251
+from pyroute2.netlink.rtnl.ndtmsg import ndtmsg  # type: ignore[import-untyped]  # noqa: TID251
+from pyroute2.netlink.rtnl.rtmsg import rtmsg  # type: ignore[import-untyped]  # noqa: TID251
+
+from svc._core.rtnl import (
+    AF_INET,
+    AF_INET6,
+    DEVCONF_FORWARDING,
+    DEVCONF_PROXY_ARP,
+    DEVCONF_ROUTE_LOCALNET,
+    RTM_DELLINK,
+    RTM_NEWLINK,
+    SCOPE_GLOBAL,
+    SCOPE_LINK,
+    Batch,
+    split,
+)
+
+ACKED, NEW, REPLACE, DUMP = 5, 0x605, 0x505, 0x305  # REQUEST|ACK, and with CREATE|EXCL, CREATE|REPLACE, ROOT|MATCH
+HOST_MAC = bytes.fromhex("eeeeeeeeeeee")
+GATEWAY4 = bytes([169, 254, 1, 1])
+GATEWAY6 = socket.inet_pton(socket.AF_INET6, "fe80::ecee:eeff:feee:eeee")
+U32 = st.integers(0, 2**32 - 1)
+
+Attributes = list[tuple[str, Any]]
+names = (
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=15)
+    .filter(lambda name: len(name.encode()) <= 15)
+    .map(str)
+)
+macs = st.binary(min_size=6, max_size=6)
+indexes = st.integers(1, 2**31 - 1)
+addresses = st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16)
+
+
+# --- packing, against pyroute2
+
+
+class DevconfMessage(ifinfmsg):  # type: ignore[misc]
+    """pyroute2 reads devconf as a struct, but setting it takes an attribute for each number."""
+
+    class af_spec_inet(ifinfmsg.af_spec_inet):  # type: ignore[misc]  # noqa: N801
+        class inet(nla):  # type: ignore[misc]  # noqa: N801
+            nla_map = ((1, "IFLA_INET_CONF", "conf"),)
+
+            class conf(nla):  # type: ignore[misc]  # noqa: N801
+                nla_map = tuple((number, str(number), "uint32") for number in range(1, 34))
+
+
+def twin(message: nlmsg, kind: int, flags: int, fields: dict[str, Any], attributes: Attributes) -> bytes:
+    """The message as pyroute2 packs it, with sequence number 1."""
+    message["header"].update(type=kind, flags=flags, sequence_number=1)
+    for name, value in fields.items():
+        message[name] = value
+    message["attrs"] = attributes
+    message.encode()
+    return bytes(message.data)
+
+
+def packed(pack: Callable[[Batch], None]) -> bytes:
+    batch = Batch()
+    pack(batch)
+    return bytes(batch)
+
+
+def text_of(address: bytes) -> str:
+    return str(ipaddress.ip_address(address))
+
+
+def veth_end(name: str, mac: bytes, mtu: int, queues: int) -> Attributes:
+    attributes: Attributes = [("IFLA_IFNAME", name)]
+    if mac:
+        attributes.append(("IFLA_ADDRESS", mac.hex(":")))
+    if mtu:
+        attributes.append(("IFLA_MTU", mtu))
+    if queues:
+        attributes += [("IFLA_NUM_TX_QUEUES", queues), ("IFLA_NUM_RX_QUEUES", queues)]
+    return attributes
+
+
+@given(names, indexes, macs | st.just(b""), U32, U32, names, indexes, macs | st.just(b""), U32)
+def test_veth_is_packed_as_by_pyroute2(
+    name: str, index: int, mac: bytes, mtu: int, queues: int, peer_name: str, peer_index: int, peer_mac: bytes, ns_fd: int
+) -> None:
+    """Both ends, nested three deep; what is left to the kernel is left out."""
+    ours = packed(lambda batch: batch.create_veth(name, index, mac, mtu, queues, peer_name, peer_index, peer_mac, ns_fd))
+    peer = {"index": peer_index, "attrs": [*veth_end(peer_name, peer_mac, mtu, queues), ("IFLA_NET_NS_FD", ns_fd)]}
+    data = ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", peer)]})
+    info = ("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", "veth"), data]})
+    assert ours == twin(ifinfmsg(), RTM_NEWLINK, NEW, {"index": index}, [*veth_end(name, mac, mtu, queues), info])
+
+
+@given(
+    indexes,
+    st.none() | st.booleans(),
+    st.dictionaries(st.integers(1, 33), U32, max_size=5),
+    st.booleans(),
+    st.none() | U32,
+    macs | st.just(b""),
+)
+def test_link_settings_are_packed_as_by_pyroute2(
+    index: int, up: bool | None, devconf: dict[int, int], no_link_local: bool, group: int | None, mac: bytes
+) -> None:
+    """Each setting alone and all together."""
+    ours = packed(
+        lambda batch: batch.set_link(index, up=up, devconf=devconf, no_link_local=no_link_local, group=group, mac=mac)
+    )
+    attributes: Attributes = [("IFLA_ADDRESS", mac.hex(":"))] if mac else []
+    attributes += [("IFLA_GROUP", group)] if group is not None else []
+    spec: Attributes = []
+    if devconf:
+        conf = {"attrs": [(str(number), value) for number, value in devconf.items()]}
+        spec.append(("AF_INET", {"attrs": [("IFLA_INET_CONF", conf)]}))
+    if no_link_local:
+        spec.append(("AF_INET6", {"attrs": [("IFLA_INET6_ADDR_GEN_MODE", 1)]}))
+    attributes += [("IFLA_AF_SPEC", {"attrs": spec})] if spec else []
+    fields = {"index": index, "flags": int(up or False), "change": int(up is not None)}
+    assert ours == twin(DevconfMessage(), 19, ACKED, fields, attributes)
+
+
+@given(indexes, addresses, st.data(), st.integers(0, 255), st.booleans())
+def test_address_is_packed_as_by_pyroute2(index: int, address: bytes, data: st.DataObject, scope: int, nodad: bool) -> None:
+    """Both families; nodad is in the short flags and in the long."""
+    length = data.draw(st.integers(0, 8 * len(address)))
+    text = text_of(address)
+    fields = {"family": family_of(address), "prefixlen": length, "index": index}
+    both: Attributes = [("IFA_LOCAL", text), ("IFA_ADDRESS", text)]
+    flags: Attributes = [("IFA_FLAGS", 2)] if nodad else []
+    added = packed(lambda batch: batch.add_address(index, address, length, scope=scope, nodad=nodad))
+    assert added == twin(ifaddrmsg(), 20, NEW, {**fields, "flags": 2 if nodad else 0, "scope": scope}, both + flags)
+    deleted = packed(lambda batch: batch.delete_address(index, address, length))
+    assert deleted == twin(ifaddrmsg(), 21, ACKED, fields, both)
+
+
+@given(indexes, addresses, st.data(), st.integers(0, 255), U32, st.booleans())
+def test_route_is_packed_as_by_pyroute2(
+    index: int, address: bytes, data: st.DataObject, scope: int, metric: int, replace: bool
+) -> None:
+    """With and without a gateway and a metric; a default route has no destination attribute."""
+    length = data.draw(st.integers(0, 8 * len(address)))
+    gateway = data.draw(st.just(b"") | st.binary(min_size=len(address), max_size=len(address)))
+    destination: Attributes = [("RTA_DST", text_of(address))] if length else []
+    via: Attributes = [("RTA_GATEWAY", text_of(gateway))] if gateway else []
+    via += [("RTA_PRIORITY", metric)] if metric else []
+    fields = {"family": family_of(address), "dst_len": length, "table": 254}
+    out: Attributes = [("RTA_OIF", index)]
+    options: dict[str, Any] = {"gateway": gateway, "scope": scope, "metric": metric, "replace": replace}
+    added = packed(lambda batch: batch.add_route(index, address, length, **options))
+    new = {**fields, "proto": 3, "scope": scope, "type": 1}
+    assert added == twin(rtmsg(), 24, REPLACE if replace else NEW, new, destination + via + out)
+    deleted = packed(lambda batch: batch.delete_route(index, address, length))
+    assert deleted == twin(rtmsg(), 25, ACKED, {**fields, "proto": 0, "scope": 255, "type": 0}, destination + out)
+
+
+@given(indexes, names, U32, st.integers(1, 2**32 - 1))
+def test_other_messages_are_packed_as_by_pyroute2(index: int, name: str, milliseconds: int, group: int) -> None:
+    """The neighbour table, deletions and questions."""
+    parameters = {"attrs": [("NDTPA_IFINDEX", index), ("NDTPA_PROXY_DELAY", milliseconds)]}
+    table: Attributes = [("NDTA_NAME", "arp_cache"), ("NDTA_PARMS", parameters)]
+    no_statistics = ("IFLA_EXT_MASK", 8)
+    rows: list[tuple[bytes, bytes]] = [
+        (packed(lambda b: b.set_proxy_delay(index, milliseconds)), twin(ndtmsg(), 67, ACKED, {"family": 2}, table)),
+        (packed(lambda b: b.delete_link(index)), twin(ifinfmsg(), RTM_DELLINK, ACKED, {"index": index}, [])),
+        (packed(lambda b: b.delete_link(name=name)), twin(ifinfmsg(), RTM_DELLINK, ACKED, {}, [("IFLA_IFNAME", name)])),
+        (packed(lambda b: b.delete_group(group)), twin(ifinfmsg(), RTM_DELLINK, ACKED, {}, [("IFLA_GROUP", group)])),
+        (packed(lambda b: b.get_link(index)), twin(ifinfmsg(), 18, ACKED, {"index": index}, [no_statistics])),
+        (packed(lambda b: b.get_link(name=name)), twin(ifinfmsg(), 18, ACKED, {}, [("IFLA_IFNAME", name), no_statistics])),
+        (packed(lambda b: b.dump_links()), twin(ifinfmsg(), 18, DUMP, {}, [no_statistics])),
+        (packed(lambda b: b.dump_addresses(index)), twin(ifaddrmsg(), 22, DUMP, {"index": index}, [])),
+    ]
+    for ours, theirs in rows:
+        assert ours == theirs
+
+
+@pytest.mark.parametrize("family", [AF_INET, AF_INET6])
+def test_route_dump_is_packed_as_by_pyroute2(family: int) -> None:
+    """The main table, of one link or of all."""
+    fields = {"family": family, "table": 254, "proto": 0, "type": 0}
+    assert packed(lambda batch: batch.dump_routes(family)) == twin(rtmsg(), 26, DUMP, fields, [])
+    assert packed(lambda batch: batch.dump_routes(family, 7)) == twin(rtmsg(), 26, DUMP, fields, [("RTA_OIF", 7)])
+
+
+def family_of(address: bytes) -> int:
+    return AF_INET if len(address) == 4 else AF_INET6
+
+
+# --- packing, literal rows
+
+
+@pytest.mark.parametrize(
+    ("pack", "rows"),
+    [
+        pytest.param(
+            lambda batch: batch.delete_link(7),
+            ["20000000 1100 0500 01000000 00000000", "00 00 0000 07000000 00000000 00000000"],
+            id="a header and a fixed part, no attribute",
+        ),
+        pytest.param(
+            lambda batch: batch.delete_link(name="svc01"),
+            [
+                "2c000000 1100 0500 01000000 00000000",
+                "00 00 0000 00000000 00000000 00000000",
+                "0a00 0300 737663303100 0000",
+            ],
+            id="a name with its NUL, padded to four bytes, the padding not counted",
+        ),
+        pytest.param(
+            lambda batch: batch.set_link(7, devconf={DEVCONF_PROXY_ARP: 1}, no_link_local=True),
+            [
+                "40000000 1300 0500 01000000 00000000",
+                "00 00 0000 07000000 00000000 00000000",
+                "2000 1a00",
+                "1000 0200 0c00 0100 0800 0300 01000000",
+                "0c00 0a00 0500 0800 01 000000",
+            ],
+            id="attributes in attributes, each length over all it holds",
+        ),
+        pytest.param(
+            lambda batch: batch.add_route(7, bytes([10, 65, 0, 7]), 32, scope=SCOPE_LINK),
+            [
+                "2c000000 1800 0506 01000000 00000000",
+                "02 20 00 00 fe 03 fd 01 00000000",
+                "0800 0100 0a410007",
+                "0800 0400 07000000",
+            ],
+            id="an IPv4 route of link scope",
+        ),
+    ],
+)
+@pytest.mark.skipif(sys.byteorder == "big", reason="the rows are of a little-endian kernel")
+def test_message_is_these_bytes(pack: Callable[[Batch], None], rows: list[str]) -> None:
+    """Header, fixed part, attributes: spelled out once, so that no twin has to be believed."""
+    assert packed(pack) == bytes.fromhex(" ".join(rows))
+
+
+def test_messages_follow_one_another() -> None:
+    """Sequence numbers count from 1, and every length leads to the next header."""
+    batch = Batch()
+    for index in range(1, 200):  # past the room inside the object
+        batch.set_link(index, up=True)
+    messages = split(bytes(batch))
+    assert len(batch) == len(messages) == 199
+    assert [(kind, sequence) for kind, sequence, _ in messages] == [(19, index) for index in range(1, 200)]
+    assert [struct.unpack_from("=i", message, 20)[0] for _, _, message in messages] == list(range(1, 200))
+
+
+def test_cleared_batch_starts_again() -> None:
+    """Bytes, labels and sequence numbers."""
+    batch = Batch()
+    batch.delete_link(7)
+    batch.clear()
+    assert (len(batch), bytes(batch)) == (0, b"")
+    batch.delete_link(8)
+    assert bytes(batch) == packed(lambda fresh: fresh.delete_link(8))
+    assert batch.label(0) == "delete link (index 8)"
+
+
+def test_labels_say_what_was_meant() -> None:
+    """They end up in error texts."""
+    batch = Batch()
+    batch.create_veth("svc0123", 7, HOST_MAC, 1450, 1, "eth0", 2, b"", 5)
+    batch.set_link(7, up=True)
+    batch.set_proxy_delay(7, 0)
+    batch.add_address(7, GATEWAY6, 64)
+    batch.delete_address(7, GATEWAY4, 32)
+    batch.add_route(7, bytes(4), 0)
+    batch.add_route(7, bytes(16), 0, replace=True)
+    batch.delete_route(7, bytes([10, 65, 0, 7]), 32)
+    batch.delete_link(7)
+    batch.delete_link(name="svc0123")
+    batch.delete_group(9)
+    batch.dump_links()
+    assert [batch.label(index) for index in range(len(batch))] == [
+        "create veth svc0123 (index 7)",
+        "set link (index 7)",
+        "set proxy delay (index 7)",
+        "add address fe80::ecee:eeff:feee:eeee/64 (index 7)",
+        "delete address 169.254.1.1/32 (index 7)",
+        "add route 0.0.0.0/0 (index 7)",
+        "replace route ::/0 (index 7)",
+        "delete route 10.65.0.7/32 (index 7)",
+        "delete link (index 7)",
+        "delete link svc0123",
+        "delete link group 9",
+        "dump links",
+    ]
+    with pytest.raises(IndexError):
+        batch.label(len(batch))
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [
+        lambda batch: batch.create_veth("", 7, HOST_MAC, 0, 0, "eth0", 2, b"", 5),
+        lambda batch: batch.create_veth("x" * 16, 7, HOST_MAC, 0, 0, "eth0", 2, b"", 5),
+        lambda batch: batch.create_veth("ä" * 8, 7, HOST_MAC, 0, 0, "eth0", 2, b"", 5),
+        lambda batch: batch.create_veth("svc\0", 7, HOST_MAC, 0, 0, "eth0", 2, b"", 5),
+        lambda batch: batch.create_veth("svc\udc80", 7, HOST_MAC, 0, 0, "eth0", 2, b"", 5),
+        lambda batch: batch.create_veth("svc01", 7, HOST_MAC, 0, 0, "x" * 16, 2, b"", 5),
+        lambda batch: batch.create_veth("svc01", 7, HOST_MAC[:5], 0, 0, "eth0", 2, b"", 5),
+        lambda batch: batch.create_veth("svc01", 7, HOST_MAC, 0, 0, "eth0", 2, bytes(7), 5),
+        lambda batch: batch.create_veth("svc01", -1, HOST_MAC, 0, 0, "eth0", 2, b"", 5),
+        lambda batch: batch.create_veth("svc01", 7, HOST_MAC, 2**32, 0, "eth0", 2, b"", 5),
+        lambda batch: batch.create_veth("svc01", 7, HOST_MAC, 0, 0, "eth0", 2, b"", -1),
+        lambda batch: batch.set_link(2**32),
+        lambda batch: batch.set_link(7, group=-1),
+        lambda batch: batch.set_link(7, mac=bytes(8)),
+        lambda batch: batch.set_link(7, devconf={0: 1}),
+        lambda batch: batch.set_link(7, devconf={2**14: 1}),
+        lambda batch: batch.set_link(7, devconf={DEVCONF_FORWARDING: -1}),
+        lambda batch: batch.set_link(7, devconf=dict.fromkeys(range(1, 9000), 1)),
+        lambda batch: batch.delete_link(),
+        lambda batch: batch.delete_link(7, "svc01"),
+        lambda batch: batch.get_link(),
+        lambda batch: batch.delete_group(0),
+        lambda batch: batch.set_proxy_delay(7, -1),
+        lambda batch: batch.add_address(7, b"", 0),
+        lambda batch: batch.add_address(7, bytes(5), 32),
+        lambda batch: batch.add_address(7, bytes(4), 33),
+        lambda batch: batch.add_address(7, bytes(16), 129),
+        lambda batch: batch.add_address(7, bytes(4), -1),
+        lambda batch: batch.add_address(7, bytes(4), 32, scope=256),
+        lambda batch: batch.add_route(7, bytes(4), 32, gateway=bytes(16)),
+        lambda batch: batch.add_route(7, bytes(3), 8),
+        lambda batch: batch.delete_route(7, bytes(4), 64),
+        lambda batch: batch.dump_routes(0),
+    ],
+)
+def test_refused_values_leave_the_batch_alone(pack: Callable[[Batch], None]) -> None:
+    """ValueError or OverflowError, and the next message follows the one before."""
+    batch = Batch()
+    batch.delete_link(7)
+    with pytest.raises((ValueError, OverflowError)):
+        pack(batch)
+    assert (len(batch), bytes(batch)) == (1, packed(lambda fresh: fresh.delete_link(7)))
+    batch.delete_link(8)
+    assert [sequence for _, sequence, _ in split(bytes(batch))] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [
+        lambda batch: batch.create_veth(None, 7, HOST_MAC, 0, 0, "eth0", 2, b"", 5),
+        lambda batch: batch.add_route(7, "10.0.0.1", 32),
+        lambda batch: batch.add_address(7, bytearray(4), 32),
+        lambda batch: batch.set_link("7"),
+    ],
+)
+def test_wrong_types_are_refused(pack: Callable[[Batch], None]) -> None:
+    """Addresses are bytes, names are str."""
+    with pytest.raises(TypeError):
+        pack(Batch())
+
+
+def test_numbers_are_the_kernels() -> None:
+    """As linux/ip.h and linux/rtnetlink.h have them."""
+    assert (DEVCONF_FORWARDING, DEVCONF_PROXY_ARP, DEVCONF_ROUTE_LOCALNET) == (1, 3, 26)
+    assert (RTM_NEWLINK, RTM_DELLINK, SCOPE_GLOBAL, SCOPE_LINK) == (16, 17, 0, 253)
+    assert (AF_INET, AF_INET6) == (socket.AF_INET, socket.AF_INET6)
