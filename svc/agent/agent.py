@@ -91,8 +91,7 @@ class Agent:
         self._stopping.set()
         self._listener.refuse()
         self._stopped = True
-        for _ in self._workers:
-            self._listener.wake()
+        self._listener.release()
         deadline = time.monotonic() + DRAIN_SECONDS
         for worker in self._workers:
             worker.join(max(0.0, deadline - time.monotonic()))

@@ -57,6 +57,7 @@ class Listener:
         self._lock = threading.Lock()
         self._clients: dict[int, _Client] = {}
         self._refusing = False
+        self._released = False
         self._socket = _bind(path)
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
@@ -78,6 +79,11 @@ class Listener:
         """Ends one waiting `turn`; from any thread. One that is told already, or closed, needs no telling."""
         with suppress(OSError):
             self._wake_write.send(b"x")
+
+    def release(self) -> None:
+        """Ends every `turn` that waits, and from now on none waits: a wake for each thread might be used up by one of them."""
+        self._released = True
+        self.wake()
 
     def refuse(self) -> None:
         """Refuses clients from now on (they do without the agent), but hands on what those send who were in time."""
@@ -110,8 +116,9 @@ class Listener:
             if not self._refusing:
                 self._epoll.modify(self._socket, _ONCE)
         elif number == self._wake_read.fileno():
-            with suppress(BlockingIOError):
-                self._wake_read.recv(1)
+            if not self._released:
+                with suppress(BlockingIOError):
+                    self._wake_read.recv(1)
             self._epoll.modify(self._wake_read, _ONCE)
         elif number in self._clients:
             self._go_on(number)

@@ -293,3 +293,24 @@ def test_wake_may_come_again_and_again(server: Server) -> None:
         server.listener.wake()
     server.close()
     server.listener.wake()
+
+
+def test_release_ends_the_turns_of_all_threads(server: Server) -> None:
+    """Even where one of them takes turn after turn, as a worker that finishes what is queued does."""
+    greedy_done = threading.Event()
+    waiting = [threading.Thread(target=server.listener.turn, kwargs={"wait": True}) for _ in range(8)]
+    for thread in waiting:
+        thread.start()
+
+    def be_greedy() -> None:
+        while not greedy_done.is_set():
+            server.listener.turn(wait=False)
+
+    greedy = threading.Thread(target=be_greedy)
+    greedy.start()
+    server.listener.release()
+    for thread in waiting:
+        thread.join(PATIENCE)
+    greedy_done.set()
+    greedy.join(PATIENCE)
+    assert not any(thread.is_alive() for thread in waiting)
