@@ -73,40 +73,79 @@ cdef bytes sysctl_path(str path):
     return b"/proc/sys/" + path.encode()
 
 
-cdef Sysctl *make_files(list paths) except NULL:
-    """The paths are borrowed: the list must outlive the result, which PyMem_Free frees."""
+@cython.final
+cdef class Procfs:
+    """/proc, or where the kernel allows it an instance of our own, made anew every VISITS_OF_INSTANCE visits.
+
+    The kernel keeps an entry of a file for every namespace in which somebody opened it, all in one chain of its table.
+    """
+
+    def __cinit__(self):
+        self.fd = -1
+        self.visits = 0
+
+    def __dealloc__(self):
+        self.close()
+
+    cdef int folder(self) except -1:
+        """A descriptor for one visit, the caller's to close: the instance may be replaced meanwhile."""
+        cdef int fresh
+        if self.visits % VISITS_OF_INSTANCE == 0:
+            with nogil:
+                fresh = calls.open_procfs()
+            if fresh < 0:
+                fresh = check(calls.open_folder(b"/proc"))
+            self.close()
+            self.fd = fresh
+        self.visits += 1
+        fresh = calls.dup(self.fd)
+        return fresh if fresh >= 0 else check(-errno)
+
+    cpdef close(self):
+        if self.fd >= 0:
+            calls.close(self.fd)
+        self.fd = -1
+        self.visits = 0
+
+
+cdef Sysctl *make_files(list paths, size_t skipped) except NULL:
+    """Paths without their first bytes; borrowed: the list must outlive the result, which PyMem_Free frees."""
     cdef Sysctl *files = <Sysctl *>PyMem_Malloc((len(paths) + 1) * sizeof(Sysctl))
     if files is NULL:
         raise MemoryError()
     for i, path in enumerate(paths):
-        files[i].path, files[i].error, files[i].length = <bytes>path, 0, 0
+        files[i].path, files[i].error, files[i].length = <const char *><bytes>path + skipped, 0, 0
     return files
 
 
-def write_sysctls(int ns_fd, items):
+def write_sysctls(int ns_fd, items, Procfs procfs=None):
     """Writes each (path below /proc/sys, value) inside the namespace, in order, up to the first failure."""
-    visit(ns_fd, list(items), True)
+    visit(ns_fd, list(items), True, procfs)
 
 
-def read_sysctls(int ns_fd, paths):
+def read_sysctls(int ns_fd, paths, Procfs procfs=None):
     """The values, white space stripped; None where the file does not exist."""
-    return visit(ns_fd, [(path, "") for path in paths], False)
+    return visit(ns_fd, [(path, "") for path in paths], False, procfs)
 
 
-cdef list visit(int ns_fd, list items, bint writing):
+cdef list visit(int ns_fd, list items, bint writing, Procfs procfs):
     cdef list paths = [sysctl_path(path) for path, _ in items]
-    cdef Sysctl *files = make_files(paths)
+    cdef Sysctl *files = make_files(paths, 0 if procfs is None else len(b"/proc/"))
     cdef size_t count = <size_t>len(paths)
-    cdef int code
+    cdef int code, folder = -1
     try:
+        if procfs is not None:
+            folder = procfs.folder()
         for i, (path, value) in enumerate(items):
             put_value(&files[i], path, value.encode())
         with nogil:
-            code = calls.visit(ns_fd, files, count, writing)
+            code = calls.visit(ns_fd, folder, files, count, writing)
         check(code)
         return [get_value(&files[i], path, writing) for i, (path, _) in enumerate(items)]
     finally:
         PyMem_Free(files)
+        if folder >= 0:
+            calls.close(folder)
 
 
 cdef int put_value(Sysctl *file, str path, bytes value) except -1:

@@ -42,12 +42,16 @@ cdef extern from "<unistd.h>" nogil:
     int close(int fd)
     ssize_t read(int fd, void *data, size_t length)
     ssize_t write(int fd, const void *data, size_t length)
+    int dup(int fd)
+    long syscall(long number, ...)
 
 
 cdef extern from "<fcntl.h>" nogil:
-    int open(const char *path, int flags)
+    int openat(int folder, const char *path, int flags)
+    enum: AT_FDCWD
     enum: O_RDONLY
     enum: O_WRONLY
+    enum: O_DIRECTORY
     enum: O_CLOEXEC
 
 
@@ -136,7 +140,7 @@ cdef struct Sysctl:
 
 cdef inline int open_home() noexcept nogil:
     """A descriptor of the namespace this thread is in."""
-    cdef int fd = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC)
+    cdef int fd = openat(AT_FDCWD, "/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC)
     return fd if fd >= 0 else -errno
 
 
@@ -177,22 +181,51 @@ cdef inline int namespace_kind(int fd) noexcept nogil:
 
 # --- sysctls
 
-cdef inline int visit(int ns_fd, Sysctl *files, size_t count, bint writing) noexcept nogil:
+cdef enum:  # of <sys/syscall.h> and <linux/mount.h>, which older C libraries lack; the same on every machine
+    SYS_FSOPEN = 430
+    SYS_FSCONFIG = 431
+    SYS_FSMOUNT = 432
+    FSOPEN_CLOEXEC = 1
+    FSMOUNT_CLOEXEC = 1
+    FSCONFIG_CMD_CREATE = 6
+
+
+cdef inline int open_folder(const char *path) noexcept nogil:
+    cdef int fd = openat(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+    return fd if fd >= 0 else -errno
+
+
+cdef inline int open_procfs() noexcept nogil:
+    """An instance of procfs that is mounted nowhere (Linux 5.8)."""
+    cdef int code = 0, context = <int>syscall(SYS_FSOPEN, b"proc", FSOPEN_CLOEXEC)
+    if context < 0:
+        return -errno
+    if syscall(SYS_FSCONFIG, context, FSCONFIG_CMD_CREATE, 0, 0, 0) == 0:
+        code = <int>syscall(SYS_FSMOUNT, context, FSMOUNT_CLOEXEC, 0)
+    else:
+        code = -1
+    if code < 0:
+        code = -errno
+    close(context)
+    return code
+
+
+cdef inline int visit(int ns_fd, int folder, Sysctl *files, size_t count, bint writing) noexcept nogil:
     """Writes or reads each file inside the namespace, up to the first failure other than a missing file to read."""
     cdef int home = -1, code = enter(ns_fd, &home)
     cdef size_t i
     if code:
         return code
     for i in range(count):
-        files[i].error = write_file(&files[i]) if writing else read_file(&files[i])
+        files[i].error = write_file(folder, &files[i]) if writing else read_file(folder, &files[i])
         if files[i].error and (writing or files[i].error != -ENOENT):
             break
     leave(home)
     return 0
 
 
-cdef inline int write_file(Sysctl *file) noexcept nogil:
-    cdef int code = 0, fd = open(file.path, O_WRONLY | O_CLOEXEC)
+cdef inline int write_file(int folder, Sysctl *file) noexcept nogil:
+    cdef int code = 0, fd = openat(folder, file.path, O_WRONLY | O_CLOEXEC)
     if fd < 0:
         return -errno
     while write(fd, file.text, file.length) < 0:
@@ -203,8 +236,8 @@ cdef inline int write_file(Sysctl *file) noexcept nogil:
     return code
 
 
-cdef inline int read_file(Sysctl *file) noexcept nogil:
-    cdef int code, fd = open(file.path, O_RDONLY | O_CLOEXEC)
+cdef inline int read_file(int folder, Sysctl *file) noexcept nogil:
+    cdef int code, fd = openat(folder, file.path, O_RDONLY | O_CLOEXEC)
     cdef ssize_t got
     if fd < 0:
         return -errno

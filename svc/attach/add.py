@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from datetime import datetime, timezone
 
 from svc.attach.context import Context, Session
 from svc.attach.endpoints import drop_endpoint, endpoint_stands, write_endpoint
@@ -18,6 +17,7 @@ from svc.model.endpoint import endpoint, host_interface
 from svc.model.errors import Code, PeerError
 from svc.model.resource import Resource
 from svc.model.result import Interface, IpConfig, Result, Route
+from svc.times import date_and_time
 from svc.trace import Trace
 
 
@@ -118,7 +118,7 @@ class Addition:
             result = self._result()
             self._record.state = ADDED
             self._record.result = result.to_json()
-            self._context.journal.put(self._record)
+            self._context.journal.update(self._record)
         return result
 
     def _wire_once(self, sandbox: Sandbox) -> Wired:
@@ -247,6 +247,5 @@ def _random_mac() -> str:
 def _timestamp() -> str:
     now = time.time_ns()
     seconds, nanoseconds = divmod(now, 1_000_000_000)
-    text = datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
     fraction = f".{nanoseconds:09d}".rstrip("0").rstrip(".")
-    return f"{text}{fraction} +0000 UTC"
+    return f"{date_and_time(seconds)}{fraction} +0000 UTC"

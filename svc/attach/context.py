@@ -99,6 +99,7 @@ class Context:
 
     def close(self) -> None:
         self.reaper.close()
+        self.kernel.close()
         self.forwarding.close()
         self.sessions.close()
         self.journal.close()

@@ -7,8 +7,7 @@ the old boot held. What is owed after an answered DEL is nobody else's to rememb
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from svc.attach.record import DELETING, AttachmentId, Record
@@ -28,27 +27,36 @@ class Journal:
     """A small SQLite file; safe from several threads and processes. StoreError when it cannot be used."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         self._lock = threading.Lock()
-        with self._errors():
+        self._errors = sqlite.Errors(path)
+        with self._errors:
             if not path.exists():
                 sqlite.create(path, lambda connection: _create(connection))
             self._connection = sqlite.connect(path)
 
     def put(self, record: Record, *, durable: bool = False) -> None:
+        """Adds the record, or replaces the attachment's earlier one."""
         row = (record.id.network, record.id.container_id, record.id.ifname, record.host_name, record.to_bytes())
-        with self._lock, self._errors():
+        with self._lock, self._errors:
             if durable:
                 self._put_durably(row)
             else:
                 self._connection.execute("REPLACE INTO attachments VALUES (?, ?, ?, ?, ?)", row)
+
+    def update(self, record: Record) -> None:
+        """As `put`, of one whose host interface has kept its name: the index stays untouched."""
+        row = (record.to_bytes(), record.id.network, record.id.container_id, record.id.ifname)
+        with self._lock, self._errors:
+            done = self._connection.execute(f"UPDATE attachments SET record = ? WHERE {_KEY}", row)  # noqa: S608
+        if not done.rowcount:
+            self.put(record)
 
     def get(self, key: AttachmentId) -> Record | None:
         found = self._records(_KEY, (key.network, key.container_id, key.ifname))
         return found[0] if found else None
 
     def remove(self, key: AttachmentId) -> None:
-        with self._lock, self._errors():
+        with self._lock, self._errors:
             self._connection.execute(f"DELETE FROM attachments WHERE {_KEY}", (key.network, key.container_id, key.ifname))  # noqa: S608
 
     def all(self) -> list[Record]:
@@ -84,16 +92,9 @@ class Journal:
             self._connection.execute("PRAGMA synchronous = NORMAL")
 
     def _records(self, where: str, parameters: Sequence[str]) -> list[Record]:
-        with self._lock, self._errors():
+        with self._lock, self._errors:
             rows = self._connection.execute(f"SELECT record FROM attachments WHERE {where}", parameters).fetchall()  # noqa: S608
         return [Record.from_bytes(row[0]) for row in rows]
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, OSError) as error:
-            raise sqlite.store_error(self._path, error) from error
 
 
 def _create(connection: sqlite3.Connection) -> None:

@@ -14,6 +14,7 @@ class Kernel:
 
     def __init__(self) -> None:
         self._local = threading.local()
+        self.procfs = nsock.Procfs()  # for sandboxes
         self.has_ipv6 = os.path.exists("/proc/sys/net/ipv6")
 
     def host(self) -> nsock.Socket:
@@ -21,6 +22,9 @@ class Kernel:
         if socket is None:
             socket = self._local.socket = nsock.Socket()
         return socket
+
+    def close(self) -> None:
+        self.procfs.close()
 
     def find_link(self, *, index: int = 0, name: str = "") -> dict[str, Any] | None:
         """The host's link; None when there is none."""

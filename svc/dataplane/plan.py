@@ -29,7 +29,7 @@ class Wiring:
     allow_ip_forwarding: bool = False
 
     def has(self, version: int) -> bool:
-        return any(address.version == version for address in self.addresses)
+        return version in [address.version for address in self.addresses]
 
 
 def host_batch(wiring: Wiring, index: int, peer_index: int, ns_fd: int, kernel_has_ipv6: bool) -> rtnl.Batch:

@@ -42,7 +42,7 @@ def wire(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> Wired:
     wired = _wire_host(kernel, wiring, ns_fd)
     with _undone_on_failure(kernel, wired.host_index):
         _write_sysctls(-1, plan.host_sysctls(wiring), optional=not wiring.has(6))
-        _write_sysctls(ns_fd, plan.sandbox_sysctls(wiring))
+        _write_sysctls(ns_fd, plan.sandbox_sysctls(wiring), kernel.procfs)
         with nsock.Socket(ns_fd) as sandbox:
             _set_up_sandbox(sandbox, wiring, wired.peer_index)
     return wired
@@ -134,9 +134,11 @@ def _set_up_sandbox(sandbox: nsock.Socket, wiring: plan.Wiring, index: int) -> N
     sandbox.execute(batch)
 
 
-def _write_sysctls(ns_fd: int, items: list[tuple[str, str]], *, optional: bool = False) -> None:
+def _write_sysctls(
+    ns_fd: int, items: list[tuple[str, str]], procfs: nsock.Procfs | None = None, *, optional: bool = False
+) -> None:
     try:
-        nsock.write_sysctls(ns_fd, items)
+        nsock.write_sysctls(ns_fd, items, procfs)
     except OSError as failure:
         if optional and failure.errno == errno.ENOENT:
             return  # a kernel without IPv6 has nothing to switch off

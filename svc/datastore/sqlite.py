@@ -8,6 +8,7 @@ import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 
 from svc.datastore.api import StoreError
 
@@ -32,6 +33,24 @@ def store_error(path: Path, error: sqlite3.Error | OSError) -> StoreError:
         return StoreError(f"store {str(path)!r} cannot be made: {error.strerror}", details=details)
     remedy = next((remedy for text, remedy in _REMEDIES if text in str(error)), "this is unexpected: please report it")
     return StoreError(f"store {str(path)!r} failed: {error}", details=remedy)
+
+
+class Errors:
+    """Around a block, as often as wanted: what SQLite and the file system raise in it becomes a StoreError."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(failure, (sqlite3.Error, OSError)):
+            raise store_error(self._path, failure) from failure
 
 
 def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:

@@ -2,10 +2,11 @@
 
 import re
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 from svc.model.faults import MISSING, Fault
+from svc.times import rfc3339
 
 Json = dict[str, Any]
 
@@ -49,14 +50,14 @@ class Resource:
 
 def stamp(resource: Resource, now: datetime, uid: str) -> None:
     """Gives a new resource its identity; what it has already is kept. `now` is aware; times are in UTC, to the second."""
-    created = now.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    resource.metadata = ordered({"uid": uid, "creationTimestamp": created} | ordered(resource.metadata))
+    resource.metadata = ordered({"uid": uid, "creationTimestamp": rfc3339(now.timestamp())} | resource.metadata)
 
 
 def ordered(metadata: Json) -> Json:
     """As it is written: known fields first and in their order, empty ones left out."""
-    names = sorted(metadata, key=lambda name: _ORDER.index(name) if name in _ORDER else len(_ORDER))
-    return {name: metadata[name] for name in names if metadata[name]}
+    known = {name: metadata[name] for name in _ORDER if metadata.get(name)}
+    others = {name: value for name, value in metadata.items() if value and name not in known}
+    return known | others
 
 
 def name_fault(resource: Resource) -> list[Fault]:

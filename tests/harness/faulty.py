@@ -120,7 +120,7 @@ class FaultyBackend:
 
 
 class FaultyJournal(Journal):
-    """Calls are `put`, `remove` and, for everything that reads, `read`."""
+    """Calls are `put`, `update`, `remove` and, for everything that reads, `read`."""
 
     def __init__(self, path: Path, faults: Faults) -> None:
         super().__init__(path)
@@ -128,6 +128,9 @@ class FaultyJournal(Journal):
 
     def put(self, record: Record, *, durable: bool = False) -> None:
         self._faults.carry_out("put", lambda: super(FaultyJournal, self).put(record, durable=durable))
+
+    def update(self, record: Record) -> None:
+        self._faults.carry_out("update", lambda: super(FaultyJournal, self).update(record))
 
     def remove(self, key: AttachmentId) -> None:
         self._faults.carry_out("remove", lambda: super(FaultyJournal, self).remove(key))

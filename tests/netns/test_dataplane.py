@@ -35,6 +35,7 @@ def kernel(netns: Netns) -> Iterator[Kernel]:
     kernel = Kernel()
     yield kernel
     kernel.host().close()
+    kernel.close()
 
 
 def nothing_is_left(netns: Netns, pod: Netns) -> None:
@@ -196,10 +197,10 @@ def test_unwritable_sysctl_leaves_nothing(
     """As in a container with a read-only /proc/sys; those of the host are written first, then those of the sandbox."""
     places, write = count(1), nsock.write_sysctls
 
-    def failing(fd: int, items: list[tuple[str, str]]) -> None:
+    def failing(fd: int, items: list[tuple[str, str]], procfs: nsock.Procfs | None) -> None:
         if next(places) == place:
             raise OSError(errno.EROFS, "Read-only file system", items[0][0])
-        write(fd, items)
+        write(fd, items, procfs)
 
     monkeypatch.setattr("svc.dataplane.wire.nsock.write_sysctls", failing)
     with pytest.raises(PeerError, match=r"cannot write /proc/sys/net/ipv[46]/.*Read-only file system"):

@@ -95,6 +95,22 @@ def test_sysctls_are_written_inside(sandbox: Side) -> None:
     assert nsock.read_sysctls(-1, [path]) == outside
 
 
+def test_own_procfs_is_worn_out_and_replaced(sandbox: Side) -> None:
+    """It shows the same files as /proc; a failure, and any number of visits, leave no descriptor but its own."""
+    procfs, path = nsock.Procfs(), "net/ipv4/conf/default/rp_filter"
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(200):
+        nsock.write_sysctls(sandbox.fd, [(path, str(number % 3))], procfs)
+        assert sandbox.netns.sysctl(path) == nsock.read_sysctls(sandbox.fd, [path], procfs)[0] == str(number % 3)
+    with pytest.raises(FileNotFoundError):
+        nsock.write_sysctls(sandbox.fd, [("net/ipv4/gone", "1")], procfs)
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    procfs.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert nsock.read_sysctls(-1, ["net/ipv4/ip_forward"], procfs) == nsock.read_sysctls(-1, ["net/ipv4/ip_forward"])
+    procfs.close()
+
+
 def test_missing_sysctl_reads_as_none(sandbox: Side) -> None:
     """The others are read all the same."""
     paths = ["net/ipv4/conf/gone/forwarding", "net/ipv4/ip_forward"]

@@ -62,6 +62,7 @@ def kernel(netns: Netns) -> Iterator[WatchedKernel]:
     kernel = WatchedKernel()
     yield kernel
     kernel.host().close()
+    kernel.close()
 
 
 @pytest.fixture

@@ -1,0 +1,14 @@
+"""Moments as text, in UTC. By hand: `strftime` asks the locale, and costs ten times as much."""
+
+import time
+
+
+def date_and_time(seconds: float) -> str:
+    """`2026-01-31 23:59:59` of a Unix time."""
+    now = time.gmtime(seconds)
+    return f"{now.tm_year:04d}-{now.tm_mon:02d}-{now.tm_mday:02d} {now.tm_hour:02d}:{now.tm_min:02d}:{now.tm_sec:02d}"
+
+
+def rfc3339(seconds: float) -> str:
+    """`2026-01-31T23:59:59Z` of a Unix time (RFC 3339)."""
+    return f"{date_and_time(seconds).replace(' ', 'T')}Z"

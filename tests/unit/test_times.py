@@ -1,0 +1,15 @@
+"""Moments as text, against the standard library."""
+
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc.times import date_and_time, rfc3339
+
+
+@given(st.floats(0, 253_402_300_799))
+def test_times_are_what_strftime_says(seconds: float) -> None:
+    moment = time.gmtime(seconds)
+    assert date_and_time(seconds) == time.strftime("%Y-%m-%d %H:%M:%S", moment)
+    assert rfc3339(seconds) == time.strftime("%Y-%m-%dT%H:%M:%SZ", moment)
