@@ -24,7 +24,6 @@ ATTACHMENTS: Final = "array of attachments"
 
 LOG_LEVELS: Final = ("ERROR", "WARNING", "INFO", "DEBUG")
 DATASTORES: Final = ("etcdv3", "orch", "embedded")
-SERVED_DATASTORES: Final = ("embedded",)
 DATASTORE_ALIASES: Final = {"kubernetes": "orch"}
 POLICY_TYPES: Final = ("orch", "k8s")
 TRUTHS: Final = ("true", "false")
@@ -37,6 +36,7 @@ MAX_MTU: Final = 65535
 MAX_INTEGER: Final = 2**31 - 1
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
+_URL: Final = re.compile(r"https?://[^\s/?#]+(/[^\s?#]*)?")
 _NODE_NAME: Final = re.compile(r"[^\s/\x00-\x1f\x7f]{1,253}")
 
 
@@ -89,6 +89,12 @@ def _absolute(text: str) -> Finding | None:
     if not text or (text.startswith("/") and "\0" not in text):
         return None
     return "is not an absolute path", "start it with '/'"
+
+
+def _url(text: str) -> Finding | None:
+    if not text or _URL.fullmatch(text):
+        return None
+    return "is not a URL", "write http://HOST:PORT or https://HOST:PORT"
 
 
 def _between(low: int, high: int, note: str = "") -> Check:
@@ -168,22 +174,28 @@ FIELDS: Final = (
     Field("container_settings.allow_ip_forwarding", BOOLEAN, "Whether the container may forward packets.", "2.4", False),
     Field("etcd_endpoints", STRING, "Comma-separated endpoint URLs.", "2.2", ""),
     Field("etcd_discovery_srv", STRING, "Domain whose SRV records name the endpoints.", "2.2", ""),
-    Field("etcd_key_file", STRING, "Private key of the client certificate.", "2.2", ""),
-    Field("etcd_cert_file", STRING, "Client certificate.", "2.2", ""),
-    Field("etcd_ca_cert_file", STRING, "Certificates of the authorities that are trusted.", "2.2", ""),
-    Field("etcd_authority", STRING, "Deprecated: host and port, when etcd_endpoints is absent.", "2.2", "127.0.0.1:2379"),
-    Field("etcd_scheme", STRING, "Deprecated: scheme for etcd_authority.", "2.2", "http"),
+    Field("etcd_key_file", STRING, "Private key of the client certificate.", "2.2", "", check=_absolute),
+    Field("etcd_cert_file", STRING, "Client certificate.", "2.2", "", check=_absolute),
+    Field("etcd_ca_cert_file", STRING, "Certificates of the authorities that are trusted.", "2.2", "", check=_absolute),
+    Field(
+        "etcd_authority",
+        STRING,
+        "Deprecated: host and port, when etcd_endpoints is absent; else 127.0.0.1:2379.",
+        "2.2",
+        "",
+    ),
+    Field("etcd_scheme", STRING, "Deprecated: scheme for etcd_authority; else http.", "2.2", ""),
     Field("readiness_gates", STRINGS, "URLs that must answer before an address is given.", "2.1", (), later=bool),
     Field("orch", OBJECT, "Access to the orchestrator's API.", "2.5", aliases=("kubernetes",)),
-    Field("orch.kubeconfig", STRING, "Path of a kubeconfig.", "2.5", "", later=bool, aliases=("kubernetes.kubeconfig",)),
+    Field("orch.kubeconfig", STRING, "Path of a kubeconfig.", "2.5", "", check=_absolute, aliases=("kubernetes.kubeconfig",)),
     Field(
         "orch.orch_api_root",
         STRING,
         "URL of the API, instead of a kubeconfig.",
         "2.5",
         "",
-        later=bool,
-        aliases=("orch.k8s_api_root", "kubernetes.orch_api_root", "kubernetes.k8s_api_root"),
+        check=_url,
+        aliases=("orch.k8s_api_root", "kubernetes.orch_api_root", "kubernetes.k8s_api_root", "policy.k8s_api_root"),
     ),
     Field(
         "orch.node_name",
@@ -195,7 +207,11 @@ FIELDS: Final = (
         aliases=("kubernetes.node_name",),
     ),
     Field("policy", OBJECT, "Network policy.", "2.6"),
-    Field("policy.type", STRING, "Kind of policy.", "2.6", "", allowed=("", *POLICY_TYPES), later=bool),
+    Field("policy.type", STRING, "Kind of policy.", "2.6", "", allowed=("", *POLICY_TYPES)),
+    Field("policy.k8s_auth_token", STRING, "Token for the API, instead of the kubeconfig's.", "2.6", ""),
+    Field("policy.k8s_client_certificate", STRING, "Client certificate for the API.", "2.6", "", check=_absolute),
+    Field("policy.k8s_client_key", STRING, "Private key of that certificate.", "2.6", "", check=_absolute),
+    Field("policy.k8s_certificate_authority", STRING, "Authorities trusted for the API.", "2.6", "", check=_absolute),
     Field(
         "policy_setup_timeout_seconds",
         INTEGER,

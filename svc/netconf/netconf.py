@@ -1,6 +1,6 @@
 """The network configuration: from the bytes of stdin to values that need no further check."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -19,16 +19,39 @@ _REMEMBERED_BYTES: Final = 8 << 10
 # What a DEL cannot do without: the network's name is half of the handle, the version shapes the reply.
 ESSENTIAL: Final = frozenset({"name", "cniVersion"})
 
+ORCHESTRATOR: Final = (
+    "orch.kubeconfig",
+    "orch.orch_api_root",
+    "policy.k8s_auth_token",
+    "policy.k8s_client_certificate",
+    "policy.k8s_client_key",
+    "policy.k8s_certificate_authority",
+)
+DATASTORE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "embedded": (),
+    "etcdv3": (
+        "etcd_endpoints",
+        "etcd_discovery_srv",
+        "etcd_key_file",
+        "etcd_cert_file",
+        "etcd_ca_cert_file",
+        "etcd_authority",
+        "etcd_scheme",
+    ),
+    "orch": ORCHESTRATOR,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class DatastoreSettings:
     """Which store; equal settings share a session."""
 
     kind: str
+    options: tuple[tuple[str, str], ...] = ()  # sorted; fields of the configuration without their section
 
     def to_json(self) -> dict[str, str]:
         """As sessions and the journal know them."""
-        return {"kind": self.kind}
+        return {"kind": self.kind, **dict(self.options)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +74,8 @@ class NetConf:
     type: str
     nodename: str | None
     datastore: DatastoreSettings
+    policy: bool  # whether pods and namespaces are read from the orchestrator
+    orchestrator: tuple[tuple[str, str], ...]  # how to reach its API, as the options of a datastore
     log_level: str
     log_file_path: str | None
     log_file_max_size: int
@@ -250,7 +275,9 @@ def _build(values: dict[str, Any], raw: dict[str, Any]) -> NetConf:
         cni_version=values["cniVersion"],
         type=values["type"] or "",
         nodename=values["nodename"] or None,
-        datastore=DatastoreSettings(values["datastore_type"]),
+        datastore=_datastore(values),
+        policy=bool(values["policy.type"]),
+        orchestrator=_options(values, ORCHESTRATOR),
         log_level=values["log_level"],
         log_file_path=values["log_file_path"] or None,
         log_file_max_size=_or_default(values, "log_file_max_size"),
@@ -264,6 +291,16 @@ def _build(values: dict[str, Any], raw: dict[str, Any]) -> NetConf:
         valid_attachments=values["cni.dev/valid-attachments"],
         raw=raw,
     )
+
+
+def _datastore(values: dict[str, Any]) -> DatastoreSettings:
+    kind = values["datastore_type"]
+    return DatastoreSettings(kind, _options(values, DATASTORE_OPTIONS[kind]))
+
+
+def _options(values: dict[str, Any], paths: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Those that are given."""
+    return tuple(sorted((path.rpartition(".")[2], values[path]) for path in paths if values[path]))
 
 
 def _or_default(values: dict[str, Any], path: str) -> int:

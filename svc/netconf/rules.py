@@ -11,28 +11,38 @@ Values = dict[str, Any]
 
 def check(values: Values, names: Names, faults: Faults) -> None:
     """Adds faults, and puts back what the faulty values fall to. A faulty value has been replaced by its default."""
-    _datastore(values, faults)
     _etcd(values, faults)
+    _orchestrator(values, faults)
     _ipam_type(values, names, faults)
     _families(values, faults)
     _pools(values, faults)
     _mtu(values, faults)
 
 
-def _datastore(values: Values, faults: Faults) -> None:
-    kind = values["datastore_type"]
-    if kind in fields.SERVED_DATASTORES:
-        return
-    served = fields.SERVED_DATASTORES[0]
-    if not _faulty("datastore_type", faults):
-        remedy = f'set "datastore_type": "{served}", the only one that this version serves; without it "etcdv3" is meant'
-        faults.add("datastore_type", kind, "is not supported yet", remedy)
-    values["datastore_type"] = served
-
-
 def _etcd(values: Values, faults: Faults) -> None:
     if values["etcd_discovery_srv"] and values["etcd_endpoints"]:
         faults.add("etcd_discovery_srv", values["etcd_discovery_srv"], "excludes etcd_endpoints", "remove one of the two")
+    if values["datastore_type"] == "etcdv3":
+        _pair(values, "etcd_cert_file", "etcd_key_file", faults)
+
+
+def _orchestrator(values: Values, faults: Faults) -> None:
+    """Whoever asks the orchestrator's API must know where it is."""
+    if values["datastore_type"] == "orch":
+        reason = 'datastore_type "orch" needs it'
+    elif values["policy.type"]:
+        reason = f'policy.type "{values["policy.type"]}" needs it'
+    else:
+        return
+    if not (values["orch.kubeconfig"] or values["orch.orch_api_root"] or _faulty("orch", faults)):
+        faults.missing("orch.kubeconfig", f"{reason}: give the path of a kubeconfig, or orch.orch_api_root")
+    _pair(values, "policy.k8s_client_certificate", "policy.k8s_client_key", faults)
+
+
+def _pair(values: Values, certificate: str, key: str, faults: Faults) -> None:
+    for given, other in ((certificate, key), (key, certificate)):
+        if values[given] and not values[other] and not _faulty(other, faults):
+            faults.add(given, values[given], f"is of no use without {other}", f"give both {certificate} and {key}, or neither")
 
 
 def _ipam_type(values: Values, names: Names, faults: Faults) -> None:
@@ -72,5 +82,5 @@ def _mtu(values: Values, faults: Faults) -> None:
 
 
 def _faulty(path: str, faults: Faults) -> bool:
-    """Whether the value was refused before: what it fell to is not worth another fault."""
-    return any(fault.field == path for fault in faults.found)
+    """Whether the value, or one in its section, was refused before: what it fell to is not worth another fault."""
+    return any(fault.field == path or fault.field.startswith(f"{path}.") for fault in faults.found)

@@ -53,6 +53,8 @@ def test_smallest_configuration_has_every_default() -> None:
         type="svc",
         nodename=None,
         datastore=DatastoreSettings("embedded"),
+        policy=False,
+        orchestrator=(),
         log_level="INFO",
         log_file_path=None,
         log_file_max_size=100,
@@ -228,15 +230,15 @@ def test_all_faults_are_in_one_error() -> None:
         "log_level = 5 is a number: write one of",
         "ipam.type = 'host-local' is not supported yet: set",
         "ipam.assign_ipv4 = true is a boolean: write",
-        "policy.type = 'orch' asks for what is not supported yet: remove it",
+        'orch.kubeconfig is missing: policy.type "orch" needs it: give the path',
     ):
         assert part in error.details
 
 
 def test_empty_object_names_every_required_field() -> None:
     error = refused(b"{}")
-    assert error.msg == "invalid network configuration: 4 faults"
-    for part in ("name is missing", "type is missing", "ipam is missing", "datastore_type = 'etcdv3'"):
+    assert error.msg == "invalid network configuration: 3 faults"
+    for part in ("name is missing", "type is missing", "ipam is missing"):
         assert part in error.details
 
 
@@ -259,7 +261,7 @@ def test_error_stays_short_whatever_is_given() -> None:
 def test_lenient_needs_only_the_name() -> None:
     netconf = parsed({"name": "net"}, lenient=True)
     assert netconf.name == "net"
-    assert netconf.datastore == DatastoreSettings("embedded")
+    assert netconf.datastore == DatastoreSettings("etcdv3")
     assert (netconf.type, netconf.ipam) == ("", IpamConf(""))
 
 

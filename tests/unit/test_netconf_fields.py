@@ -10,7 +10,7 @@ from svc.model.errors import CallerError, Code
 from svc.names import DEFAULT
 from svc.netconf import fields
 from svc.netconf.fields import FIELDS, Field, keys_of
-from svc.netconf.netconf import IpamConf, NetConf, parse
+from svc.netconf.netconf import DatastoreSettings, IpamConf, NetConf, parse
 
 GOOD: dict[str, Any] = {"name": "net", "type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
 
@@ -121,7 +121,9 @@ def test_lenient_survives_every_wrong_type(field: Field, path: str, kind: str, v
 def test_null_is_absent(field: Field) -> None:
     """Templates write null for what they have no value for."""
     data = with_field(field.path, None)
-    if field.required or field.path == "datastore_type":
+    if field.path == "datastore_type":
+        assert parsed(data).datastore.kind == "etcdv3"
+    elif field.required:
         assert field.path in refused(data).details
     elif field.type == fields.ATTACHMENTS:
         assert parsed(data).valid_attachments == ()
@@ -147,8 +149,6 @@ def test_null_is_absent(field: Field) -> None:
         ("nodename", "a\0", "is not a node name", "without '/', white space and control characters"),
         ("datastore_type", "", "is not known", 'write one of "etcdv3", "orch", "embedded"'),
         ("datastore_type", "Embedded", "is not known", 'write one of "etcdv3", "orch", "embedded"'),
-        ("datastore_type", "etcdv3", "is not supported yet", 'set "datastore_type": "embedded"'),
-        ("datastore_type", "orch", "is not supported yet", 'set "datastore_type": "embedded"'),
         ("log_level", "", "is not known", '"ERROR", "WARNING", "INFO", "DEBUG"'),
         ("log_level", "WARN", "is not known", '"ERROR", "WARNING", "INFO", "DEBUG"'),
         ("log_file_path", "cni.log", "is not an absolute path", "start it with '/'"),
@@ -169,14 +169,14 @@ def test_null_is_absent(field: Field) -> None:
         ("ipam.assign_ipv4", "false", "leaves no address to assign", 'set it or ipam.assign_ipv6 to "true"'),
         ("ipam.assign_ipv6", "yes", "is not known", 'write one of "true", "false", in quotes'),
         ("readiness_gates", ["http://a"], "asks for what is not supported yet", "remove it"),
-        ("orch.kubeconfig", "/k", "asks for what is not supported yet", "remove it"),
-        ("orch.orch_api_root", "http://a", "asks for what is not supported yet", "remove it"),
+        ("orch.kubeconfig", "k", "is not an absolute path", "start it with '/'"),
+        ("kubernetes.kubeconfig", "k", "is not an absolute path", "start it with '/'"),
+        ("orch.orch_api_root", "a:6443", "is not a URL", "write http://HOST:PORT or https://HOST:PORT"),
+        ("kubernetes.k8s_api_root", "ftp://a", "is not a URL", "write http://HOST:PORT or https://HOST:PORT"),
+        ("policy.k8s_client_key", "key.pem", "is not an absolute path", "start it with '/'"),
+        ("etcd_cert_file", "cert.pem", "is not an absolute path", "start it with '/'"),
         ("orch.node_name", "n", "asks for what is not supported yet", "remove it"),
-        ("kubernetes.kubeconfig", "/k", "asks for what is not supported yet", "remove it"),
-        ("kubernetes.k8s_api_root", "http://a", "asks for what is not supported yet", "remove it"),
         ("kubernetes.node_name", "n", "asks for what is not supported yet", "remove it"),
-        ("policy.type", "orch", "asks for what is not supported yet", "remove it"),
-        ("policy.type", "k8s", "asks for what is not supported yet", "remove it"),
         ("policy.type", "other", "is not known", 'write one of "orch", "k8s"'),
         ("policy_setup_timeout_seconds", 1, "asks for what is not supported yet", "remove it"),
         ("feature_control.ip_addrs_no_ipam", True, "asks for what is not supported yet", "remove it"),
@@ -246,17 +246,54 @@ def test_negative_policy_wait_is_refused() -> None:
     assert "policy_setup_timeout_seconds = -1" in refused(config(policy_setup_timeout_seconds=-1)).msg
 
 
-def test_absent_datastore_tells_what_it_means() -> None:
+def test_absent_datastore_is_etcd() -> None:
     data = copy.deepcopy(GOOD)
     del data["datastore_type"]
-    error = refused(data)
-    assert "datastore_type = 'etcdv3' is not supported yet" in error.msg
-    assert 'set "datastore_type": "embedded"' in error.details
-    assert 'without it "etcdv3" is meant' in error.details
+    assert parsed(data).datastore == DatastoreSettings("etcdv3")
 
 
-def test_alias_of_the_datastore_is_understood() -> None:
-    assert "datastore_type = 'orch' is not supported yet" in refused(config(datastore_type="kubernetes")).msg
+def test_options_of_etcd_are_its_settings() -> None:
+    """Those of another kind of datastore, and what is not given, are none of a session's business."""
+    options = {"etcd_endpoints": "http://127.0.0.1:1", "etcd_cert_file": "/c", "etcd_key_file": "/k", "etcd_ca_cert_file": "/a"}
+    assert parsed(config(**options)).datastore.to_json() == {"kind": "embedded"}
+    assert parsed(config(datastore_type="etcdv3", **options)).datastore.to_json() == {"kind": "etcdv3", **options}
+
+
+def test_options_of_the_orchestrator_are_its_settings() -> None:
+    settings = {"kubeconfig": "/k", "k8s_auth_token": "t"}
+    data = config(datastore_type="kubernetes", kubernetes={"kubeconfig": "/k"}, policy={"k8s_auth_token": "t"})
+    assert parsed(data).datastore.to_json() == {"kind": "orch", **settings}
+    assert dict(parsed(data | {"datastore_type": "embedded"}).orchestrator) == settings
+
+
+@pytest.mark.parametrize("data", [{"datastore_type": "orch"}, {"policy": {"type": "orch"}}])
+def test_whoever_asks_the_orchestrator_says_where_it_is(data: dict[str, Any]) -> None:
+    error = refused(config(**data))
+    assert "orch.kubeconfig is missing" in error.msg
+    assert "needs it: give the path of a kubeconfig, or orch.orch_api_root" in error.details
+    assert parsed(config(orch={"k8s_api_root": "https://10.0.0.1:6443"}, **data)).policy == ("policy" in data)
+
+
+def test_faulty_access_to_the_orchestrator_is_one_fault() -> None:
+    assert "orch.kubeconfig = 'k'" in refused(config(datastore_type="orch", orch={"kubeconfig": "k"})).msg
+
+
+@pytest.mark.parametrize(
+    ("data", "given", "other"),
+    [
+        ({"datastore_type": "etcdv3", "etcd_cert_file": "/c"}, "etcd_cert_file", "etcd_key_file"),
+        ({"datastore_type": "etcdv3", "etcd_key_file": "/k"}, "etcd_key_file", "etcd_cert_file"),
+        (
+            {"policy": {"type": "orch", "k8s_client_key": "/k"}, "orch": {"kubeconfig": "/k"}},
+            "policy.k8s_client_key",
+            "policy.k8s_client_certificate",
+        ),
+    ],
+)
+def test_certificate_and_key_come_together(data: dict[str, Any], given: str, other: str) -> None:
+    error = refused(config(**data))
+    assert f"{given} = " in error.msg
+    assert f"is of no use without {other}" in error.msg
 
 
 def test_two_ways_to_find_etcd_exclude_each_other() -> None:
