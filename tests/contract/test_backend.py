@@ -1,12 +1,12 @@
 """What svc/datastore/api.py promises of every datastore, sentence by sentence."""
 
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
 
-from contract.samples import COUNTED, PATIENCE, block, create, handle, pool
+from contract.samples import COUNTED, block, create, handle, pool
+from harness.ipam import settle
 from svc._core.cidr import Cidr
 from svc.datastore.api import (
     MAX_WRITES,
@@ -208,18 +208,10 @@ def test_checks_change_nothing(backend: Backend) -> None:
 def test_checks_move_no_generation(backend: Backend) -> None:
     """A cache stays good."""
     guard = create(backend, ResourceKey("IPPool", "a"), pool("a"))
-    settled(backend, "IPPool")
+    settle(backend, "IPPool")
     before = backend.generation("IPPool")
     backend.write([Check(guard.key, guard.revision), Create(HandleKey("a"), handle(1))])
     assert backend.generation("IPPool") == before
-
-
-def settled(backend: Backend, kind: str) -> None:
-    """Returns when the generation stands still: a store that watches may have to begin."""
-    deadline = time.monotonic() + PATIENCE
-    while backend.generation(kind) != backend.generation(kind):
-        assert time.monotonic() < deadline, "the generation never comes to rest"
-        time.sleep(0.01)
 
 
 def test_many_writes_are_one(backend: Backend) -> None:
