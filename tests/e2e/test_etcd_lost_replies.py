@@ -1,17 +1,16 @@
-"""Writes whose answers get lost on the way back, or that never arrive: each is carried out once, or the error says what is known."""
+"""Writes whose answers get lost on the way back, or that never arrive: each is made once, or the error says what is known."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from etcd_sessions import HANDLES, Hurry, create, handle, hurry, session, update, value
 from harness.etcd import PATIENCE, Cluster, cluster
+from harness.etcd_sessions import HANDLES, Hurry, create, handle, hurry, session, update, value
 from harness.proxy import Proxy, mute, proxy
 from svc.datastore.api import (
     Backend,
@@ -166,7 +165,7 @@ def test_a_group_is_recognised(store: EtcdStore, rival: EtcdStore, lost: Lost) -
     """All kinds of writes, with somebody at work on one of the keys since."""
     guard, gone = create(store, "guard"), create(store, "gone")
     entry = create(store, "h")
-    writes = [
+    writes: list[Write] = [
         Check(guard.key, guard.revision),
         Create(HandleKey("new"), handle(5)),
         Update(KEY, handle(2), entry.revision),
@@ -193,9 +192,7 @@ def test_nothing_is_said_to_be_done_that_somebody_else_did(
     assert rival.get(KEY) == theirs
 
 
-def test_what_was_there_before_is_a_conflict(
-    store: EtcdStore, rival: EtcdStore, way: Proxy, pool: ThreadPoolExecutor
-) -> None:
+def test_what_was_there_before_is_a_conflict(store: EtcdStore, rival: EtcdStore, way: Proxy, pool: ThreadPoolExecutor) -> None:
     """Although it looks exactly like what was to be written."""
     theirs = create(rival, "h")
     store.list(HandleQuery())
@@ -228,7 +225,7 @@ def test_a_compacted_history_is_admitted(store: EtcdStore, rival: EtcdStore, ser
         last = update(rival, rival.get(KEY), 3)
         server.compact(int(last.revision))
 
-    with pytest.raises(StoreError, match="not known.*compacted"):
+    with pytest.raises(StoreError, match=r"not known.*compacted"):
         lost(store, [Update(KEY, handle(2), entry.revision)], cover_up).result(PATIENCE)
 
 
@@ -247,7 +244,7 @@ def test_reads_are_repeated(store: EtcdStore, rival: EtcdStore, way: Proxy, pool
     """They go through when the connection is there again."""
     create(rival, "h")
     way.discard_replies = True
-    reads = [pool.submit(store.get, KEY), pool.submit(lambda: list(store.list(HandleQuery()))[0])]
+    reads = [pool.submit(store.get, KEY), pool.submit(lambda: next(iter(store.list(HandleQuery()))))]
     time.sleep(0.3)
     assert not any(read.done() for read in reads)
     way.discard_replies = False
@@ -293,15 +290,16 @@ def _drain(watch: Any) -> None:
         list(watch)
 
 
-def test_nobody_listens(hurry: Hurry) -> None:
+def test_nobody_listens() -> None:
     """That is told at once, with the setting and what to do."""
     backend: Backend
     with session("http://127.0.0.1:1") as backend:
-        for call in (lambda: backend.get(KEY), lambda: create(backend, "h")):
-            with pytest.raises(StoreError, match="127.0.0.1:1.*Connection refused") as caught:
+        calls: list[Callable[[], object]] = [lambda: backend.get(KEY), lambda: create(backend, "h")]
+        for call in calls:
+            with pytest.raises(StoreError, match=r"127\.0\.0\.1:1 .*Connection refused") as caught:
                 call()
             assert "start etcd" in caught.value.details
     with session("http://no-such-host.invalid:2379") as backend:
-        with pytest.raises(StoreError, match="no-such-host.invalid") as caught:
+        with pytest.raises(StoreError, match=r"no-such-host\.invalid") as caught:
             backend.get(KEY)
         assert "correct the host name" in caught.value.details

@@ -77,6 +77,12 @@ class Change:
             return Conflict(self.write.key) if self.is_check else NotFound(self.write.key)
         return None if self.expected in (_PRESENT, found.mod_revision) else Conflict(self.write.key)
 
+    def has_moved(self, found: Any, since: int) -> bool:
+        """Whether the key was changed since, and so is not as expected."""
+        if self.refusal(found) is not None:
+            return True
+        return self.expected == _PRESENT and bool(found.mod_revision > since)
+
     def is_done(self, found: Any, revision: int) -> bool:
         """Whether the key, as it was at `revision`, shows that this change was made there."""
         if self.is_check:
@@ -146,7 +152,7 @@ def made_at(changes: Sequence[Change], found: Sequence[Any], since: int, history
 def _candidate(changes: Sequence[Change], found: Sequence[Any], since: int, history: History) -> int | None:
     """The only revision that can have been ours: the next one of a key after that which was expected of it."""
     for each, kv in zip(changes, found, strict=True):
-        if each.is_check or each.refusal(kv) is None:
+        if each.is_check or not each.has_moved(kv, since):
             continue
         if each.expected == _NEVER:
             return None
