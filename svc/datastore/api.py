@@ -4,8 +4,10 @@ A revision is an opaque string; it changes with every write of its key. `write` 
 
 1. All writes of a call are applied, or (where `atomic` is true) none. A store that cannot do that applies them in the
    given order, stops at the first failure and raises `PartialWrite`, so that the caller can take back what was done.
+   A call has at most `MAX_WRITES` writes, and changes no key twice.
 2. A `Create` of an existing key, an `Update` or `Delete` at another revision raise `Conflict` naming the key; an
-   `Update` or `Delete` of a missing key raises `NotFound` naming it.
+   `Update` or `Delete` of a missing key raises `NotFound` naming it. A `Check` changes nothing and raises `Conflict` unless
+   its key is there at its revision; a store that is not atomic looks at all of them before the first write.
 3. With `durable` the call returns when the change survives a power cut, otherwise when it survives a killed process.
 4. A write whose fate is unknown is looked up before anything is reported: it is never repeated blindly.
 """
@@ -53,7 +55,18 @@ class Delete:
     revision: str | None = None
 
 
-Write = Create | Update | Delete
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Fails with Conflict unless the key stands at this revision; changes nothing."""
+
+    key: Key
+    revision: str
+
+
+Write = Create | Update | Delete | Check
+
+MAX_WRITES = 128
+"""Of one call; what a server takes that was not told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +101,7 @@ class Backend(Protocol):
         """In key order. What cannot be decoded is left out (and logged by the store)."""
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
-        """The new entry of each write, None for a Delete. Values are stored as they are at the call."""
+        """The new entry of each write, None for a Delete or a Check. Values are stored as they are at the call."""
 
     def generation(self, kind: str) -> int:
         """Changes whenever a resource of this kind may have changed: a cache filled at one generation is worth using at the

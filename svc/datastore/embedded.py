@@ -12,14 +12,14 @@ import logging
 import sqlite3
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from svc.datastore import sqlite
-from svc.datastore.api import Conflict, Create, Damaged, Delete, Entry, NotFound, StoreError, Update, Write
+from svc.datastore.api import Check, Conflict, Create, Damaged, Delete, Entry, NotFound, StoreError, Update, Write
 from svc.datastore.feed import Feed, Watcher
 from svc.model.codec import Codec, matches
 from svc.model.keys import Key, Query, ResourceKey
@@ -40,6 +40,7 @@ _CREATE = "INSERT OR IGNORE INTO entries (value, revision, path) VALUES (?, ?, ?
 _UPDATE = "UPDATE entries SET value = ?, revision = ? WHERE path = ? AND revision = ?"
 _DELETE = "DELETE FROM entries WHERE path = ? AND revision = ?"
 _DELETE_ANY = "DELETE FROM entries WHERE path = ?"
+_CHECK = "SELECT 1 FROM entries WHERE path = ? AND revision = ?"
 _COUNTER = "SELECT value FROM counters WHERE name = ?"
 _COUNT = "INSERT OR REPLACE INTO counters (name, value) VALUES (?, ?)"
 _TRANSACTIONS = ""  # the counter that is no kind's
@@ -51,7 +52,7 @@ Row = tuple[str, bytes, int]  # path, document, revision
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A write with its path and document; `data` is None for a Delete."""
+    """A write with its path and document; `data` is None for a Delete or a Check."""
 
     write: Write
     path: str
@@ -125,10 +126,10 @@ class EmbeddedStore:
         try:
             with self._writing:
                 number = self._transact(changes, durable)
-                self._feed.publish([_Committed(self._codec, change.write.key, change.data, number) for change in changes])
+                self._feed.publish(list(self._committed(changes, number)))
         except sqlite3.Error as error:
             raise sqlite.store_error(self._path, error) from error
-        return [None if isinstance(write, Delete) else Entry(write.key, write.value, str(number)) for write in writes]
+        return [_written(write, number) for write in writes]
 
     def generation(self, kind: str) -> int:
         """The number of the last transaction, of any process, that wrote a resource of this kind; 0 when none did."""
@@ -152,8 +153,13 @@ class EmbeddedStore:
             self._reader.close()
 
     def _change(self, write: Write) -> _Change:
-        data = None if isinstance(write, Delete) else self._codec.encode(write.value)
+        data = None if isinstance(write, Delete | Check) else self._codec.encode(write.value)
         return _Change(write, self._codec.path(write.key), data)
+
+    def _committed(self, changes: Sequence[_Change], number: int) -> Iterator[_Committed]:
+        for change in changes:
+            if not isinstance(change.write, Check):
+                yield _Committed(self._codec, change.write.key, change.data, number)
 
     def _transact(self, changes: Sequence[_Change], durable: bool) -> int:
         """Commits the changes; the number of the transaction."""
@@ -173,7 +179,7 @@ class EmbeddedStore:
             for change in changes:
                 self._apply(change, number)
             run(_COUNT, (_TRANSACTIONS, number))
-            for kind in {change.write.key.kind for change in changes if isinstance(change.write.key, ResourceKey)}:
+            for kind in _kinds(changes):
                 run(_COUNT, (kind, number))
             run("COMMIT")
         except BaseException:
@@ -187,6 +193,10 @@ class EmbeddedStore:
         match change.write:
             case Create(key):
                 if not run(_CREATE, (change.data, number, path)).rowcount:
+                    raise Conflict(key)
+                return
+            case Check(key, revision):
+                if not run(_CHECK, (path, revision)).fetchone():
                     raise Conflict(key)
                 return
             case Update(key, _, revision):
@@ -260,6 +270,16 @@ class EmbeddedStore:
 def _identity(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_dev, status.st_ino
+
+
+def _written(write: Write, number: int) -> Entry | None:
+    return Entry(write.key, write.value, str(number)) if isinstance(write, Create | Update) else None
+
+
+def _kinds(changes: Sequence[_Change]) -> set[str]:
+    """Of the resources that are changed."""
+    writes = (change.write for change in changes)
+    return {write.key.kind for write in writes if isinstance(write.key, ResourceKey) and not isinstance(write, Check)}
 
 
 _REPAIR = "delete the key, or restore the file from a copy"

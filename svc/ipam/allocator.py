@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from svc._core.cidr import Address, Cidr
 from svc.combine import Combiner
-from svc.datastore.api import Backend, Damaged, Entry, KeyedError, NotFound, StoreError
+from svc.datastore.api import MAX_WRITES, Backend, Damaged, Entry, KeyedError, NotFound, StoreError
 from svc.ipam import blocks, errors
 from svc.ipam.claim import ClaimLost
 from svc.ipam.plan import Plan, remember_written
@@ -20,6 +20,7 @@ from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey
 
 ATTEMPTS = 100
+GROUP = MAX_WRITES // 3  # requests of one write: each has a handle, and at most a block of each family
 
 Outcome = tuple[Allocation, ...] | BaseException
 
@@ -31,7 +32,7 @@ class Ipam:
         self._backend = backend
         self._node = node
         self._view = View(backend, node)
-        self._combiner: Combiner[Request, tuple[Allocation, ...]] = Combiner(self._carry_out)
+        self._combiner: Combiner[Request, tuple[Allocation, ...]] = Combiner(self._carry_out, limit=GROUP)
 
     def assign(self, request: Assign) -> tuple[Allocation, ...]:
         """One allocation for each family wanted, in the order of `versions`; SvcError and nothing assigned otherwise."""

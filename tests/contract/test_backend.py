@@ -6,9 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from contract.samples import COUNTED, block, create, handle, pool
+from harness.ipam import settle
 from svc._core.cidr import Cidr
 from svc.datastore.api import (
+    MAX_WRITES,
     Backend,
+    Check,
     Conflict,
     Create,
     Delete,
@@ -154,20 +157,68 @@ def test_no_writes_do_nothing(backend: Backend) -> None:
 )
 def test_failing_write_spares_the_others_or_tells_of_them(backend: Backend, failing: Write) -> None:
     """An atomic store changes nothing; another one stops there and says what it has done."""
-    present = create(backend, HandleKey("b"), handle(1))
-    writes: list[Write] = [Create(HandleKey("a"), handle(1)), failing, Delete(present.key, present.revision)]
+    present, last = create(backend, HandleKey("b"), handle(1)), create(backend, HandleKey("c"), handle(1))
+    writes: list[Write] = [Create(HandleKey("a"), handle(1)), failing, Delete(last.key, last.revision)]
     with pytest.raises(StoreError) as caught:
         backend.write(writes)
-    assert backend.get(present.key) == present
+    assert [backend.get(present.key), backend.get(last.key)] == [present, last]
     if backend.atomic:
         assert isinstance(caught.value, KeyedError)
         assert caught.value.key == failing.key
-        assert keys(backend, HandleQuery()) == [present.key]
+        assert keys(backend, HandleQuery()) == [present.key, last.key]
     else:
         assert isinstance(caught.value, PartialWrite)
         assert isinstance(caught.value.cause, KeyedError)
         assert caught.value.cause.key == failing.key
         assert caught.value.done == (backend.get(HandleKey("a")),)
+
+
+@pytest.mark.parametrize("state", ["changed", "gone", "never there"])
+def test_checks_guard_other_writes(backend: Backend, state: str) -> None:
+    """Whoever read a key may demand that it is still as he read it: everything else is a conflict, and nothing is written."""
+    guard = create(backend, HandleKey("guard"), handle(1))
+    if state == "changed":
+        backend.write([Update(guard.key, handle(2), guard.revision)])
+    else:
+        backend.write([Delete(guard.key)])
+    key = HandleKey("other") if state == "never there" else guard.key
+    writes: list[Write] = [Create(HandleKey("a"), handle(1)), Check(key, guard.revision)]
+    with pytest.raises(StoreError) as caught:
+        backend.write(writes)
+    cause = caught.value.cause if isinstance(caught.value, PartialWrite) else caught.value
+    assert isinstance(cause, Conflict)
+    assert cause.key == key
+    assert HandleKey("a") not in keys(backend, HandleQuery())
+
+
+def test_checks_change_nothing(backend: Backend) -> None:
+    """Neither by themselves nor beside other writes, also of the same key; their result is None."""
+    guard = create(backend, ResourceKey("IPPool", "a"), pool("a"))
+    assert list(backend.write([Check(guard.key, guard.revision)])) == [None]
+    entries = backend.write([Check(guard.key, guard.revision), Create(HandleKey("a"), handle(1))])
+    assert entries == [None, backend.get(HandleKey("a"))]
+    assert backend.get(guard.key) == guard
+    (none, entry) = backend.write(
+        [Check(guard.key, guard.revision), Update(guard.key, pool("a", "10.1.0.0/24"), guard.revision)]
+    )
+    assert none is None
+    assert entry == backend.get(guard.key)
+
+
+def test_checks_move_no_generation(backend: Backend) -> None:
+    """A cache stays good."""
+    guard = create(backend, ResourceKey("IPPool", "a"), pool("a"))
+    settle(backend, "IPPool")
+    before = backend.generation("IPPool")
+    backend.write([Check(guard.key, guard.revision), Create(HandleKey("a"), handle(1))])
+    assert backend.generation("IPPool") == before
+
+
+def test_many_writes_are_one(backend: Backend) -> None:
+    """As many as a call may have."""
+    writes: list[Write] = [Create(HandleKey(f"h.{number:03}"), handle(number)) for number in range(MAX_WRITES)]
+    entries = backend.write(writes)
+    assert list(backend.list(HandleQuery())) == list(entries)
 
 
 def test_durable_writes_write(backend: Backend) -> None:

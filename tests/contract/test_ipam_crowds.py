@@ -8,6 +8,7 @@ import pytest
 
 from harness.ipam import (
     NODE,
+    PATIENCE,
     blocks,
     demand_whole_claims,
     free,
@@ -17,11 +18,13 @@ from harness.ipam import (
     put_block,
     put_node,
     put_pool,
+    settle,
     take,
+    write_all,
 )
-from harness.wrapped import Through
+from harness.wrapped import Gated, Through, wait_until_combined
 from svc._core.cidr import Address, Cidr
-from svc.datastore.api import Backend, Create
+from svc.datastore.api import MAX_WRITES, Backend, Create
 from svc.ipam.allocator import Ipam
 from svc.model.errors import PeerError
 from svc.model.keys import ResourceKey
@@ -122,6 +125,7 @@ def test_a_restarted_node_reads_its_blocks_once(backend: Backend) -> None:
     for number in range(120):
         take(before, f"net.old{number}")
     counting = Through(backend)
+    settle(backend, "IPPool", "Node")
     ipam = Ipam(counting, NODE)
     take(ipam, "net.c0")
     assert counting.calls["get"] <= 30 + 4
@@ -136,7 +140,7 @@ def test_an_exhausted_cluster_is_listed_twice_at_most(backend: Backend) -> None:
     put_node(backend)
     names = [f"p{number:03}" for number in range(200)]
     ranges = [f"10.65.{number}.0/30" for number in range(200)]
-    backend.write([_pool(name, cidr) for name, cidr in zip(names, ranges, strict=True)])
+    write_all(backend, [_pool(name, cidr) for name, cidr in zip(names, ranges, strict=True)])
     for cidr in ranges:
         put_block(backend, cidr, "host:node2")
     counting = Through(backend)
@@ -151,13 +155,44 @@ def test_an_exhausted_cluster_is_listed_twice_at_most(backend: Backend) -> None:
 def test_a_node_finds_its_pool_among_a_thousand(backend: Backend) -> None:
     """The one whose selector selects it, and nothing is read again for the next address."""
     put_node(backend, rack="777")
-    backend.write([_pool(f"p{n}", f"10.{n // 250}.{n % 250}.0/24", 26, nodeSelector=f"rack == '{n}'") for n in range(1000)])
+    pools = [_pool(f"p{n}", f"10.{n // 250}.{n % 250}.0/24", 26, nodeSelector=f"rack == '{n}'") for n in range(1000)]
+    write_all(backend, pools)
+    settle(backend, "IPPool", "Node")
     counting = Through(backend)
     ipam = Ipam(counting, NODE)
     assert Address(take(ipam, "net.c1")[0]) in Cidr("10.3.27.0/24")
     counting.calls.update(get=0, list=0, write=0)
     take(ipam, "net.c2")
     assert counting.calls == {"get": 0, "list": 0, "write": 1}
+
+
+def test_crowds_that_wait_fit_into_writes(backend: Backend) -> None:
+    """However many requests wait at once, and whether they take or give: no write is larger than a store must accept."""
+    put_node(backend)
+    put_pool(backend, "pool4", "10.65.0.0/20")
+    put_pool(backend, "pool6", "fd65::/116")
+    gated = Gated(backend)
+    ipam = Ipam(gated, NODE)
+    names = [f"net.c{number}" for number in range(MAX_WRITES)]
+
+    def lead() -> None:
+        wait_until_combined(ipam, len(names))
+        gated.open()
+
+    in_threads([lambda: take(ipam, "net.first", versions=(4, 6)), lead, *(_late(gated, ipam, name) for name in names)])
+    assert set(holdings(backend)) == {"net.first", *names}
+    in_threads([lambda name=name: free(ipam, name) for name in names])  # type: ignore[misc]
+    assert set(holdings(backend)) == {"net.first"}
+
+
+def _late(gated: Gated, ipam: Ipam, name: str) -> Callable[[], tuple[str, ...]]:
+    """A request that arrives when the first one is being carried out."""
+
+    def call() -> tuple[str, ...]:
+        assert gated.reached.wait(PATIENCE)
+        return take(ipam, name, versions=(4, 6))
+
+    return call
 
 
 @pytest.mark.parametrize(("cidr", "version"), [("10.0.0.0/8", 4), ("fd00::/20", 6), ("2000::/3", 6), ("0.0.0.0/0", 4)])

@@ -1,6 +1,7 @@
 """What tests of address management share: pools and nodes, calls of IPAM, and an audit of what a datastore holds."""
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -8,7 +9,7 @@ from typing import Any
 
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Address, Cidr
-from svc.datastore.api import Backend, Create, Delete, Entry, NotFound, Update, Value, Write
+from svc.datastore.api import MAX_WRITES, Backend, Create, Delete, Entry, NotFound, Update, Value, Write
 from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Assign, Release
 from svc.model.ipam import CONFIRMED, Affinity, Attribute, Block, Handle
@@ -46,6 +47,12 @@ def put(backend: Backend, key: Key, value: Value) -> Entry:
     return entry
 
 
+def write_all(backend: Backend, writes: Sequence[Write]) -> None:
+    """Any number of them, a part at a time."""
+    for start in range(0, len(writes), MAX_WRITES):
+        backend.write(writes[start : start + MAX_WRITES])
+
+
 def put_pool(backend: Backend, name: str, cidr: str, **spec: Any) -> None:
     put(backend, ResourceKey("IPPool", name), Resource("IPPool", {"name": name, "uid": name}, {"cidr": cidr, **spec}))
 
@@ -72,6 +79,14 @@ def wipe(backend: Backend, *queries: Query) -> None:
 
 IPAM_QUERIES = (BlockQuery(), AffinityQuery(), HandleQuery())
 EVERYTHING = (*IPAM_QUERIES, ResourceQuery("IPPool"), ResourceQuery("Node"))
+
+
+def settle(backend: Backend, *kinds: str) -> None:
+    """Returns when the generations stand still: a store that watches may have to begin."""
+    deadline = time.monotonic() + PATIENCE
+    while any(backend.generation(kind) != backend.generation(kind) for kind in kinds):
+        assert time.monotonic() < deadline, "the generations never come to rest"
+        time.sleep(0.01)
 
 
 # what callers do

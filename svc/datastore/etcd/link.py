@@ -1,0 +1,226 @@
+"""Calls to a cluster over gRPC: a channel for each server, deadlines, and who is asked next when one does not answer.
+
+Each server has a channel of its own, so each is held to the name in its own certificate. All calls go to one server until it
+fails a call; then the next one is asked. The first is chosen at random, or all nodes would ask the same.
+"""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would print is in the errors that calls raise
+
+import grpc
+
+from svc.datastore.api import StoreError
+from svc.datastore.etcd.messages import KVStub, Message, WatchRequest, WatchResponse
+from svc.datastore.etcd.refusals import remedy_for
+from svc.datastore.etcd.settings import Cluster, Endpoint
+from svc.datastore.etcd.tls import Tls
+
+CALL_SECONDS = 10.0  # for everything that one call of a Backend does
+TRY_SECONDS = 4.0  # for one server's answer, before the next one is asked
+DIAL_SECONDS = 4.0  # for a connection
+DEAF_ROUNDS = 3  # how often all servers are tried where nobody listens
+PAUSE_SECONDS = 0.1  # after all servers have failed; doubled each time, up to PAUSE_MOST
+PAUSE_MOST = 1.0
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.keepalive_time_ms", 10_000),  # a watch learns of a dead server within 15 s; etcd allows a ping every 5 s
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.min_reconnect_backoff_ms", int(DIAL_SECONDS * 1000)),  # this is the time for a connection
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),  # sessions with other credentials share no connection
+)
+_NO_ANSWER = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+    }
+)
+_NOT_CONNECTED = ("failed to connect", "errors resolving", "DNS resolution failed")
+
+
+Result = TypeVar("Result")
+
+
+class Unanswered(StoreError):
+    """No server has answered: whether the request was carried out is not known."""
+
+    deaf = False  # whether there was no connection at all
+
+
+class Compacted(StoreError):
+    """The revision asked for is forgotten."""
+
+
+class Stream:
+    """A watch that is open. `receive` in one thread, `cancel` from any."""
+
+    def __init__(self, call: Any, guarded: Callable[[Callable[[], Message]], Message]) -> None:
+        self._call = call
+        self._guarded = guarded
+
+    def receive(self) -> Message:
+        """The next WatchResponse. Unanswered when the watch has ended or cannot go on, Compacted when it was too late."""
+        answer = self._guarded(lambda: next(self._call, None))
+        if answer is None:
+            raise Unanswered("etcd has ended a watch")
+        if answer.compact_revision:
+            raise Compacted(f"etcd has compacted what was before revision {answer.compact_revision}")
+        if answer.canceled:
+            raise Unanswered(f"etcd has cancelled a watch: {answer.cancel_reason or 'without a reason'}")
+        return answer
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+
+class Link:
+    """Connections to a cluster, made when they are first used. From any thread."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._lock = threading.Lock()
+        self._servers: list[_Server | None] = [None] * len(cluster.endpoints)
+        self._current = random.randrange(len(cluster.endpoints))  # noqa: S311 no secret
+        self._closed = False
+        self.seen = 0  # the revision in the latest answer
+
+    def tries(self) -> "Tries":
+        return Tries(len(self._servers))
+
+    def range(self, request: Message, seconds: float) -> Message:
+        return self._call(lambda server: server.range(request, timeout=seconds))
+
+    def txn(self, request: Message, seconds: float) -> Message:
+        return self._call(lambda server: server.txn(request, timeout=seconds))
+
+    def watch(self, create: Message, seconds: float | None = None) -> Stream:
+        """With `seconds`, it ends then."""
+        number, server = self._server()
+        call = self._on(number, lambda: server.watch(WatchRequest(create_request=create), timeout=seconds))
+        return Stream(call, lambda step: self._on(number, step))
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            servers, self._servers = self._servers, [None] * len(self._servers)
+        for server in filter(None, servers):
+            server.close()
+
+    def _call(self, call: Callable[["_Server"], Message]) -> Message:
+        number, server = self._server()
+        answer = self._on(number, lambda: call(server))
+        self.seen = answer.header.revision
+        return answer
+
+    def _on(self, number: int, step: Callable[[], Message]) -> Message:
+        """Carries out a step with one of the servers, and puts our errors in place of gRPC's."""
+        try:
+            return step()
+        except grpc.RpcError as error:
+            raise self._failure(number, error) from error
+        except ValueError as error:  # gRPC's word for a channel that was closed meanwhile
+            raise _closed() from error
+
+    def _server(self) -> tuple[int, "_Server"]:
+        number = self._current
+        server = self._servers[number]
+        if server is not None:
+            return number, server
+        with self._lock:
+            if self._closed:
+                raise _closed()
+            server = self._servers[number] = self._servers[number] or _Server(
+                self._cluster.endpoints[number], self._cluster.tls
+            )
+        return number, server
+
+    def _failure(self, number: int, error: Any) -> StoreError:
+        """What to raise. The next server is for the next call, when this one has not answered."""
+        if self._closed:
+            return _closed()
+        code, text = error.code(), str(error.details())
+        if code is grpc.StatusCode.OUT_OF_RANGE:
+            return Compacted(f"etcd refused a request: {text}")
+        if code not in _NO_ANSWER and "too many requests" not in text:
+            return StoreError(f"etcd at {self._cluster.endpoints[number]} refused a request: {text}", details=remedy_for(text))
+        with self._lock:
+            if self._current == number:
+                self._current = (number + 1) % len(self._servers)
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            text = "no answer in time"
+        message = f"etcd at {self._cluster.endpoints[number]} ({self._cluster.origin}) does not answer: {text}"
+        failure = Unanswered(message, details=remedy_for(text))
+        failure.deaf = any(words in text for words in _NOT_CONNECTED)
+        return failure
+
+
+class Tries:
+    """The time that one call has, and whether another try is worth it."""
+
+    def __init__(self, servers: int) -> None:
+        self._until = time.monotonic() + CALL_SECONDS
+        self._servers = servers
+        self._failed = 0
+        self._deaf = 0
+        self.may_have_arrived = False  # at a server that has not answered
+
+    @property
+    def seconds(self) -> float:
+        """For the next try."""
+        return min(TRY_SECONDS, max(0.0, self._until - time.monotonic()))
+
+    def repeat(self, step: Callable[[float], Result]) -> Result:
+        """Until it is answered; what may be done twice."""
+        while True:
+            try:
+                return step(self.seconds)
+            except Unanswered as failure:
+                self.after(failure)
+
+    def after(self, failure: Unanswered) -> None:
+        """Returns when it is time for another try; raises the failure when there is none left."""
+        self._failed += 1
+        self._deaf = self._deaf + 1 if failure.deaf else 0
+        self.may_have_arrived = self.may_have_arrived or not failure.deaf
+        rounds, within = divmod(self._failed, self._servers)
+        pause = 0.0 if within else min(PAUSE_MOST, PAUSE_SECONDS * 2 ** (rounds - 1))
+        if self._deaf >= DEAF_ROUNDS * self._servers or time.monotonic() + pause >= self._until:
+            raise failure
+        time.sleep(pause)
+
+
+class _Server:
+    """The calls of one server."""
+
+    def __init__(self, endpoint: Endpoint, tls: Tls | None) -> None:
+        target = f"dns:///{endpoint}"
+        if tls is None:
+            channel = grpc.insecure_channel(target, _OPTIONS)
+        else:
+            credentials = grpc.ssl_channel_credentials(tls.roots, tls.key, tls.certificate)
+            channel = grpc.secure_channel(target, credentials, _OPTIONS)
+        stub = KVStub(channel)
+        self.range, self.txn, self.close = stub.Range, stub.Txn, channel.close
+        # One request a stream, so there need be no thread that feeds it, as there would be behind the generated stub.
+        self.watch = channel.unary_stream(
+            "/etcdserverpb.Watch/Watch",
+            request_serializer=WatchRequest.SerializeToString,
+            response_deserializer=WatchResponse.FromString,
+        )
+
+
+def _closed() -> StoreError:
+    return StoreError("the etcd store was closed", details="open it again")

@@ -1,0 +1,93 @@
+"""From the settings of a netconf (spec section 2.2) to servers and credentials."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+from svc.datastore.etcd import discovery
+from svc.datastore.etcd.tls import Tls, load_tls
+from svc.model.errors import Code
+from svc.model.faults import Faults
+
+AUTHORITY = "127.0.0.1:2379"
+SCHEME = "http"
+PORT = 2379
+FILES = ("etcd_ca_cert_file", "etcd_cert_file", "etcd_key_file")
+
+_EXAMPLE = 'give URLs such as "https://10.0.0.1:2379", separated by commas'
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One server; the host is what its certificate must name."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The servers of one datastore, and how to speak to them; `tls` is None for plain http."""
+
+    endpoints: tuple[Endpoint, ...]
+    tls: Tls | None
+    origin: str  # the setting that named the endpoints, with its value
+    files: tuple[Path, ...]  # that were read
+
+
+def read_settings(settings: Mapping[str, str], resolver: "discovery.Resolver | None" = None) -> Cluster:
+    """CallerError naming every fault, StoreError when a DNS server does not answer. Empty settings count as absent."""
+    given = {name: value.strip() for name, value in settings.items() if value.strip()}
+    faults = Faults("invalid etcd settings", Code.INVALID_NETCONF)
+    urls, origin = _urls(given, faults, resolver)
+    parsed = [url for url in (_parse(text, origin, faults) for text in urls) if url is not None]
+    schemes = {url.scheme for url in parsed}
+    if len(schemes) > 1:
+        faults.add(*origin, "mixes http and https", "give all endpoints the same scheme")
+    tls = load_tls(given, faults) if schemes == {"https"} else None
+    faults.raise_if_any()
+    endpoints = dict.fromkeys(Endpoint(str(url.hostname), url.port or PORT) for url in parsed)
+    files = tuple(Path(given[name]) for name in FILES if name in given) if tls else ()
+    return Cluster(tuple(endpoints), tls, f"{origin[0]} = {origin[1]!r}", files)
+
+
+def _urls(given: Mapping[str, str], faults: Faults, resolver: "discovery.Resolver | None") -> tuple[list[str], tuple[str, str]]:
+    """The URLs, and which setting, of which value, they come from."""
+    endpoints, domain = given.get("etcd_endpoints", ""), given.get("etcd_discovery_srv", "")
+    if endpoints and domain:
+        faults.add("etcd_discovery_srv", domain, "excludes etcd_endpoints", "remove one of the two")
+        return [], ("etcd_endpoints", endpoints)
+    _warn_of_deprecated(given, used=not endpoints and not domain)
+    if domain:
+        return discovery.find(domain, faults, resolver), ("etcd_discovery_srv", domain)
+    if endpoints:
+        return [text.strip() for text in endpoints.split(",") if text.strip()], ("etcd_endpoints", endpoints)
+    authority = given.get("etcd_authority", AUTHORITY)
+    return [f"{given.get('etcd_scheme', SCHEME)}://{authority}"], ("etcd_authority", authority)
+
+
+def _warn_of_deprecated(given: Mapping[str, str], *, used: bool) -> None:
+    for name in ("etcd_authority", "etcd_scheme"):
+        if name in given:
+            what = "is deprecated: set etcd_endpoints" if used else "is deprecated, and ignored beside the other settings"
+            _log.warning("%s = %r %s", name, given[name], what)
+
+
+def _parse(text: str, origin: tuple[str, str], faults: Faults) -> SplitResult | None:
+    """None, and a fault, unless it is a URL of a server and nothing more."""
+    try:
+        url = urlsplit(text)
+        extra = url.path.strip("/") or url.query or url.fragment or url.username is not None
+        if url.scheme in ("http", "https") and url.hostname and url.port != 0 and not extra:
+            return url
+    except ValueError:  # a port that is no number, brackets that do not match
+        pass
+    faults.add(origin[0], text, "is no URL of an etcd server", _EXAMPLE)
+    return None

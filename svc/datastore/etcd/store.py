@@ -1,0 +1,147 @@
+"""The etcd v3 store: keys and documents as `svc.model.codec` spells them, revisions that are etcd's own (ModRevision).
+
+1. A call is one round trip: a get is one Range, a list one Range (more when it is long), a write one transaction.
+2. A read that a server does not answer goes to the next one.
+3. So does a write, although the first server may have carried it out. It is safe to send again, because it does nothing
+   unless its keys stand as they did before; and if they do not, the history of the keys tells whether it was the first try
+   that changed them. Where the history is compacted away, a StoreError says that the outcome is unknown. What cannot be
+   seen: a key that the first try created and that somebody else has deleted since is created again.
+4. Of two writers that make the same change at the same state of a key, both may be told that it is made.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from svc.datastore.api import Damaged, Entry, Event, NotFound, Write
+from svc.datastore.etcd import txn
+from svc.datastore.etcd.commit import commit
+from svc.datastore.etcd.discovery import Resolver
+from svc.datastore.etcd.generations import Generations, Span
+from svc.datastore.etcd.link import Link, Tries
+from svc.datastore.etcd.messages import Message, RangeRequest
+from svc.datastore.etcd.settings import read_settings
+from svc.datastore.etcd.watch import Listing, Watcher, Watchers
+from svc.model.codec import Codec, matches
+from svc.model.keys import Key, Query, ResourceQuery
+from svc.names import Names
+
+PAGE = 2000  # entries that are read at once; a block of 64 addresses is 1 to 10 KB
+
+_log = logging.getLogger(__name__)
+
+
+class EtcdStore:
+    """A session. CallerError for settings that cannot be used; servers are first spoken to by the first call."""
+
+    atomic = True
+    needs_node = True
+
+    def __init__(self, settings: dict[str, str], names: Names, *, resolver: Resolver | None = None) -> None:
+        cluster = read_settings(settings, resolver)
+        self._codec = Codec(names)
+        self._origin = cluster.origin
+        self._files = {path: _identity(path) for path in cluster.files}
+        self._link = Link(cluster)
+        self._watchers = Watchers()
+        self._generations = Generations(self._link, lambda kind: self._span(ResourceQuery(kind)))
+
+    def is_current(self) -> bool:
+        """False when a certificate or key was replaced."""
+        return all(_identity(path) == identity for path, identity in self._files.items())
+
+    def get(self, key: Key) -> Entry:
+        answer = self._range(RangeRequest(key=self._codec.path(key).encode()), self._link.tries())
+        if not answer.kvs:
+            raise NotFound(key)
+        try:
+            return self._entry(key, answer.kvs[0])
+        except ValueError as error:
+            message = f"etcd ({self._origin}) holds no valid document at {self._codec.path(key)}: {error}"
+            raise Damaged(message, details="delete the key, or restore it from a copy") from error
+
+    def list(self, query: Query) -> Sequence[Entry]:
+        return self._listing(query).entries
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:  # noqa: ARG002
+        """Always durable: etcd syncs before it answers."""
+        if not writes:
+            return ()
+        changes = [txn.change(self._codec, write) for write in writes]
+        revision = commit(self._link, changes)
+        return [change.entry(revision) for change in changes]
+
+    def generation(self, kind: str) -> int:
+        return self._generations.number(kind)
+
+    def watch(self, query: Query) -> Watcher:
+        """Changes of all processes are told. Goes on by itself when connections break and servers restart."""
+        span = self._span(query)
+        return self._watchers.add(Watcher(self._link, span, lambda: self._listing(query), lambda kv: self._event(query, kv)))
+
+    def close(self) -> None:
+        self._watchers.close()
+        self._generations.close()
+        self._link.close()
+
+    # reading
+
+    def _range(self, request: Message, tries: Tries) -> Message:
+        return tries.repeat(lambda seconds: self._link.range(request, seconds))
+
+    def _listing(self, query: Query) -> Listing:
+        """What is there at one moment, and the revision of that moment."""
+        first, end = self._span(query)
+        request = RangeRequest(key=first, range_end=end, limit=PAGE)
+        tries, entries = self._link.tries(), list[Entry]()
+        while True:
+            answer = self._range(request, tries)
+            entries += self._entries(query, answer.kvs)
+            request.revision = request.revision or answer.header.revision
+            if not answer.more:
+                return Listing(request.revision, entries)
+            request.key = answer.kvs[-1].key + b"\0"
+
+    def _span(self, query: Query) -> Span:
+        """The first key that may answer, and the one after the last; a prefix does not end with the highest byte."""
+        prefix = self._codec.prefix(query).encode()
+        return prefix, prefix[:-1] + bytes([prefix[-1] + 1])
+
+    def _entries(self, query: Query, kvs: Any) -> Iterator[Entry]:
+        for kv in kvs:
+            key = self._key(query, kv)
+            entry = key and self._decoded(key, kv)
+            if entry:
+                yield entry
+
+    def _event(self, query: Query, kv: Message) -> Event | None:
+        """What a watch tells of a key; None when it was not asked for. A deleted key has version 0."""
+        key = self._key(query, kv)
+        return None if key is None else Event(key, self._decoded(key, kv) if kv.version else None)
+
+    def _key(self, query: Query, kv: Message) -> Key | None:
+        path = kv.key.decode(errors="replace")
+        key = self._codec.key(path)
+        if key is None:
+            _log.debug("left out %s: no key of ours", path)
+        return key if key is not None and matches(query, key) else None
+
+    def _decoded(self, key: Key, kv: Message) -> Entry | None:
+        try:
+            return self._entry(key, kv)
+        except ValueError as error:
+            _log.warning("left out %s: %s", key, error)
+            return None
+
+    def _entry(self, key: Key, kv: Message) -> Entry:
+        return Entry(key, self._codec.decode(key, kv.value), str(kv.mod_revision))
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    """Changes when a file is replaced or written."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns

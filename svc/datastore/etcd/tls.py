@@ -1,0 +1,90 @@
+"""Certificates for gRPC, checked before it gets them: what it says of a bad one names neither file nor remedy."""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from svc.model.faults import Faults
+
+_SYSTEM_ROOTS = (  # where distributions keep them
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Tls:
+    """PEM; `certificate` and `key` are None for a client that does not identify itself."""
+
+    roots: bytes
+    certificate: bytes | None
+    key: bytes | None
+
+
+def load_tls(given: Mapping[str, str], faults: Faults) -> Tls | None:
+    """None, and faults, when a file cannot be used. The CA file may hold several roots, each is trusted."""
+    before = len(faults.found)
+    _demand_pair(given, faults)
+    certificate, key = _read("etcd_cert_file", given, faults), _read("etcd_key_file", given, faults)
+    roots = _roots(given, faults)
+    if len(faults.found) == before and certificate and key:
+        _check_pair(given, faults)
+    return Tls(roots or b"", certificate, key) if len(faults.found) == before else None
+
+
+def _demand_pair(given: Mapping[str, str], faults: Faults) -> None:
+    for name, other in (("etcd_cert_file", "etcd_key_file"), ("etcd_key_file", "etcd_cert_file")):
+        if name in given and other not in given:
+            faults.add(name, given[name], f"needs {other}", f"set {other} as well, or remove {name}")
+
+
+def _read(name: str, given: Mapping[str, str], faults: Faults) -> bytes | None:
+    if name not in given:
+        return None
+    try:
+        return Path(given[name]).read_bytes()
+    except OSError as error:
+        faults.add(name, given[name], f"cannot be read: {error.strerror}", "name a PEM file that this process may read")
+        return None
+
+
+def _roots(given: Mapping[str, str], faults: Faults) -> bytes | None:
+    if "etcd_ca_cert_file" not in given:
+        return _system_roots(faults)
+    data = _read("etcd_ca_cert_file", given, faults)
+    if data is None:
+        return None
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=data.decode("ascii", "replace"))
+    except ssl.SSLError as error:
+        problem = f"holds no certificate that can be read: {error.reason or error}"
+        faults.add("etcd_ca_cert_file", given["etcd_ca_cert_file"], problem, "name a PEM file of one or more root certificates")
+    return data
+
+
+def _system_roots(faults: Faults) -> bytes | None:
+    """gRPC would take a list of its own, which nobody who administers this machine has seen."""
+    paths = (ssl.get_default_verify_paths().cafile, *_SYSTEM_ROOTS)
+    found = next((path for path in map(Path, filter(None, paths)) if path.is_file()), None)
+    if found is not None:
+        return found.read_bytes()
+    faults.missing("etcd_ca_cert_file", "set it, or install the system's root certificates (package ca-certificates)")
+    return None
+
+
+def _check_pair(given: Mapping[str, str], faults: Faults) -> None:
+    certificate, key = given["etcd_cert_file"], given["etcd_key_file"]
+
+    def refuse_password() -> str:
+        raise ValueError("it is encrypted")
+
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_cert_chain(certificate, key, password=refuse_password)
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        remedy = f"name the private key, in PEM and without a password, that belongs to etcd_cert_file = {certificate!r}"
+        faults.add("etcd_key_file", key, f"does not fit the certificate: {reason}", remedy)

@@ -1,0 +1,138 @@
+"""Servers found by SRV records of a real DNS server on loopback."""
+
+import logging
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from dns.exception import Timeout
+from dns.resolver import Resolver
+
+from harness.certificates import Authority
+from harness.etcd import PATIENCE, Cluster, ServerTls, cluster, free_ports
+from harness.etcd_sessions import create
+from svc.datastore.api import StoreError
+from svc.datastore.etcd import discovery
+from svc.datastore.etcd.store import EtcdStore
+from svc.model.errors import CallerError
+from svc.names import DEFAULT
+
+PLAIN, SECURE = "_etcd-client._tcp", "_etcd-client-ssl._tcp"
+
+
+def resolver(port: int) -> Resolver:
+    asked = Resolver(configure=False)
+    asked.nameservers = ["127.0.0.1"]
+    asked.port = port
+    return asked
+
+
+@contextmanager
+def dns(*records: str) -> Iterator[Resolver]:
+    """A server with SRV records as dnsmasq takes them: name, target, port, priority, weight."""
+    if shutil.which("dnsmasq") is None:
+        pytest.skip("needs dnsmasq (Debian: dnsmasq-base)")
+    (port,) = free_ports(1)
+    command = [
+        "dnsmasq", "--keep-in-foreground", "--conf-file=/dev/null", "--pid-file=", "--user=root", "--no-resolv", "--no-hosts",
+        "--listen-address=127.0.0.1", "--bind-interfaces", f"--port={port}", "--local=/test/",
+        *(f"--srv-host={record}" for record in records),
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    try:
+        _await(resolver(port), process)
+        yield resolver(port)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _await(asked: Resolver, process: "subprocess.Popen[bytes]") -> None:
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            asked.resolve("ready.test.", "SRV", lifetime=0.2, raise_on_no_answer=False)
+        except Timeout:
+            assert process.poll() is None
+            assert time.monotonic() < until
+        except Exception:
+            return
+        else:
+            return
+
+
+def opened(asked: Resolver, domain: str = "cluster.test", **settings: str) -> EtcdStore:
+    return EtcdStore({"kind": "etcdv3", "etcd_discovery_srv": domain, **settings}, DEFAULT, resolver=asked)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("etcd")) as running:
+        yield running
+
+
+def srv(service: str, port: int, priority: int = 0, target: str = "localhost") -> str:
+    return f"{service}.cluster.test,{target},{port},{priority},10"
+
+
+def test_records_name_the_servers(server: Cluster) -> None:
+    """One of them is dead, whichever is asked first."""
+    with dns(srv(PLAIN, 1), srv(PLAIN, server.members[0].ports[0])) as asked:
+        for domain in ("cluster.test", "cluster.test."):
+            with closing(opened(asked, domain)) as store:
+                entry = create(store, domain)
+                assert store.get(entry.key) == entry
+
+
+def test_records_for_tls_come_first(tmp_path: Path) -> None:
+    """The server's certificate must name the target of the record."""
+    authority = Authority(tmp_path, "ours")
+    with cluster(tmp_path, tls=ServerTls(*authority.issue("server", "localhost"))) as server:
+        with dns(srv(PLAIN, 1), srv(SECURE, server.members[0].ports[0])) as asked:
+            with closing(opened(asked, etcd_ca_cert_file=str(authority.root))) as store:
+                create(store, "h")
+
+
+def test_records_are_taken_in_their_order() -> None:
+    """Lower priorities first."""
+    with dns(srv(PLAIN, 3, 30), srv(PLAIN, 1, 10), srv(PLAIN, 2, 20, "other.test")) as asked:
+        found = discovery.find("cluster.test", _no_faults(), asked)
+    assert found == ["http://localhost:1", "http://other.test:2", "http://localhost:3"]
+
+
+def _no_faults() -> "discovery.Faults":
+    return discovery.Faults("nothing", CallerError.code)
+
+
+@pytest.mark.parametrize("domain", ["empty.test", "with space", "x" * 64])
+def test_domains_without_records_are_refused(domain: str) -> None:
+    """Naming the setting, the domain, and what to do."""
+    with dns(srv(PLAIN, 1)) as asked, pytest.raises(CallerError, match="etcd_discovery_srv = .* has no SRV records") as caught:
+        opened(asked, domain)
+    assert "etcd_endpoints" in caught.value.details
+
+
+def test_a_silent_dns_server_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no fault of the settings: it may come back."""
+    monkeypatch.setattr(discovery, "SECONDS", 0.5)
+    with pytest.raises(StoreError, match="etcd_discovery_srv = 'cluster.test': SRV records cannot be looked up") as caught:
+        opened(resolver(free_ports(1)[0]))
+    assert "resolv.conf" in caught.value.details
+
+
+def test_records_are_looked_up_again_when_no_server_is_left(server: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """The cluster has moved: the session is not current any more, the next one finds the new servers."""
+    caplog.set_level(logging.INFO)
+    with dns(srv(PLAIN, 1)) as before:
+        with closing(opened(before)) as store:
+            assert store.is_current()
+            with pytest.raises(StoreError, match="Connection refused"):
+                create(store, "moved")
+            assert not store.is_current()
+    with dns(srv(PLAIN, server.members[0].ports[0])) as after, closing(opened(after)) as store:
+        create(store, "moved")
+        assert store.is_current()

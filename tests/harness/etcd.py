@@ -1,0 +1,168 @@
+"""Real etcd servers on loopback: one member or several, plain or with TLS; killed, restarted and read by the tests."""
+
+import http.client
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PATIENCE = 30.0  # seconds; nothing waits that long unless it is broken
+_POLL = 0.02
+_HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class ServerTls:
+    """What a server shows, and whose clients it takes."""
+
+    certificate: Path
+    key: Path
+    clients: Path | None = None  # roots; None takes everybody
+
+    def flags(self) -> list[str]:
+        flags = [f"--cert-file={self.certificate}", f"--key-file={self.key}"]
+        return flags + ([f"--trusted-ca-file={self.clients}", "--client-cert-auth"] if self.clients else [])
+
+
+@dataclass
+class Member:
+    """One server; `folder` outlives its process."""
+
+    name: str
+    folder: Path
+    tls: ServerTls | None = None
+    flags: Sequence[str] = ()
+    ports: list[int] = field(default_factory=lambda: free_ports(3))  # clients, peers, health
+    process: "subprocess.Popen[bytes] | None" = None
+
+    @property
+    def authority(self) -> str:
+        return f"{_HOST}:{self.ports[0]}"
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.tls else 'http'}://{self.authority}"
+
+    @property
+    def peer(self) -> str:
+        return f"{self.name}=http://{_HOST}:{self.ports[1]}"
+
+    def start(self, cluster: str = "") -> None:
+        """Starts it, for the first time or again, and does not wait."""
+        command = [
+            "etcd", f"--name={self.name}", f"--data-dir={self.folder / self.name}", "--unsafe-no-fsync",
+            f"--listen-client-urls={self.url}", f"--advertise-client-urls={self.url}",
+            f"--listen-peer-urls=http://{_HOST}:{self.ports[1]}",
+            f"--initial-advertise-peer-urls=http://{_HOST}:{self.ports[1]}",
+            f"--initial-cluster={cluster or self.peer}", f"--listen-metrics-urls=http://{_HOST}:{self.ports[2]}",
+            *(self.tls.flags() if self.tls else ()), *self.flags,
+        ]  # fmt: skip
+        with (self.folder / f"{self.name}.log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def wait(self) -> None:
+        """Until it serves."""
+        until = time.monotonic() + PATIENCE
+        while not self._is_healthy():
+            assert self.process is not None
+            assert self.process.poll() is None, (self.folder / f"{self.name}.log").read_text()
+            assert time.monotonic() < until, "etcd never became healthy"
+            time.sleep(_POLL)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def _is_healthy(self) -> bool:
+        connection = http.client.HTTPConnection(_HOST, self.ports[2], timeout=2)
+        try:
+            connection.request("GET", "/health")
+            return bool(json.loads(connection.getresponse().read()).get("health") == "true")
+        except (OSError, http.client.HTTPException, ValueError):
+            return False
+        finally:
+            connection.close()
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Members without TLS can be read by `etcdctl`."""
+
+    members: list[Member]
+
+    @property
+    def endpoints(self) -> str:
+        return ",".join(member.url for member in self.members)
+
+    def restart(self, member: Member) -> None:
+        member.start(self._initial())
+        member.wait()
+
+    def leader(self) -> Member:
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            for member in self.members:
+                with suppress(subprocess.CalledProcessError):
+                    (status,) = json.loads(self.ctl("endpoint", "status", "-w", "json", endpoint=member.url))
+                    if status["Status"]["leader"] == status["Status"]["header"]["member_id"]:
+                        return member
+        raise AssertionError("there is no leader")
+
+    def ctl(self, *arguments: str, endpoint: str = "") -> str:
+        """Output of etcdctl."""
+        command = ["etcdctl", f"--endpoints={endpoint or self.endpoints}", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
+
+    def put(self, key: str, value: str) -> int:
+        """The revision of the change."""
+        return int(json.loads(self.ctl("put", "-w", "json", "--", key, value))["header"]["revision"])
+
+    def compact(self, revision: int) -> None:
+        self.ctl("compact", "--physical", str(revision))
+
+    def stored(self, prefix: str) -> list[tuple[str, Any]]:
+        """Keys and documents, in their order."""
+        lines = iter(self.ctl("get", "--prefix", prefix).splitlines())
+        return [(key, json.loads(value)) for key, value in zip(lines, lines, strict=True)]
+
+    def start(self) -> None:
+        for member in self.members:
+            member.start(self._initial())
+        for member in self.members:
+            member.wait()
+
+    def _initial(self) -> str:
+        return ",".join(member.peer for member in self.members)
+
+
+@contextmanager
+def cluster(folder: Path, members: int = 1, *, tls: ServerTls | None = None, flags: Sequence[str] = ()) -> Iterator[Cluster]:
+    """A running cluster with its data below `folder`. Skips the test where there is no etcd."""
+    if shutil.which("etcd") is None or shutil.which("etcdctl") is None:
+        pytest.skip("needs etcd and etcdctl (Debian: etcd-server, etcd-client)")
+    running = Cluster([Member(f"m{number}", folder, tls, flags) for number in range(members)])
+    try:
+        running.start()
+        yield running
+    finally:
+        for member in running.members:
+            member.kill()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on loopback that nobody listens on at the moment."""
+    probes = [socket.create_server((_HOST, 0)) for _ in range(count)]
+    ports = [int(probe.getsockname()[1]) for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports

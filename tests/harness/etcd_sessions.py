@@ -1,0 +1,64 @@
+"""Sessions with etcd for tests, and what they write."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from svc.datastore.api import Backend, Create, Entry, Update
+from svc.datastore.etcd import link
+from svc.datastore.etcd.store import EtcdStore
+from svc.model.ipam import Handle
+from svc.model.keys import HandleKey, Key
+from svc.names import DEFAULT
+
+COUNTED = "10.0.0.0/26"
+HANDLES = f"{DEFAULT.key_root}/ipam/v2/handle/"
+
+
+@contextmanager
+def session(endpoints: str, **settings: Any) -> Iterator[EtcdStore]:
+    """`settings` are those of a netconf, without "etcd_"."""
+    given = {"etcd_endpoints": endpoints} | {f"etcd_{name}": str(value) for name, value in settings.items()}
+    store = EtcdStore({"kind": "etcdv3", **given}, DEFAULT)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def handle(count: int) -> Handle:
+    return Handle({COUNTED: count})
+
+
+def create(store: Backend, name: str, count: int = 1) -> Entry:
+    (entry,) = store.write([Create(HandleKey(name), handle(count))])
+    assert entry is not None
+    return entry
+
+
+def update(store: Backend, entry: Entry, count: int) -> Entry:
+    (updated,) = store.write([Update(entry.key, handle(count), entry.revision)])
+    assert updated is not None
+    return updated
+
+
+def value(store: Backend, key: Key) -> Handle:
+    found = store.get(key).value
+    assert isinstance(found, Handle)
+    return found
+
+
+Hurry = Callable[[float, float], None]
+
+
+@pytest.fixture
+def hurry(monkeypatch: pytest.MonkeyPatch) -> Hurry:
+    """Shortens the patience of every session: seconds for a whole call, and for one try."""
+
+    def shorten(call: float, one_try: float) -> None:
+        monkeypatch.setattr(link, "CALL_SECONDS", call)
+        monkeypatch.setattr(link, "TRY_SECONDS", one_try)
+
+    return shorten
