@@ -22,7 +22,7 @@ from svc.datastore import sqlite
 from svc.datastore.api import Conflict, Create, Damaged, Delete, Entry, NotFound, StoreError, Update, Write
 from svc.datastore.feed import Feed, Watcher
 from svc.model.codec import Codec, matches
-from svc.model.keys import Key, Query, ResourceKey
+from svc.model.keys import Key, Query, ResourceKey, counted_kind
 from svc.model.resource import Resource, stamp
 from svc.names import DEFAULT, Names
 
@@ -173,7 +173,7 @@ class EmbeddedStore:
             for change in changes:
                 self._apply(change, number)
             run(_COUNT, (_TRANSACTIONS, number))
-            for kind in {change.write.key.kind for change in changes if isinstance(change.write.key, ResourceKey)}:
+            for kind in {kind for change in changes if (kind := counted_kind(change.write.key))}:
                 run(_COUNT, (kind, number))
             run("COMMIT")
         except BaseException:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.wrapped import Piecemeal
 from svc.datastore.api import Backend
 from svc.datastore.embedded import EmbeddedStore
 
@@ -13,6 +14,7 @@ OpenStore = Callable[[], Backend]
 
 STORES: dict[str, Callable[[Path], Backend]] = {
     "embedded": lambda folder: EmbeddedStore(folder / "store.db"),
+    "piecemeal": lambda folder: Piecemeal(EmbeddedStore(folder / "store.db")),  # every key by itself
 }
 
 
