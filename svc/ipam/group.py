@@ -1,7 +1,8 @@
 """Requests that are carried out together: planned, written, and planned again as often as a race is lost.
 
 Where writes are not atomic, a group may be written in part. Requests whose blocks were all written are served. Of the others
-exactly what was done is taken back, and they are planned anew.
+exactly what was done is taken back, and they are planned anew: later then than those that came after them, which nobody can
+tell, for all of them were under way at the same time.
 """
 
 import copy

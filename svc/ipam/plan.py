@@ -7,7 +7,6 @@ wiser.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, Update, Write
@@ -15,6 +14,7 @@ from svc.ipam import blocks
 from svc.ipam.blocks import Rest
 from svc.ipam.requests import Allocation, Answer
 from svc.ipam.room import Room
+from svc.ipam.settings import rest_of
 from svc.ipam.view import View
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey, HandleQuery
@@ -49,7 +49,7 @@ class Plan:
     def rest(self) -> Rest:
         """How long freed addresses rest, at the moment of this plan."""
         if self._rest is None:
-            self._rest = Rest(self.room.settings.cooldown_seconds, datetime.now(timezone.utc))
+            self._rest = rest_of(self.room.settings)
         return self._rest
 
     def block(self, cidr: Cidr) -> Block:

@@ -4,8 +4,11 @@
 be fair to, so that no number of blocks is too many there unless somebody sets one.
 """
 
+from datetime import datetime, timezone
+
 from svc.datastore.api import Backend, Conflict, Create, NotFound, Update, Write
 from svc.ipam import errors
+from svc.ipam.blocks import Rest
 from svc.ipam.tries import ATTEMPTS
 from svc.model.errors import Code
 from svc.model.faults import Faults
@@ -24,6 +27,11 @@ def read_settings(backend: Backend) -> IpamConfig:
         return IpamConfig()
     assert isinstance(value, IpamConfig)
     return value
+
+
+def rest_of(settings: IpamConfig) -> Rest:
+    """For how long freed addresses rest, as of now."""
+    return Rest(settings.cooldown_seconds, datetime.now(timezone.utc))
 
 
 def configure(backend: Backend, settings: IpamConfig) -> None:
