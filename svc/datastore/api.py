@@ -104,8 +104,9 @@ class Backend(Protocol):
         """The new entry of each write, None for a Delete or a Check. Values are stored as they are at the call."""
 
     def generation(self, kind: str) -> int:
-        """Changes whenever a resource of this kind may have changed: a cache filled at one generation is worth using at the
-        same one. In a remote store it may lag behind, so it may choose, but never justify a refusal."""
+        """Changes whenever a resource of this kind (for `IPAM_CONFIG`: the IPAM settings) may have changed: a cache filled at
+        one generation is worth using at the same one. In a remote store it may lag behind, so it may choose, but never
+        justify a refusal."""
 
     def watch(self, query: Query) -> Watch:
         """First every present entry, then each change, until it is closed. A watcher that lags too far behind is told anew of

@@ -22,7 +22,7 @@ from svc.datastore import sqlite
 from svc.datastore.api import Check, Conflict, Create, Damaged, Delete, Entry, NotFound, StoreError, Update, Write
 from svc.datastore.feed import Feed, Watcher
 from svc.model.codec import Codec, matches
-from svc.model.keys import Key, Query, ResourceKey
+from svc.model.keys import Key, Query, ResourceKey, counted_kind
 from svc.model.resource import Resource, stamp
 from svc.names import DEFAULT, Names
 
@@ -277,9 +277,8 @@ def _written(write: Write, number: int) -> Entry | None:
 
 
 def _kinds(changes: Sequence[_Change]) -> set[str]:
-    """Of the resources that are changed."""
-    writes = (change.write for change in changes)
-    return {write.key.kind for write in writes if isinstance(write.key, ResourceKey) and not isinstance(write, Check)}
+    """Whose generation the changes advance."""
+    return {kind for change in changes if not isinstance(change.write, Check) and (kind := counted_kind(change.write.key))}
 
 
 _REPAIR = "delete the key, or restore the file from a copy"

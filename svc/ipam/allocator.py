@@ -4,25 +4,22 @@ Calls that wait at the same time become one plan and one write. A lost race (som
 again and planned again; a refusal is only given after everything was read anew.
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 
 from svc._core.cidr import Address, Cidr
 from svc.combine import Combiner
-from svc.datastore.api import MAX_WRITES, Backend, Damaged, Entry, KeyedError, NotFound, StoreError
-from svc.ipam import blocks, errors
-from svc.ipam.claim import ClaimLost
-from svc.ipam.plan import Plan, remember_written
-from svc.ipam.requests import Allocation, Assign, Release, Request
+from svc.datastore.api import MAX_WRITES, Backend, Damaged, NotFound
+from svc.ipam import blocks
+from svc.ipam.assigning import pools_for
+from svc.ipam.group import Group, Outcome
+from svc.ipam.plan import Plan
+from svc.ipam.requests import Allocation, Answer, Assign, Freed, Held, Release, ReleaseAddresses, Request
 from svc.ipam.view import View
 from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey
 
-ATTEMPTS = 100
 GROUP = MAX_WRITES // 3  # requests of one write: each has a handle, and at most a block of each family
-
-Outcome = tuple[Allocation, ...] | BaseException
 
 
 class Ipam:
@@ -32,30 +29,48 @@ class Ipam:
         self._backend = backend
         self._node = node
         self._view = View(backend, node)
-        self._combiner: Combiner[Request, tuple[Allocation, ...]] = Combiner(self._carry_out, limit=GROUP)
+        self._combiner: Combiner[Request, Answer] = Combiner(self._carry_out, limit=GROUP)
 
     def assign(self, request: Assign) -> tuple[Allocation, ...]:
-        """One allocation for each family wanted, in the order of `versions`; SvcError and nothing assigned otherwise."""
-        return self._combiner.run(request)
+        """One allocation for each family wanted, in the order of `versions`; SvcError and nothing assigned otherwise.
+
+        After a StoreError it may be unknown what was assigned: a `Release` of the handle is owed."""
+        answer = self._combiner.run(request)
+        assert isinstance(answer, tuple)
+        return answer
 
     def release(self, request: Release) -> None:
+        """Returns when nothing but `keep` is held. SvcError: then it may be repeated."""
         self._combiner.run(request)
+
+    def release_addresses(self, addresses: Sequence[Held]) -> Freed:
+        """Any number of addresses, one write for all of a block. What is refused is told in the answer; SvcError when the
+        datastore fails: then the handles concerned may count too many, until a `Release` of them."""
+        answer = self._combiner.run(ReleaseAddresses(tuple(addresses)))
+        assert isinstance(answer, Freed)
+        return answer
+
+    def addresses_of(self, handle: str) -> tuple[Address, ...]:
+        """What the handle holds, read now; blocks that are gone are left out. Damaged."""
+        try:
+            value = self._backend.get(HandleKey(handle)).value
+        except NotFound:
+            return ()
+        assert isinstance(value, Handle)
+        return tuple(address for text in value.blocks for address in self._held_in(Cidr(text), handle))
 
     def holds(self, handle: str, addresses: Sequence[Address]) -> bool:
         """Whether the datastore says, right now, that the handle holds every one of these addresses."""
-        try:
-            value = self._backend.get(HandleKey(handle)).value
-            assert isinstance(value, Handle)
-            held = {address for text in value.blocks for address in self._held_in(Cidr(text), handle)}
-        except NotFound:
-            return False
-        return held.issuperset(addresses)
+        return set(self.addresses_of(handle)).issuperset(addresses)
 
-    def check_room(self, versions: Sequence[int], pools: dict[int, tuple[str, ...]]) -> None:
+    def check_room(
+        self, versions: Sequence[int], pools: dict[int, tuple[str, ...]], namespace_labels: Mapping[str, str] | None = None
+    ) -> None:
         """SvcError when an ADD with these settings would get no address right now. Reads everything anew, writes nothing."""
         plan = Plan(self._backend, View(self._backend, self._node), self._node, {})
+        request = Assign("", {}, tuple(versions), pools, namespace_labels=dict(namespace_labels or {}))
         for version in versions:
-            plan.check_room(version, pools.get(version, ()))
+            plan.room.check(plan.block, version, pools_for(plan, version, request))
 
     def _held_in(self, cidr: Cidr, handle: str) -> list[Address]:
         try:
@@ -68,57 +83,10 @@ class Ipam:
     def _carry_out(self, requests: Sequence[Request]) -> list[Outcome]:
         """Where something is wrong with one of them that planning did not show, each is tried by itself."""
         try:
-            return self._carry_out_together(requests)
+            return Group(self._backend, self._view, self._node, requests).carry_out()
         except Exception as failure:
             if isinstance(failure, SvcError) and not isinstance(failure, Damaged):
                 raise
             if len(requests) == 1:
                 return [failure]
             return [outcome for request in requests for outcome in self._carry_out([request])]
-
-    def _carry_out_together(self, requests: Sequence[Request]) -> list[Outcome]:
-        known_handles: dict[str, Entry] = {}
-        fresh = False
-        for _ in range(ATTEMPTS):
-            try:
-                plan = Plan(self._backend, self._view, self._node, known_handles)
-                outcomes = [_planned(plan, request) for request in requests]
-                if not fresh and any(isinstance(outcome, SvcError) for outcome in outcomes):
-                    self._view.forget_all()
-                    fresh = True
-                    continue
-                writes = plan.writes()
-                if writes:
-                    remember_written(self._view, self._backend.write(writes))
-                return outcomes
-            except (KeyedError, ClaimLost) as lost:
-                if isinstance(lost, KeyedError) and isinstance(lost.key, HandleKey):
-                    known_handles = self._stored_handles(requests)
-                elif isinstance(lost, NotFound):  # no race: somebody has been clearing up
-                    self._view.forget_all()
-                else:
-                    self._view.forget_blocks()
-        raise errors.too_much_contention(ATTEMPTS)
-
-    def _stored_handles(self, requests: Sequence[Request]) -> dict[str, Entry]:
-        """All of them: where one is not as expected, others may not be either, and each would cost an attempt."""
-        found = {}
-        for name in {request.handle for request in requests}:
-            with suppress(NotFound):
-                found[name] = self._backend.get(HandleKey(name))
-        return found
-
-
-def _planned(plan: Plan, request: Request) -> Outcome:
-    """A refusal, or whatever is wrong with this request alone, is its outcome; what concerns all of them is raised."""
-    try:
-        if isinstance(request, Assign):
-            return plan.assign(request)
-        plan.release(request)
-    except Damaged as damage:
-        return damage
-    except (StoreError, ClaimLost):
-        raise
-    except Exception as failure:
-        return failure
-    return ()

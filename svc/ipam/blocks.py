@@ -1,15 +1,37 @@
 """What may happen to one block: made, assigned from, released to. Pure: the caller writes the result.
 
-A taken ordinal points at an attribute (who holds it); equal attributes are shared. Freed ordinals go to the tail of the
-queue, so an address rests as long as possible before it is handed out again.
+A taken ordinal points at an attribute: who holds it, or since when it rests. Equal attributes are shared. Freed ordinals
+go to the tail of the queue, so an address rests as long as possible before it is handed out again; with a cooldown it is
+not even in the queue before that has passed.
 """
 
 from collections.abc import Iterable
-from datetime import datetime, timezone
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from operator import attrgetter
 
-from svc._core.bitmap import Ordinals
+from svc._core.bitmap import Ordinals, OrdinalSet
 from svc._core.cidr import Address, Cidr
 from svc.model.ipam import Attribute, Block
+
+RESERVED_HANDLE = "windows-reserved-ipam-handle"  # holds what nodes of another system set aside in their blocks
+
+_released_at = attrgetter("released_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """For how many seconds freed addresses rest, and what time it is (aware). Without seconds they are free at once."""
+
+    seconds: int
+    now: datetime
+
+    def is_over(self, released_at: str) -> bool:
+        """A time that cannot be read is long ago."""
+        if self.seconds <= 0:
+            return True
+        since = moment(released_at)
+        return since is None or since < self.now - timedelta(seconds=self.seconds)
 
 
 def host_affinity(host: str) -> str:
@@ -17,24 +39,43 @@ def host_affinity(host: str) -> str:
     return f"host:{host}"
 
 
+def owner_of(block: Block) -> tuple[str, str] | None:
+    """Kind (`host` or `virtual`) and name of a block's owner; None when it is nobody's."""
+    kind, _, name = (block.affinity or "").partition(":")
+    return (kind, name) if name else None
+
+
+def stamp(now: datetime) -> str:
+    """A time as blocks have it: UTC, to the second."""
+    return now.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def moment(text: str | None) -> datetime | None:
+    """The time that a block names; None when it names none that can be read."""
+    try:
+        found = datetime.fromisoformat((text or "").replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+
+
 def new_block(cidr: Cidr, affinity: str, now: datetime) -> Block:
     """An empty block. Its sequence starts at the time in nanoseconds, so that a block made anew never repeats one."""
-    claimed_at = now.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     sequence = int(now.timestamp() * 1_000_000) * 1000
-    return Block(cidr, affinity, Ordinals(cidr.bits - cidr.length), sequence, claimed_at)
+    return Block(cidr, affinity, Ordinals(cidr.bits - cidr.length), sequence, stamp(now))
 
 
-def assign(block: Block, attribute: Attribute) -> Address | None:
-    """Takes the next free address; None when the block is full."""
-    if not block.ordinals.free:
+def assign(block: Block, attribute: Attribute, reserved: OrdinalSet | None = None) -> Address | None:
+    """Takes the next free address that is not reserved; None when there is none."""
+    if not block.ordinals.available(reserved):
         return None
-    ordinal = block.ordinals.allocate(_tag(block, attribute))
+    ordinal = block.ordinals.allocate(_tag(block, attribute), reserved)
     block.ordinal_sequences[ordinal] = block.sequence
     return block.cidr.address(ordinal)
 
 
 def assign_at(block: Block, address: Address, attribute: Attribute) -> bool:
-    """Takes this very address; False when somebody has it."""
+    """Takes this very address; False when somebody has it, or it rests."""
     ordinal = block.cidr.ordinal(address)
     if ordinal in block.ordinals:
         return False
@@ -43,11 +84,38 @@ def assign_at(block: Block, address: Address, attribute: Attribute) -> bool:
     return True
 
 
-def release(block: Block, ordinals: Iterable[int]) -> None:
-    """Frees them, in ascending order."""
-    for ordinal in sorted(ordinals):
-        block.ordinals.release(ordinal)
-        block.ordinal_sequences.pop(ordinal, None)
+def release(block: Block, ordinals: Iterable[int], rest: Rest | None = None, *, restamp: bool = False) -> None:
+    """Frees them, in ascending order and among those whose rest is over, or lets them rest.
+
+    `restamp`: a resting ordinal gets the sequence of its release, as those do that are released by address."""
+    gone = set(ordinals)
+    if rest is None or rest.seconds <= 0:
+        _free(block, gone | set(_rested(block, rest)))
+        return
+    if gone:
+        tag = _tag(block, Attribute(released_at=stamp(rest.now)))
+        for ordinal in gone:
+            block.ordinals.retag(ordinal, tag)
+            if restamp:
+                block.ordinal_sequences[ordinal] = block.sequence
+    _free(block, _rested(block, rest))
+
+
+def collect(block: Block, rest: Rest) -> None:
+    """Frees whatever has rested long enough."""
+    rested = _rested(block, rest)
+    if rested:
+        _free(block, rested)
+
+
+def has_resting(block: Block) -> bool:
+    """Whether an address of it may be resting."""
+    return any(map(_released_at, block.attributes or ()))
+
+
+def set_attribute(block: Block, ordinal: int, attribute: Attribute) -> None:
+    """Replaces what is said of a taken ordinal, of no other that shares it."""
+    block.ordinals.retag(ordinal, _tag(block, attribute))
     _prune_attributes(block)
 
 
@@ -61,14 +129,39 @@ def held_by(block: Block, handle: str) -> list[int]:
 
 
 def holder(block: Block, address: Address) -> Attribute | None:
-    """Who holds the address; None when it is free."""
+    """Who holds the address, or since when it rests; None when it is free."""
     tag = block.ordinals.tag(block.cidr.ordinal(address))
     return None if tag < 0 else (block.attributes or [])[tag]
 
 
 def is_empty(block: Block) -> bool:
-    """Whether nobody holds an address of it."""
-    return block.ordinals.used == 0
+    """Whether nobody holds an address of it and none rests. What another system sets aside in every block does not count."""
+    if block.ordinals.used == 0:
+        return True
+    attributes = block.attributes or []
+    return all(tag is None or _is_set_aside(attributes[tag]) for tag in block.ordinals.allocations())
+
+
+def _is_set_aside(attribute: Attribute) -> bool:
+    return (attribute.handle_id or "").lower() == RESERVED_HANDLE
+
+
+def _rested(block: Block, rest: Rest | None) -> list[int]:
+    if rest is None or not has_resting(block):
+        return []
+    return [
+        ordinal
+        for tag, attribute in enumerate(block.attributes or ())
+        if attribute.released_at and rest.is_over(attribute.released_at)
+        for ordinal in block.ordinals.tagged(tag)
+    ]
+
+
+def _free(block: Block, ordinals: Iterable[int]) -> None:
+    for ordinal in sorted(ordinals):
+        block.ordinals.release(ordinal)
+        block.ordinal_sequences.pop(ordinal, None)
+    _prune_attributes(block)
 
 
 def _tag(block: Block, attribute: Attribute) -> int:

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Sequence
 from svc._core.cidr import Address, Cidr
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.faults import MAX_LISTED
-from svc.model.pool import Pool
+from svc.model.pool import LOAD_BALANCER, TUNNEL, WORKLOAD, Pool
+
+_BENEFICIARIES = {WORKLOAD: "workloads", TUNNEL: "tunnels", LOAD_BALANCER: "load balancers"}
 
 
 def pool_missing(name: str) -> CallerError:
@@ -26,21 +28,22 @@ def pool_wrong_family(name: str, version: int) -> CallerError:
     )
 
 
-def pools_of_other_use(pools: Iterable[Pool]) -> CallerError:
-    """The request is for pools whose allowedUses leave workloads out."""
+def pools_of_other_use(pools: Iterable[Pool], use: str) -> CallerError:
+    """The request is for pools whose allowedUses leave out what the addresses are for."""
     uses = {pool.name: " and ".join(pool.allowed_uses) for pool in pools}
     return CallerError(
-        f"IP pool ({', '.join(uses)}) is not for workloads",
-        details="; ".join(f"{name} is for {use}" for name, use in uses.items()) + ": add Workload to its allowedUses",
+        f"IP pool ({', '.join(uses)}) is not for {_BENEFICIARIES[use]}",
+        details="; ".join(f"{name} is for {other}" for name, other in uses.items()) + f": add {use} to its allowedUses",
         code=Code.POOL,
     )
 
 
-def no_pool(version: int, node: str) -> PeerError:
-    """The request names no pool, and none selects the node."""
+def no_pool(version: int, node: str, reasons: Sequence[str]) -> PeerError:
+    """The request names no pool, and none selects the node (and the namespace); `reasons` has a line for each."""
+    listed = "; ".join(_shortened(reasons)) or "there is none"
     return PeerError(
         f"no IPv{version} pool is available to node {node!r}",
-        details="no enabled pool of this family exists whose nodeSelector selects the node: see `svcctl pool get`",
+        details=f"no enabled pool of this family exists whose nodeSelector selects the node: {listed}. See `svcctl pool get`",
         code=Code.POOL,
     )
 
@@ -54,12 +57,30 @@ def node_missing(node: str) -> PeerError:
     )
 
 
-def exhausted(version: int, node: str, usage: Sequence[str]) -> PeerError:
-    """The pools tried, with the node's share of each, have no free address."""
-    listed = [*usage[:MAX_LISTED], *([f"and {len(usage) - MAX_LISTED} more"] if len(usage) > MAX_LISTED else [])]
+def exhausted(version: int, node: str, usage: Sequence[str], *, strict: bool) -> PeerError:
+    """The pools tried, with the node's share of each, have no free address that the node may use."""
+    tried = "; ".join(_shortened(usage)) + (". Strict affinity is on: blocks of others were not tried" if strict else "")
     return PeerError(
         f"no free IPv{version} address for node {node!r}",
-        details="pools tried: " + "; ".join(listed) + ". Add a pool with `svcctl pool apply`, or free addresses",
+        details=f"pools tried: {tried}. Add a pool with `svcctl pool apply`, or free addresses",
+        code=Code.NO_ADDRESS,
+    )
+
+
+def block_limit(version: int, node: str, owned: int, limit: int) -> PeerError:
+    """The node has as many blocks as it may have, and no free address in them."""
+    return PeerError(
+        f"no free IPv{version} address for node {node!r}: it has {owned} blocks, and may have {limit}",
+        details="free addresses of the node, or raise maxBlocksPerHost with `svcctl ipam configure`",
+        code=Code.NO_ADDRESS,
+    )
+
+
+def claims_off(version: int, node: str) -> PeerError:
+    """The node has no free address, and nodes claim no blocks by themselves."""
+    return PeerError(
+        f"no free IPv{version} address for node {node!r}: none in its blocks, and it may not claim another",
+        details="auto_allocate_blocks is off: give the node a block, or set it to true with `svcctl ipam configure`",
         code=Code.NO_ADDRESS,
     )
 
@@ -82,6 +103,81 @@ def straddled(address: Address, overlapping: Cidr) -> CallerError:
     )
 
 
+def not_ours(address: Address, node: str, affinity: str | None) -> CallerError:
+    """Strict affinity keeps a node to its own blocks, also when it asks for an address by name."""
+    return CallerError(
+        f"address {str(address)!r} cannot be assigned on node {node!r}",
+        details=f"its block has affinity {affinity or 'to nobody'}, and strict affinity is on: ask for an address of this node",
+        code=Code.ADDRESS_UNAVAILABLE,
+    )
+
+
+def handle_full(handle: str, version: int, limit: int) -> CallerError:
+    """The handle may hold no further address of this family."""
+    return CallerError(
+        f"handle {handle!r} holds {limit} IPv{version} addresses already",
+        details="it may not hold more: ask for one of those, or release one first",
+        code=Code.ADDRESS_UNAVAILABLE,
+    )
+
+
+def not_assigned(address: Address) -> CallerError:
+    """Nobody holds the address."""
+    return CallerError(
+        f"address {str(address)!r} is not assigned",
+        details="no block has it, or it is free: `svcctl ipam show --ip` tells who holds an address",
+        code=Code.ADDRESS_UNAVAILABLE,
+    )
+
+
+def resting(address: Address, since: str) -> CallerError:
+    """The address was freed and cools down."""
+    return CallerError(
+        f"address {str(address)!r} was released at {since} and rests",
+        details="wait until the cooldown (ipCooldownSeconds) has passed, or ask for another address",
+        code=Code.ADDRESS_UNAVAILABLE,
+    )
+
+
+def other_handle(address: Address, holder: str | None, expected: str) -> CallerError:
+    """The address is not held by whom the caller thinks."""
+    return CallerError(
+        f"address {str(address)!r} is not held by handle {expected!r}",
+        details=f"it is held by handle {holder!r} by now: read the allocations again",
+        code=Code.ADDRESS_UNAVAILABLE,
+    )
+
+
+def other_allocation(address: Address, sequence: int | None, expected: int) -> CallerError:
+    """The address was released and assigned anew since the caller looked."""
+    return CallerError(
+        f"address {str(address)!r} was assigned anew",
+        details=f"its allocation has sequence number {sequence}, not {expected}: read the allocations again",
+        code=Code.ADDRESS_UNAVAILABLE,
+    )
+
+
+def other_owner(address: Address, which: str, found: str, expected: str) -> CallerError:
+    """An owner attribute is not what the caller requires it to be before it changes it."""
+    return CallerError(
+        f"the {which} owner of address {str(address)!r} is {found}",
+        details=f"it should be {expected}: read the attributes again",
+        code=Code.ADDRESS_UNAVAILABLE,
+    )
+
+
+def range_outside_pools(cidr: Cidr, reason: str) -> CallerError:
+    """Affinities are released by ranges that are made of blocks."""
+    return CallerError(f"the blocks of {cidr} cannot be released", details=f"{reason}: see `svcctl pool get`", code=Code.POOL)
+
+
+def not_released(count: int, failures: Sequence[str]) -> PeerError:
+    """Some affinities could not be given up; the others were."""
+    return PeerError(
+        f"{len(failures)} of {count} blocks could not be released", details="; ".join(_shortened(failures)), code=Code.DATASTORE
+    )
+
+
 def taken(address: Address, holder: str) -> CallerError:
     """The address asked for is somebody's."""
     return CallerError(
@@ -98,3 +194,8 @@ def too_much_contention(attempts: int) -> PeerError:
         details="too many writers change the same blocks at once: try again",
         code=Code.CONCURRENCY,
     )
+
+
+def _shortened(lines: Sequence[str]) -> list[str]:
+    more = [f"and {len(lines) - MAX_LISTED} more"] if len(lines) > MAX_LISTED else []
+    return [*lines[:MAX_LISTED], *more]

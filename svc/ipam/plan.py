@@ -5,118 +5,151 @@ all of the request succeeded: a refused request leaves no trace, and those plann
 wiser.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, Update, Write
-from svc.ipam import blocks, errors
-from svc.ipam.requests import Allocation, Assign, Release
+from svc.ipam import blocks
+from svc.ipam.blocks import Rest
+from svc.ipam.requests import Allocation, Answer
 from svc.ipam.room import Room
+from svc.ipam.settings import rest_of
 from svc.ipam.view import View
-from svc.model.ipam import Attribute, Block, Handle
-from svc.model.keys import BlockKey, HandleKey
-from svc.model.pool import Pool
+from svc.model.ipam import Block, Handle
+from svc.model.keys import BlockKey, HandleKey, HandleQuery
+
+PREFETCH = 16  # from so many handles on, all are listed: that is less than a read for each
 
 
-class Draft:
-    """Changed copies of blocks and handles, over what stands below (a plan, or the view)."""
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a request comes to once these blocks are written; `taken` are the allocations that are new in them."""
 
-    def __init__(self, plan: "Plan") -> None:
-        self._plan = plan
-        self.blocks: dict[Cidr, Block] = {}
-        self.handles: dict[str, Handle] = {}
-
-    def block(self, cidr: Cidr) -> Block:
-        """A copy to change; NotFound."""
-        if cidr not in self.blocks:
-            self.blocks[cidr] = self._plan.block(cidr).copy()
-        return self.blocks[cidr]
-
-    def peek(self, cidr: Cidr) -> Block:
-        """To read only; NotFound."""
-        return self.blocks.get(cidr) or self._plan.block(cidr)
-
-    def handle(self, name: str) -> Handle:
-        return self.handles[name] if name in self.handles else self._plan.handle(name)
+    outcome: Answer | BaseException
+    blocks: frozenset[Cidr] = frozenset()
+    taken: tuple[Allocation, ...] = ()
 
 
 class Plan:
-    """Requests of one group, and the writes that they come to."""
+    """What stands in the datastore, what the requests of one group make of it, and the writes that this comes to."""
 
     def __init__(self, backend: Backend, view: View, node: str, known_handles: dict[str, Entry]) -> None:
+        self.node = node
+        self.view = view
+        self.room = Room(backend, view, node, self.rest)
         self._backend = backend
-        self._view = view
-        self._node = node
         self._known_handles = known_handles
         self._base: dict[Cidr, Entry] = {}
+        self._collected: dict[Cidr, Block] = {}
         self._blocks: dict[Cidr, Block] = {}
         self._handles: dict[str, Handle] = {}
-        self._room = Room(backend, view, node)
+        self._rest: Rest | None = None
+
+    def rest(self) -> Rest:
+        """How long freed addresses rest, at the moment of this plan."""
+        if self._rest is None:
+            self._rest = rest_of(self.room.settings)
+        return self._rest
 
     def block(self, cidr: Cidr) -> Block:
-        """To read only; NotFound, Damaged."""
-        return self._blocks.get(cidr) or self._entry(cidr)
+        """To read only; NotFound, Damaged. What has rested long enough is free in it."""
+        return self._blocks.get(cidr) or self._collected.get(cidr) or self._read(cidr)
+
+    def current_block(self, cidr: Cidr) -> Block:
+        """As `block`, for an answer that no write will confirm. Conflict when what is remembered is out of date."""
+        block = self.block(cidr)
+        if self._backend.get(BlockKey(cidr)).revision != self._base[cidr].revision:
+            raise Conflict(BlockKey(cidr))
+        return block
 
     def handle(self, name: str) -> Handle:
-        if name in self._handles:
-            return self._handles[name]
-        known = self._known_handles.get(name)
-        return known.value if known is not None and isinstance(known.value, Handle) else Handle({})
+        """As far as it is known."""
+        return self._handles.get(name) or self._before(name)
 
-    def assign(self, request: Assign) -> tuple[Allocation, ...]:
-        """SvcError when the request cannot be met; then nothing of it stays in the plan."""
-        draft = Draft(self)
-        attribute = Attribute(request.handle, dict(sorted(request.attributes.items())))
-        if request.address is not None:
-            allocations = [self._assign_at(draft, request.address, attribute)]
-        else:
-            allocations = [self._assign_next(draft, version, request, attribute) for version in request.versions]
-        for allocation in allocations:
-            cidr = str(allocation.block)
-            draft.handles[request.handle] = draft.handle(request.handle).changed(cidr, 1)
-        self._join(draft)
-        return tuple(allocations)
+    def stored_handle(self, name: str) -> Handle:
+        """With all that the datastore has of it. Conflict when this plan has changed it without having read it."""
+        if name not in self._known_handles:
+            try:
+                self._known_handles[name] = self._backend.get(HandleKey(name))
+            except NotFound:
+                return self.handle(name)
+            if name in self._handles:
+                raise Conflict(HandleKey(name))
+        return self.handle(name)
 
-    def check_room(self, version: int, pools: tuple[str, ...]) -> None:
-        """SvcError when no address of the family could be assigned. Writes nothing."""
-        self._room.check(self.block, version, self._pools_for(version, pools))
+    def prefetch_handles(self, names: Iterable[str]) -> None:
+        """Reads handles that will be needed, where they are many, at once."""
+        wanted = {name for name in names if name not in self._known_handles and name not in self._handles}
+        if len(wanted) < PREFETCH:
+            return
+        for entry in self._backend.list(HandleQuery()):
+            if isinstance(entry.key, HandleKey) and entry.key.handle in wanted:
+                self._known_handles[entry.key.handle] = entry
 
-    def release(self, request: Release) -> None:
-        draft = Draft(self)
-        for text in list(self._stored_handle(request.handle).blocks):
-            self._release_from(draft, Cidr(text), request)
-        self._join(draft)
-
-    def writes(self) -> list[Write]:
-        """Handles that grow, blocks, handles that shrink: whoever reads in between finds a handle too many, never an
-        address without one."""
-        shrinks = {name: self._shrinks(name, handle) for name, handle in self._handles.items()}
-        growing, shrinking = ([name for name, which in shrinks.items() if which is kind] for kind in (False, True))
-        return [*self._handle_writes(growing), *map(self._block_write, self._blocks), *self._handle_writes(shrinking)]
-
-    def _join(self, draft: Draft) -> None:
+    def join(self, draft: "Draft") -> None:
+        """Makes the changes of one request the plan's."""
         self._blocks.update(draft.blocks)
         self._handles.update(draft.handles)
 
-    def _entry(self, cidr: Cidr) -> Block:
+    def writes(self) -> list[Write]:
+        """Handles that grow, blocks, handles that shrink: whoever reads in between finds a handle too many, never an
+        address without one. Where writes are not atomic, a handle that does both only grows (see `settle`)."""
+        shrinking = [name for name in self._handles if self._only_shrinks(name)]
+        growing = [name for name in self._handles if name not in shrinking]
+        return [*self._handle_writes(growing), *map(self._block_write, self._blocks), *self._handle_writes(shrinking)]
+
+    def emptied(self) -> list[Block]:
+        """Blocks with an owner in which nobody holds an address any more, as written."""
+        return [block for block in self._blocks.values() if block.affinity and blocks.is_empty(block)]
+
+    def handle_changes(self) -> Iterator[tuple[str, Mapping[str, int], Mapping[str, int]]]:
+        """For every handle, by block: the difference that is written, and the one that the plan makes in the end."""
+        for name, after in self._handles.items():
+            before, written = self._before(name).blocks, self._written(name).blocks
+            cidrs = before.keys() | after.blocks.keys()
+            yield (
+                name,
+                {cidr: written.get(cidr, 0) - before.get(cidr, 0) for cidr in cidrs},
+                {cidr: after.blocks.get(cidr, 0) - before.get(cidr, 0) for cidr in cidrs},
+            )
+
+    def changes_block(self, cidr: Cidr) -> bool:
+        """Whether the block is among the writes."""
+        return cidr in self._blocks
+
+    def _read(self, cidr: Cidr) -> Block:
         if cidr not in self._base:
-            self._base[cidr] = self._view.block(cidr)
+            self._base[cidr] = self.view.block(cidr)
         value = self._base[cidr].value
         assert isinstance(value, Block)
+        if self.view.has_resting(value):
+            value = value.copy()
+            blocks.collect(value, self.rest())
+        self._collected[cidr] = value
         return value
 
-    def _shrinks(self, name: str, handle: Handle) -> bool:
+    def _before(self, name: str) -> Handle:
         known = self._known_handles.get(name)
-        if known is None:
-            return False
-        assert isinstance(known.value, Handle)
-        before = known.value.blocks
-        return all(count <= before.get(cidr, 0) for cidr, count in handle.blocks.items())
+        return known.value if known is not None and isinstance(known.value, Handle) else Handle({})
+
+    def _only_shrinks(self, name: str) -> bool:
+        before, after = self._before(name).blocks, self._handles[name].blocks
+        return name in self._known_handles and all(count <= before.get(cidr, 0) for cidr, count in after.items())
+
+    def _written(self, name: str) -> Handle:
+        """The handle as it goes into the datastore with this plan's writes."""
+        after = self._handles[name]
+        if self._backend.atomic or self._only_shrinks(name):
+            return after
+        counts = dict(self._before(name).blocks)
+        for cidr, count in after.blocks.items():
+            counts[cidr] = max(count, counts.get(cidr, 0))
+        return Handle(counts)
 
     def _handle_writes(self, names: Iterable[str]) -> Iterator[Write]:
         for name in names:
-            handle, known = self._handles[name], self._known_handles.get(name)
+            handle, known = self._written(name), self._known_handles.get(name)
             if known is None:
                 if handle.blocks:
                     yield Create(HandleKey(name), handle)
@@ -132,58 +165,34 @@ class Plan:
         block.sequence += 1
         return Update(entry.key, block, entry.revision)
 
-    # assigning
 
-    def _assign_at(self, draft: Draft, address: Address, attribute: Attribute) -> Allocation:
-        cidr = self._room.block_at(draft.peek, address)
-        block = draft.block(cidr)
-        if not blocks.assign_at(block, address, attribute):
-            holder = blocks.holder(block, address)
-            raise errors.taken(address, f"handle {holder.handle_id!r}" if holder and holder.handle_id else "nobody known")
-        return Allocation(address, cidr)
+class Draft:
+    """The changes of one request: copies of blocks and handles, over what stands in the plan."""
 
-    def _assign_next(self, draft: Draft, version: int, request: Assign, attribute: Attribute) -> Allocation:
-        pools = self._pools_for(version, request.pools.get(version, ()))
-        cidr = self._room.block_with_room(draft.peek, version, pools)
-        address = blocks.assign(draft.block(cidr), attribute)
-        assert address is not None
-        return Allocation(address, cidr)
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.blocks: dict[Cidr, Block] = {}
+        self.handles: dict[str, Handle] = {}
 
-    def _pools_for(self, version: int, names: tuple[str, ...]) -> list[Pool]:
-        if names:
-            return self._view.pools().named(names, version)
-        pools = self._view.pools().selected(version, self._view.node_labels())
-        if not pools:
-            raise errors.no_pool(version, self._node)
-        return pools
+    def block(self, cidr: Cidr) -> Block:
+        """A copy to change; NotFound."""
+        if cidr not in self.blocks:
+            self.blocks[cidr] = self._plan.block(cidr).copy()
+        return self.blocks[cidr]
 
-    # releasing
+    def peek(self, cidr: Cidr) -> Block:
+        """To read only; NotFound."""
+        return self.blocks.get(cidr) or self._plan.block(cidr)
 
-    def _stored_handle(self, name: str) -> Handle:
-        """With all that the datastore has of it. Conflict when this plan has changed it without having read it."""
-        if name not in self._known_handles:
-            try:
-                self._known_handles[name] = self._backend.get(HandleKey(name))
-            except NotFound:
-                return self.handle(name)
-            if name in self._handles:
-                raise Conflict(HandleKey(name))
-        return self.handle(name)
+    def handle(self, name: str) -> Handle:
+        """As far as it is known."""
+        return self.handles[name] if name in self.handles else self._plan.handle(name)
 
-    def _release_from(self, draft: Draft, cidr: Cidr, request: Release) -> None:
-        kept = 0
-        with suppress(NotFound):
-            block = draft.block(cidr)
-            held = blocks.held_by(block, request.handle)
-            gone = [ordinal for ordinal in held if cidr.address(ordinal) not in request.keep]
-            blocks.release(block, gone)
-            kept = len(held) - len(gone)
-        handle = draft.handle(request.handle)
-        draft.handles[request.handle] = handle.changed(str(cidr), kept - handle.blocks[str(cidr)])
+    def count(self, name: str, cidr: Cidr, difference: int) -> None:
+        """Notes that the handle holds more addresses of the block, or fewer."""
+        self.handles[name] = self.handle(name).changed(str(cidr), difference)
 
-
-def remember_written(view: View, entries: Sequence[Entry | None]) -> None:
-    """Tells the view of the blocks that a plan's writes have left in the datastore."""
-    for entry in entries:
-        if entry is not None and isinstance(entry.key, BlockKey):
-            view.remember(entry)
+    def held(self, name: str, version: int) -> list[Address]:
+        """The addresses of one family that the handle holds, as far as both are known."""
+        cidrs = [cidr for text in self.handle(name).blocks if (cidr := Cidr(text)).version == version]
+        return [cidr.address(ordinal) for cidr in cidrs for ordinal in blocks.held_by(self.peek(cidr), name)]

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 
 from svc._core.cidr import Address, Cidr
+from svc.model.errors import SvcError
+from svc.model.pool import WORKLOAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +12,12 @@ class Assign:
     """Addresses for one handle: all of them, or none.
 
     `versions` lists the families wanted, one address each; `pools` names pools (by name or CIDR) for a family, where an absent
-    or empty entry means all that are available to the node. With `address`, just this one is assigned and both are ignored.
+    or empty entry means all that are available to the node and to a namespace with these labels. With `address`, just this one
+    is assigned and all of these are ignored.
+
+    `use` is what the addresses are for (`Workload` or `Tunnel`), which a pool must allow. `max_blocks` limits the blocks that
+    the node may own in the pools of the request (0: as the settings say; the smaller number wins). With `max_per_handle`, a
+    handle that holds so many addresses of a family gets those again, and no further one.
     """
 
     handle: str
@@ -18,14 +25,36 @@ class Assign:
     versions: tuple[int, ...] = (4,)
     pools: dict[int, tuple[str, ...]] = field(default_factory=dict)
     address: Address | None = None
+    use: str = WORKLOAD
+    namespace_labels: dict[str, str] = field(default_factory=dict)
+    max_blocks: int = 0
+    max_per_handle: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Everything that the handle holds, except the addresses in `keep`. What is free already is no error."""
+    """Everything that the handle holds, except the addresses in `keep`. What is free already is no error.
+
+    This is also how a handle is put right that counts more than it holds, as a failed or killed call may leave it."""
 
     handle: str
     keep: frozenset[Address] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One address to release, if (where given) this handle holds it, by the allocation of this sequence number."""
+
+    address: Address
+    handle: str = ""
+    sequence: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseAddresses:
+    """Single addresses, whoever holds them. Where one of a block is not as expected, none of that block is released."""
+
+    addresses: tuple[Held, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +65,14 @@ class Allocation:
     block: Cidr
 
 
-Request = Assign | Release
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What became of every address of a `ReleaseAddresses`: freed, found free (or resting), or refused and why."""
+
+    freed: tuple[Address, ...] = ()
+    unallocated: tuple[Address, ...] = ()
+    refused: dict[Address, SvcError] = field(default_factory=dict)
+
+
+Request = Assign | Release | ReleaseAddresses
+Answer = tuple[Allocation, ...] | Freed

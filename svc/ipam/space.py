@@ -1,33 +1,48 @@
-"""Where new blocks may be claimed: the parts of pools that no block covers."""
+"""Where a node may turn for room beyond its own blocks: the parts of pools that no block covers, the blocks of others.
+
+Everything is worked out from one listing of a family's blocks; each offer is made once. Nodes start their search in
+different places, which their names pick, so that they seldom collide.
+"""
 
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime, timedelta, timezone
 
 from svc._core.cidr import Cidr, CidrIndex
 from svc.datastore.api import Backend
 from svc.ipam import blocks
+from svc.ipam.blocks import Rest
+from svc.ipam.reserved import Reserved
 from svc.model.ipam import Block
 from svc.model.keys import BlockQuery
 from svc.model.pool import Pool
 
+IDLE = timedelta(seconds=60)  # how long ago an empty block was claimed before it may be taken from its owner
+
 
 class Space:
-    """The free blocks of one family, as one listing of the datastore shows them; each is offered once.
+    """The blocks of one family, as one listing of the datastore shows them, and what lies between them.
 
     A block of another size counts as well: nothing that overlaps it is free, nor what overlaps `owned`, the blocks that
     the node has an affinity to. A block that names the node as its owner and is not among them has lost its affinity:
     nobody else will ever use it, so it is offered first.
     """
 
-    def __init__(self, backend: Backend, version: int, node: str, owned: Collection[Cidr]) -> None:
+    def __init__(
+        self, backend: Backend, version: int, node: str, owned: Collection[Cidr], reserved: Reserved, rest: Rest
+    ) -> None:
         self._node = node
-        self._present: CidrIndex[None] = CidrIndex()
+        self._mine = blocks.host_affinity(node)
+        self._reserved = reserved
+        self._now = rest.now
+        self._present: CidrIndex[Block | None] = CidrIndex()
         self._astray: list[Cidr] = []
         self._offers: dict[str, Iterator[Cidr]] = {}
         for cidr in owned:
             self._present.insert(cidr, None)
         for entry in backend.list(BlockQuery(version)):
             assert isinstance(entry.value, Block)
+            blocks.collect(entry.value, rest)
             self._note(entry.value)
 
     def next_free(self, pool: Pool) -> Cidr | None:
@@ -40,22 +55,47 @@ class Space:
         """The blocks that share addresses with this one."""
         return self._present.overlapping(cidr)
 
+    def idle(self, pool: Pool) -> list[Block]:
+        """Blocks of the pool that may be taken from their owners: empty, and not just claimed."""
+        return [block for block in self._others(pool) if block.cidr.length == pool.block_size and self._is_idle(block)]
+
+    def lendable(self, pool: Pool) -> list[Cidr]:
+        """Blocks of others in the pool that have an address to lend, in the order in which this node asks."""
+        return [block.cidr for block in self._others(pool) if block.ordinals.available(self._reserved.mask(block.cidr))]
+
     def _note(self, block: Block) -> None:
         known = len(self._present)
-        self._present.insert(block.cidr, None)
-        if len(self._present) > known and block.ordinals.free and block.affinity == blocks.host_affinity(self._node):
+        self._present.insert(block.cidr, block)
+        has_room = block.ordinals.available(self._reserved.mask(block.cidr)) > 0
+        if len(self._present) > known and has_room and block.affinity == self._mine:
             self._astray.append(block.cidr)
 
+    def _others(self, pool: Pool) -> Sequence[Block]:
+        found = [self._present.exact(cidr) for cidr in self.overlapping(pool.cidr) if cidr in pool.cidr]
+        others = [block for block in found if block is not None and block.affinity != self._mine]
+        start, count = self._start(pool), pool.cidr.block_count(pool.block_size)
+        return sorted(others, key=lambda block: (_numbers(pool, block.cidr)[0] - start) % count)
+
+    def _is_idle(self, block: Block) -> bool:
+        claimed = blocks.moment(block.claimed_at) or datetime.min.replace(tzinfo=timezone.utc)
+        return blocks.is_empty(block) and self._now - claimed > IDLE and not self._reserved.covers(block.cidr)
+
+    def _start(self, pool: Pool) -> int:
+        return zlib.crc32(self._node.encode()) % pool.cidr.block_count(pool.block_size)
+
     def _free(self, pool: Pool) -> Iterator[Cidr]:
-        """Starts at a place that the node's name picks, so that nodes seldom collide."""
+        """Reserved ranges are passed over in one step each: they may be larger than could be counted out."""
         yield from (cidr for cidr in self._astray if cidr in pool.cidr)
         covered = {number for cidr in self.overlapping(pool.cidr) for number in _numbers(pool, cidr)}
-        count = pool.cidr.block_count(pool.block_size)
-        start = zlib.crc32(self._node.encode()) % count
-        for place in range(count):
-            number = (start + place) % count
-            if number not in covered:
-                yield pool.cidr.block(number, pool.block_size)
+        reserved = [_numbers(pool, cidr) for cidr in self._reserved.ranges_in(pool.cidr) if cidr.length <= pool.block_size]
+        count, start, step = pool.cidr.block_count(pool.block_size), self._start(pool), 0
+        while step < count:
+            number = (start + step) % count
+            passed = next((numbers for numbers in reserved if number in numbers), range(number, number + 1))
+            step += passed.stop - number
+            cidr = pool.cidr.block(number, pool.block_size)
+            if number not in covered and not self._reserved.covers(cidr):
+                yield cidr
 
 
 def _numbers(pool: Pool, cidr: Cidr) -> range:

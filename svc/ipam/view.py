@@ -1,19 +1,44 @@
-"""What this process remembers of the datastore: the pools, the node's labels, the node's own blocks.
+"""What this process remembers of the datastore: pools, reservations, settings, the node's labels, the node's own blocks.
 
 The view chooses, it never decides: a choice made from an old view fails at the compare-and-swap, and before anything is refused
 the view is read anew (`forget_all`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 from svc._core.cidr import Cidr
 from svc.datastore.api import Backend, Entry, NotFound
 from svc.ipam import blocks, errors
 from svc.ipam.pools import PoolSet
-from svc.model.ipam import CONFIRMED, Affinity, Block
-from svc.model.keys import AffinityKey, AffinityQuery, BlockKey, ResourceKey, ResourceQuery
+from svc.ipam.reserved import KIND as RESERVATION
+from svc.ipam.reserved import Reserved, read_reservations
+from svc.ipam.settings import read_settings
+from svc.model.ipam import CONFIRMED, Affinity, Block, IpamConfig
+from svc.model.keys import IPAM_CONFIG, AffinityKey, AffinityQuery, BlockKey, ResourceKey, ResourceQuery
 from svc.model.pool import Pool
 from svc.model.resource import Resource
+
+Value = TypeVar("Value")
+
+
+class _Remembered(Generic[Value]):
+    """Something read from resources of one kind, as long as these do not change."""
+
+    def __init__(self, backend: Backend, kind: str, read: Callable[[], Value]) -> None:
+        self._backend = backend
+        self._kind = kind
+        self._read = read
+        self._value: tuple[int, Value] | None = None
+
+    def get(self) -> Value:
+        generation = self._backend.generation(self._kind)
+        if self._value is None or self._value[0] != generation:
+            self._value = (generation, self._read())
+        return self._value[1]
+
+    def forget(self) -> None:
+        self._value = None
 
 
 class View:
@@ -22,28 +47,37 @@ class View:
     def __init__(self, backend: Backend, node: str) -> None:
         self._backend = backend
         self._node = node
-        self._pools: PoolSet | None = None
-        self._pools_generation = -1
-        self._labels: dict[str, str] | None = None
-        self._labels_generation = -1
+        self._pools = _Remembered(backend, "IPPool", lambda: read_pools(backend))
+        self._labels = _Remembered(backend, "Node", lambda: node_labels(backend, node))
+        self._reserved = _Remembered(backend, RESERVATION, lambda: read_reserved(backend))
+        self._settings = _Remembered(backend, IPAM_CONFIG, lambda: read_settings(backend))
         self._blocks: dict[Cidr, Entry] = {}
         self._own: dict[int, tuple[Cidr, ...]] = {}
         self._doubtful: set[Cidr] = set()
+        self._resting: set[Cidr] = set()
+        self._selected: _Selection = _Selection(PoolSet(()), {})
 
     def pools(self) -> PoolSet:
-        generation = self._backend.generation("IPPool")
-        if self._pools is None or generation != self._pools_generation:
-            self._pools = PoolSet(_parsed(self._backend.list(ResourceQuery("IPPool"))))
-            self._pools_generation = generation
-        return self._pools
+        return self._pools.get()
 
-    def node_labels(self) -> dict[str, str]:
+    def node_labels(self) -> Mapping[str, str]:
         """PeerError when the node must be registered and is not."""
-        generation = self._backend.generation("Node")
-        if self._labels is None or generation != self._labels_generation:
-            self._labels = self._read_labels()
-            self._labels_generation = generation
-        return self._labels
+        return self._labels.get()
+
+    def reserved(self) -> Reserved:
+        return self._reserved.get()
+
+    def settings(self) -> IpamConfig:
+        """Damaged."""
+        return self._settings.get()
+
+    def selected(self, version: int, namespace_labels: Mapping[str, str], use: str) -> Sequence[Pool]:
+        """The pools that serve a request which names none; PeerError as `node_labels`."""
+        return self._selection().pools_for(version, namespace_labels, use)
+
+    def strays(self, version: int) -> Sequence[Cidr]:
+        """Own blocks in usable pools that do not select this node (any more), as of the last `selected`."""
+        return self._selected.misplaced(version, self.own_blocks(version))
 
     def own_blocks(self, version: int) -> tuple[Cidr, ...]:
         """CIDRs of the blocks that this node has an affinity to, sorted."""
@@ -61,6 +95,10 @@ class View:
         """Whether the affinity was not confirmed when it was read: the claim was broken off, or is being given up."""
         return cidr in self._doubtful
 
+    def has_resting(self, block: Block) -> bool:
+        """Whether addresses of it may be resting."""
+        return block.cidr in self._resting if block.cidr in self._blocks else blocks.has_resting(block)
+
     def block(self, cidr: Cidr) -> Entry:
         """The remembered or freshly read block; NotFound, Damaged."""
         if cidr not in self._blocks:
@@ -72,8 +110,15 @@ class View:
     def remember(self, entry: Entry) -> None:
         """Keeps a block that was just read or written, if it is this node's own."""
         assert isinstance(entry.value, Block)
-        if entry.value.affinity == blocks.host_affinity(self._node):
-            self._blocks[entry.value.cidr] = entry
+        cidr = entry.value.cidr
+        if entry.value.affinity != blocks.host_affinity(self._node):
+            self._blocks.pop(cidr, None)
+            return
+        self._blocks[cidr] = entry
+        if blocks.has_resting(entry.value):
+            self._resting.add(cidr)
+        else:
+            self._resting.discard(cidr)
 
     def own(self, entry: Entry) -> None:
         """Keeps a block whose claim is confirmed."""
@@ -95,27 +140,65 @@ class View:
         self._doubtful.clear()
 
     def forget_all(self) -> None:
-        self._pools = None
-        self._labels = None
+        for remembered in (self._pools, self._labels, self._reserved, self._settings):
+            remembered.forget()
         self.forget_blocks()
 
-    def _read_labels(self) -> dict[str, str]:
-        try:
-            entry = self._backend.get(ResourceKey("Node", self._node))
-        except NotFound:
-            if self._backend.needs_node:
-                raise errors.node_missing(self._node) from None
-            return {}
-        assert isinstance(entry.value, Resource)
-        return entry.value.labels
+    def _selection(self) -> "_Selection":
+        pools, labels = self._pools.get(), self._labels.get()
+        if self._selected.pools is not pools or self._selected.labels is not labels:
+            self._selected = _Selection(pools, labels)
+        return self._selected
 
 
-def _parsed(entries: Sequence[Entry]) -> list[Pool]:
+class _Selection:
+    """What follows from one state of the pools and of the node's labels, worked out once."""
+
+    def __init__(self, pools: PoolSet, labels: Mapping[str, str]) -> None:
+        self.pools = pools
+        self.labels = labels
+        self._served: dict[object, Sequence[Pool]] = {}
+        self._misplaced: dict[int, tuple[tuple[Cidr, ...], list[Cidr]]] = {}
+
+    def pools_for(self, version: int, namespace_labels: Mapping[str, str], use: str) -> Sequence[Pool]:
+        key = (version, use, tuple(namespace_labels.items()))
+        if key not in self._served:
+            self._served[key] = self.pools.selected(version, self.labels, namespace_labels, use)
+        return self._served[key]
+
+    def misplaced(self, version: int, own: tuple[Cidr, ...]) -> list[Cidr]:
+        known = self._misplaced.get(version)
+        if known is None or known[0] is not own:
+            known = (own, [cidr for cidr in own if self.pools.misplaced(cidr, self.labels, usable=True)])
+            self._misplaced[version] = known
+        return known[1]
+
+
+def read_pools(backend: Backend) -> PoolSet:
+    """Every pool that can be understood."""
     pools = []
-    for entry in entries:
+    for entry in backend.list(ResourceQuery("IPPool")):
         assert isinstance(entry.value, Resource)
         try:
             pools.append(Pool.from_resource(entry.value))
         except ValueError:
             continue
-    return pools
+    return PoolSet(pools)
+
+
+def node_labels(backend: Backend, node: str) -> Mapping[str, str]:
+    """PeerError when the node must be registered and is not."""
+    try:
+        entry = backend.get(ResourceKey("Node", node))
+    except NotFound:
+        if backend.needs_node:
+            raise errors.node_missing(node) from None
+        return {}
+    assert isinstance(entry.value, Resource)
+    return entry.value.labels
+
+
+def read_reserved(backend: Backend) -> Reserved:
+    """Every reservation that can be understood."""
+    entries = backend.list(ResourceQuery(RESERVATION))
+    return read_reservations(entry.value for entry in entries if isinstance(entry.value, Resource))

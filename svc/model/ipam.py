@@ -26,13 +26,16 @@ class Attribute:
     released_at: str | None = None
 
     def to_json(self) -> Json:
-        pairs = (
-            ("handle_id", self.handle_id),
-            ("secondary", self.secondary),
-            ("alternateOwnerAttrs", self.alternate),
-            ("releasedAt", self.released_at),
-        )
-        return {name: value for name, value in pairs if value}
+        data: Json = {}  # one at a time: every write of a block comes here for every address in it
+        if self.handle_id:
+            data["handle_id"] = self.handle_id
+        if self.secondary:
+            data["secondary"] = self.secondary
+        if self.alternate:
+            data["alternateOwnerAttrs"] = self.alternate
+        if self.released_at:
+            data["releasedAt"] = self.released_at
+        return data
 
     @staticmethod
     def from_json(data: Json) -> "Attribute":
@@ -64,9 +67,9 @@ class Block:
         data["unallocated"] = self.ordinals.unallocated()
         data["attributes"] = None if self.attributes is None else [item.to_json() for item in self.attributes]
         data["sequenceNumber"] = self.sequence
-        data["sequenceNumberForAllocation"] = {
-            str(key): self.ordinal_sequences[key] for key in sorted(self.ordinal_sequences, key=str)
-        }
+        data["sequenceNumberForAllocation"] = dict(
+            sorted(zip(map(str, self.ordinal_sequences), self.ordinal_sequences.values(), strict=True))
+        )
         data["deleted"] = self.deleted
         return data
 

@@ -42,6 +42,8 @@ class ResourceKey:
     namespace: str = ""
 
 
+IPAM_CONFIG = "IPAMConfig"  # what the record of IPAM settings is called where kinds are counted
+
 Key = BlockKey | AffinityKey | HandleKey | IpamConfigKey | ResourceKey
 
 
@@ -76,6 +78,14 @@ class ResourceQuery:
 
 
 Query = BlockQuery | AffinityQuery | HandleQuery | ResourceQuery
+
+
+def counted_kind(key: Key) -> str:
+    """The kind whose generation a change of this key advances; empty when none."""
+    if isinstance(key, IpamConfigKey):
+        return IPAM_CONFIG
+    return key.kind if isinstance(key, ResourceKey) else ""
+
 
 PLURALS = {
     "IPPool": "ippools",

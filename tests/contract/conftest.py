@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.etcd import cluster
+from harness.wrapped import Piecemeal
 from svc.datastore.api import Backend
 from svc.datastore.embedded import EmbeddedStore
 from svc.names import Names
@@ -28,6 +29,7 @@ def _etcd(folder: Path) -> Iterator[MakeStore]:
 STORES: dict[str, Callable[[Path], AbstractContextManager[MakeStore]]] = {
     "embedded": lambda _: nullcontext(lambda folder: EmbeddedStore(folder / "store.db")),
     "etcdv3": _etcd,
+    "piecemeal": lambda _: nullcontext(lambda folder: Piecemeal(EmbeddedStore(folder / "store.db"))),  # every key by itself
 }
 
 

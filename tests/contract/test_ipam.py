@@ -146,7 +146,7 @@ def test_exhaustion_names_the_pools_and_their_numbers(backend: Backend, ipam: Ip
     """What is there, what of it is the node's, and how much of that is used."""
     tiny(backend)
     put_pool(backend, "second", "10.67.0.0/29", blockSize=30)
-    put_block(backend, "10.67.0.0/30", "host:node2")
+    put_block(backend, "10.67.0.0/30", "host:node2", ["net.theirs"] * 4)
     for number in range(8):
         take(ipam, f"net.c{number}")
     with pytest.raises(PeerError) as refusal:

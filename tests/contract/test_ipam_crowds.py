@@ -142,12 +142,12 @@ def test_an_exhausted_cluster_is_listed_twice_at_most(backend: Backend) -> None:
     ranges = [f"10.65.{number}.0/30" for number in range(200)]
     write_all(backend, [_pool(name, cidr) for name, cidr in zip(names, ranges, strict=True)])
     for cidr in ranges:
-        put_block(backend, cidr, "host:node2")
+        put_block(backend, cidr, "host:node2", ["net.theirs"] * 4)
     counting = Through(backend)
     ipam = Ipam(counting, NODE)
     with pytest.raises(PeerError, match="no free IPv4 address") as refusal:
         take(ipam, "net.c1")
-    assert counting.calls["list"] <= 2 * 3  # pools, affinities, blocks
+    assert counting.calls["list"] <= 2 * 4  # pools, reservations, affinities, blocks
     assert len(refusal.value.details) < 4000
     assert "and 180 more" in refusal.value.details
 

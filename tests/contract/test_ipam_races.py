@@ -29,7 +29,8 @@ from harness.ipam import (
 from harness.wrapped import Gated, Interfering, Recording, Through, wait_until_combined
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend, Damaged, Delete, Entry, StoreError
-from svc.ipam.allocator import ATTEMPTS, Ipam
+from svc.ipam.allocator import Ipam
+from svc.ipam.tries import ATTEMPTS
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.keys import AffinityQuery, BlockKey, BlockQuery, HandleKey, Key, Query, ResourceKey
 
@@ -215,7 +216,7 @@ def test_a_damaged_block_does_not_stop_other_nodes(store: Backend) -> None:
     pair = (Cidr("10.65.0.0/30"), Cidr("10.65.0.4/30"))
     put_pool(store, "pool4", "10.65.0.0/29", blockSize=30)
     for cidr in pair:
-        put_block(store, str(cidr), "host:node2")
+        put_block(store, str(cidr), "host:node2", ["net.theirs"] * 4)
     for cidr in pair:
         harmed = Harmed(store)
         harmed.keys = frozenset({BlockKey(cidr)})
@@ -372,5 +373,5 @@ def test_a_race_that_is_always_lost_ends(store: Backend) -> None:
     with pytest.raises(PeerError, match="kept changing") as refusal:
         take(Ipam(cruel, NODE), "net.c1")
     assert refusal.value.code == Code.CONCURRENCY
-    assert cruel.calls["write"] == ATTEMPTS
+    assert cruel.calls["write"] == ATTEMPTS * (1 if store.atomic else 2)  # or what was counted is taken back each time
     assert "net.c1" not in holdings(store)

@@ -77,7 +77,8 @@ def _allocations(backend: Backend) -> Iterator[tuple[str, str]]:
             if tag is not None:
                 address = block.cidr.address(ordinal)
                 owner = holder(block, address)
-                yield str(address), (owner.handle_id if owner else None) or "nobody"
+                if owner is None or not owner.released_at:
+                    yield str(address), (owner.handle_id if owner else None) or "nobody"
 
 
 def _handles(backend: Backend) -> Iterator[tuple[str, int]]:

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timezone
 from itertools import pairwise
 from typing import Any
 
@@ -11,8 +12,10 @@ from svc._core.bitmap import Ordinals
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import MAX_WRITES, Backend, Create, Delete, Entry, NotFound, Update, Value, Write
 from svc.ipam.allocator import Ipam
+from svc.ipam.blocks import stamp
 from svc.ipam.requests import Assign, Release
-from svc.model.ipam import CONFIRMED, Affinity, Attribute, Block, Handle
+from svc.ipam.reserved import KIND as RESERVATION
+from svc.model.ipam import CONFIRMED, Affinity, Attribute, Block, Handle, IpamConfig
 from svc.model.keys import (
     AffinityKey,
     AffinityQuery,
@@ -20,6 +23,7 @@ from svc.model.keys import (
     BlockQuery,
     HandleKey,
     HandleQuery,
+    IpamConfigKey,
     Key,
     Query,
     ResourceKey,
@@ -61,9 +65,23 @@ def put_node(backend: Backend, name: str = NODE, **labels: str) -> None:
     put(backend, ResourceKey("Node", name), Resource("Node", {"name": name, "uid": name, "labels": labels}, {}, {}))
 
 
-def put_block(backend: Backend, cidr: str, affinity: str | None, holders: Sequence[str] = ()) -> Entry:
+def put_settings(backend: Backend, **settings: Any) -> None:
+    put(backend, IpamConfigKey(), IpamConfig(**settings))
+
+
+def put_reservation(backend: Backend, name: str, *cidrs: object) -> None:
+    put(backend, ResourceKey(RESERVATION, name), Resource(RESERVATION, {"name": name}, {"reservedCIDRs": list(cidrs)}))
+
+
+def put_block(
+    backend: Backend,
+    cidr: str,
+    affinity: str | None,
+    holders: Sequence[str] = (),
+    claimed_at: str | None = "2026-11-20T18:03:21Z",
+) -> Entry:
     """A block with addresses held from its first one on; the handles are not written."""
-    block = Block(Cidr(cidr), affinity, Ordinals(Cidr(cidr).bits - Cidr(cidr).length), 1000, "2026-11-20T18:03:21Z")
+    block = Block(Cidr(cidr), affinity, Ordinals(Cidr(cidr).bits - Cidr(cidr).length), 1000, claimed_at)
     for tag, holder in enumerate(holders):
         block.attributes = [*(block.attributes or ()), Attribute(holder)]
         block.ordinal_sequences[block.ordinals.allocate(tag)] = 999
@@ -77,8 +95,13 @@ def wipe(backend: Backend, *queries: Query) -> None:
             backend.write([Delete(entry.key)])
 
 
+def just_now() -> str:
+    """The claim time of a block that nobody may take from its owner yet."""
+    return stamp(datetime.now(timezone.utc))
+
+
 IPAM_QUERIES = (BlockQuery(), AffinityQuery(), HandleQuery())
-EVERYTHING = (*IPAM_QUERIES, ResourceQuery("IPPool"), ResourceQuery("Node"))
+EVERYTHING = (*IPAM_QUERIES, ResourceQuery("IPPool"), ResourceQuery("Node"), ResourceQuery(RESERVATION))
 
 
 def settle(backend: Backend, *kinds: str) -> None:
@@ -95,10 +118,16 @@ _ANY: Mapping[int, tuple[str, ...]] = {}
 
 
 def take(
-    ipam: Ipam, handle: str, *, versions: tuple[int, ...] = (4,), at: str = "", pools: Mapping[int, tuple[str, ...]] = _ANY
+    ipam: Ipam,
+    handle: str,
+    *,
+    versions: tuple[int, ...] = (4,),
+    at: str = "",
+    pools: Mapping[int, tuple[str, ...]] = _ANY,
+    **more: Any,
 ) -> tuple[str, ...]:
     """The addresses that the handle gets."""
-    request = Assign(handle, {"node": NODE}, versions, dict(pools), Address(at) if at else None)
+    request = Assign(handle, {"node": NODE}, versions, dict(pools), Address(at) if at else None, **more)
     return tuple(str(allocation.address) for allocation in ipam.assign(request))
 
 
@@ -178,8 +207,8 @@ def holdings(backend: Backend) -> Holdings:
     for cidr, block in present.items():
         _demand_sound(block)
         for ordinal, tag in enumerate(block.ordinals.allocations()):
-            if tag is not None:
-                handle = (block.attributes or [])[tag].handle_id or ""
+            if tag is not None and not (attribute := (block.attributes or [])[tag]).released_at:
+                handle = attribute.handle_id or ""
                 held[handle].add(block.cidr.address(ordinal))
                 counted[handle][cidr] = counted[handle].get(cidr, 0) + 1
     assert handles(backend) == counted

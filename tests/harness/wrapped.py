@@ -1,14 +1,17 @@
 """Backends that record, hold up, split or cross what passes through them on its way to a real one."""
 
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
 
 from harness.ipam import PATIENCE
-from svc.datastore.api import Backend, Create, Entry, PartialWrite, StoreError, Update, Watch, Write
+from svc.datastore.api import Backend, Create, Delete, Entry, PartialWrite, StoreError, Update, Watch, Write
 from svc.ipam.allocator import Ipam
+from svc.model.codec import Codec
 from svc.model.ipam import Affinity
 from svc.model.keys import Key, Query
+from svc.names import DEFAULT
 
 _POLL = 0.001
 
@@ -66,12 +69,13 @@ class Recording(Through):
         return entries
 
 
-class OneByOne(Recording):
-    """A store that cannot write several keys at once."""
+class Piecemeal(Through):
+    """Makes any store one that cannot write several keys at once; what is wrapped inside sees every write by itself."""
 
     atomic = False
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        _demand_storable(writes)
         done: list[Entry | None] = []
         for write in writes:
             try:
@@ -81,6 +85,26 @@ class OneByOne(Recording):
                     raise
                 raise PartialWrite(done, cause) from cause
         return done
+
+
+class Slow(Through):
+    """Lets others go first: every call of a store takes a moment, a different one each time."""
+
+    def __init__(self, inner: Backend, longest: float) -> None:
+        super().__init__(inner)
+        self._longest = longest
+        self._random = random.Random(1)
+
+    def get(self, key: Key) -> Entry:
+        self._wait()
+        return super().get(key)
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        self._wait()
+        return super().write(writes, durable=durable)
+
+    def _wait(self) -> None:
+        time.sleep(self._random.random() * self._longest)
 
 
 class Interfering(Through):
@@ -126,3 +150,12 @@ def _in_words(write: Write) -> str:
     what = type(write.key).__name__.removesuffix("Key").lower()
     state = f" {write.value.state}" if isinstance(write, Create | Update) and isinstance(write.value, Affinity) else ""
     return f"{type(write).__name__.lower()} {what}{state}"
+
+
+def _demand_storable(writes: Sequence[Write]) -> None:
+    """As every store does before its first write: what cannot be stored must not stop it half-way."""
+    codec = Codec(DEFAULT)
+    for write in writes:
+        codec.path(write.key).encode()
+        if not isinstance(write, Delete):
+            codec.encode(write.value)

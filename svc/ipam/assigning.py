@@ -1,0 +1,101 @@
+"""How a plan serves a request for addresses."""
+
+from collections.abc import Sequence
+
+from svc._core.cidr import Address, Cidr
+from svc.datastore.api import Conflict
+from svc.ipam import blocks, errors
+from svc.ipam.plan import Draft, Plan, Planned
+from svc.ipam.pools import why_not
+from svc.ipam.requests import Allocation, Assign
+from svc.model.ipam import Attribute
+from svc.model.keys import BlockKey
+from svc.model.pool import Pool
+
+
+def assign(plan: Plan, request: Assign) -> Planned:
+    """SvcError when the request cannot be met; then nothing of it stays in the plan."""
+    draft = Draft(plan)
+    if request.address is not None:
+        families: Sequence[int] = (request.address.version,)
+    else:
+        families = request.versions
+    found: list[Allocation] = []
+    taken: list[Allocation] = []
+    for version in families:
+        allocation = _held_already(plan, draft, version, request, found)
+        if allocation is None:
+            allocation = _take(plan, draft, version, request)
+            draft.count(request.handle, allocation.block, 1)
+            taken.append(allocation)
+        found.append(allocation)
+    plan.join(draft)
+    return Planned(tuple(found), frozenset(draft.blocks), tuple(taken))
+
+
+def pools_for(plan: Plan, version: int, request: Assign) -> Sequence[Pool]:
+    """The pools that serve the request, in order. SvcError when there are none, or the node is unknown."""
+    names = request.pools.get(version, ())
+    view = plan.view
+    if names:
+        return view.pools().named(names, version, request.use)
+    pools = view.selected(version, request.namespace_labels, request.use)
+    if not pools:
+        given = [pool for pool in view.pools().all if pool.cidr.version == version]
+        labels, namespace = view.node_labels(), request.namespace_labels
+        reasons = [f"{pool.name} {why_not(pool, labels, namespace, request.use)}" for pool in given]
+        raise errors.no_pool(version, plan.node, reasons)
+    return pools
+
+
+def _take(plan: Plan, draft: Draft, version: int, request: Assign) -> Allocation:
+    attribute = Attribute(request.handle, dict(sorted(request.attributes.items())))
+    if request.address is not None:
+        return _take_at(plan, draft, request.address, attribute, request)
+    pools = pools_for(plan, version, request)
+    if not request.pools.get(version):
+        plan.room.tidy(draft.peek, version)
+    cidr = plan.room.block_with_room(draft.peek, version, pools, request.max_blocks)
+    address = blocks.assign(draft.block(cidr), attribute, plan.room.reserved.mask(cidr))
+    assert address is not None
+    return Allocation(address, cidr)
+
+
+def _take_at(plan: Plan, draft: Draft, address: Address, attribute: Attribute, request: Assign) -> Allocation:
+    cidr = plan.room.block_at(draft.peek, address, request.use)
+    block = draft.block(cidr)
+    if not blocks.assign_at(block, address, attribute):
+        holder = blocks.holder(block, address)
+        if holder is not None and holder.released_at:
+            raise errors.resting(address, holder.released_at)
+        raise errors.taken(address, f"handle {holder.handle_id!r}" if holder and holder.handle_id else "nobody known")
+    return Allocation(address, cidr)
+
+
+def _held_already(plan: Plan, draft: Draft, version: int, request: Assign, found: Sequence[Allocation]) -> Allocation | None:
+    """An address that the handle holds, when it may hold no other; None when it may. CallerError when none will do.
+
+    Conflict when the handle counts more than is there yet: somebody is assigning to it right now."""
+    limit = request.max_per_handle
+    if not limit:
+        return None
+    if request.handle not in draft.handles:
+        plan.stored_handle(request.handle)
+    counted = draft.handle(request.handle).blocks
+    counts = {cidr: count for text, count in counted.items() if (cidr := Cidr(text)).version == version}
+    if sum(counts.values()) < limit:
+        return None
+    held = {address: cidr for cidr in counts for address in _held_now(plan, draft, cidr, request.handle, counts[cidr])}
+    fit = [address for address in held if request.address in (None, address)]
+    reused = next((address for address in fit if address not in [allocation.address for allocation in found]), None)
+    if reused is None:
+        raise errors.handle_full(request.handle, version, limit)
+    return Allocation(reused, held[reused])
+
+
+def _held_now(plan: Plan, draft: Draft, cidr: Cidr, handle: str, count: int) -> list[Address]:
+    block = draft.blocks.get(cidr) or plan.current_block(cidr)
+    held = [cidr.address(ordinal) for ordinal in blocks.held_by(block, handle)]
+    if len(held) < count:
+        raise Conflict(BlockKey(cidr))
+    return held

@@ -1,0 +1,202 @@
+"""Requests that are carried out together: planned, written, and planned again as often as a race is lost.
+
+Where writes are not atomic, a group may be written in part. Requests whose blocks were all written are served. Of the others
+exactly what was done is taken back, and they are planned anew: later then than those that came after them, which nobody can
+tell, for all of them were under way at the same time.
+"""
+
+import copy
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from svc._core.cidr import Cidr
+from svc.datastore.api import Backend, Damaged, Entry, KeyedError, NotFound, PartialWrite, StoreError, Write
+from svc.ipam import blocks, errors
+from svc.ipam.assigning import assign
+from svc.ipam.claim import ClaimLost
+from svc.ipam.giveup import NotEmpty, give_up
+from svc.ipam.plan import Plan, Planned
+from svc.ipam.releasing import release, release_addresses
+from svc.ipam.requests import Answer, Assign, Freed, Held, Release, ReleaseAddresses, Request
+from svc.ipam.settle import Progress, corrections, settle
+from svc.ipam.tries import ATTEMPTS
+from svc.ipam.view import View, node_labels
+from svc.model.errors import SvcError
+from svc.model.ipam import Block
+from svc.model.keys import AffinityKey, BlockKey, HandleKey
+
+Outcome = Answer | BaseException
+
+_log = logging.getLogger(__name__)
+
+_WAYS: dict[type, Callable[[Plan, Any], Planned]] = {
+    Assign: assign,
+    Release: release,
+    ReleaseAddresses: release_addresses,
+}
+
+
+class Group:
+    """Some requests, in order, until each has its outcome."""
+
+    def __init__(self, backend: Backend, view: View, node: str, requests: Sequence[Request]) -> None:
+        self._backend = backend
+        self._view = view
+        self._node = node
+        self._open = dict(enumerate(requests))
+        self._outcomes: dict[int, Outcome] = {}
+        self._freed: dict[int, Freed] = {}  # what was freed before a request was planned anew
+        self._known_handles: dict[str, Entry] = {}
+        self._fresh = False
+
+    def carry_out(self) -> list[Outcome]:
+        """One outcome for each request. Raises only when none of them was served: what concerns all of them."""
+        try:
+            self._run()
+        except Exception as failure:
+            if not self._outcomes:
+                raise
+            for number in list(self._open):
+                self._close(number, copy.copy(failure))
+        return [self._outcomes[number] for number in sorted(self._outcomes)]
+
+    def _run(self) -> None:
+        for _ in range(ATTEMPTS):
+            try:
+                self._attempt()
+            except (KeyedError, ClaimLost) as lost:
+                self._learn(lost)
+            if not self._open:
+                return
+        raise errors.too_much_contention(ATTEMPTS)
+
+    def _attempt(self) -> None:
+        plan = Plan(self._backend, self._view, self._node, self._known_handles)
+        planned = {number: _planned(plan, request) for number, request in self._open.items()}
+        if not self._fresh and any(_is_from_memory(each.outcome) for each in planned.values()):
+            self._view.forget_all()
+            self._fresh = True
+            return
+        writes = plan.writes()
+        try:
+            entries = self._backend.write(writes) if writes else ()
+        except PartialWrite as partial:
+            self._go_on(plan, planned, writes, partial)
+            return
+        self._remember(entries)
+        for number, each in planned.items():
+            self._close(number, each.outcome)
+        self._follow_up(plan, writes)
+
+    def _close(self, number: int, outcome: Outcome) -> None:
+        before = self._freed.get(number)
+        if before is not None and isinstance(outcome, Freed):
+            outcome = replace(outcome, freed=before.freed + outcome.freed)
+        self._outcomes[number] = outcome
+        del self._open[number]
+
+    def _learn(self, lost: KeyedError | ClaimLost) -> None:
+        if isinstance(lost, KeyedError) and isinstance(lost.key, HandleKey):
+            self._known_handles = self._stored_handles()
+        elif isinstance(lost, NotFound):  # no race: somebody has been clearing up
+            self._view.forget_all()
+        else:
+            self._view.forget_blocks()
+
+    def _stored_handles(self) -> dict[str, Entry]:
+        """All of them: where one is not as expected, others may not be either, and each would cost an attempt."""
+        found = {}
+        for name in {request.handle for request in self._open.values() if not isinstance(request, ReleaseAddresses)}:
+            with suppress(NotFound):
+                found[name] = self._backend.get(HandleKey(name))
+        return found
+
+    def _remember(self, entries: Sequence[Entry | None]) -> None:
+        for entry in entries:
+            if entry is not None and isinstance(entry.key, BlockKey):
+                self._view.remember(entry)
+
+    # what was written in part
+
+    def _go_on(self, plan: Plan, planned: dict[int, Planned], writes: Sequence[Write], partial: PartialWrite) -> None:
+        """StoreError when it is unknown what was done, or cannot be taken back: then whoever asked still owes a release."""
+        progress = Progress.of(writes, partial)
+        done = frozenset(key.cidr for key in progress.done if isinstance(key, BlockKey))
+        self._remember(partial.done)
+        served = [number for number, each in planned.items() if each.blocks <= done]
+        for number in served:
+            if isinstance(self._open[number], Assign):
+                self._close(number, planned[number].outcome)
+        settle(self._backend, corrections(plan, progress))
+        for number in served:
+            if number in self._open and not _is_in_doubt(self._open[number], progress):
+                self._close(number, planned[number].outcome)
+        if not isinstance(partial.cause, KeyedError):
+            raise partial.cause
+        for number in list(self._open):
+            self._take_back(number, planned[number], done)
+        self._learn(partial.cause)
+        self._known_handles = self._stored_handles()
+
+    def _take_back(self, number: int, planned: Planned, done: frozenset[Cidr]) -> None:
+        request = self._open[number]
+        if isinstance(request, Assign):
+            taken = [each for each in planned.taken if each.block in done]
+            owed = ReleaseAddresses(tuple(Held(each.address, request.handle) for each in taken))
+            (outcome,) = Group(self._backend, self._view, self._node, [owed]).carry_out() if taken else (Freed(),)
+            if isinstance(outcome, BaseException):
+                self._close(number, outcome)
+        elif isinstance(request, ReleaseAddresses) and isinstance(planned.outcome, Freed):
+            freed = tuple(address for address in planned.outcome.freed if any(address in cidr for cidr in done))
+            before = self._freed.get(number, Freed())
+            self._freed[number] = replace(before, freed=before.freed + freed)
+            self._open[number] = ReleaseAddresses(tuple(held for held in request.addresses if held.address not in freed))
+
+    # what follows from what was written
+
+    def _follow_up(self, plan: Plan, writes: Sequence[Write]) -> None:
+        """Nothing of it may fail a request that is served."""
+        try:
+            if not self._backend.atomic:
+                settle(self._backend, corrections(plan, Progress.complete(writes)))
+            for block in plan.emptied():
+                self._give_up_if_misplaced(plan, block)
+        except (SvcError, ClaimLost, NotEmpty) as failure:
+            _log.warning("after a release: %s", failure)
+
+    def _give_up_if_misplaced(self, plan: Plan, block: Block) -> None:
+        """An empty block in a pool that does not select its owner (any more) serves nobody there."""
+        kind, host = blocks.owner_of(block) or ("", "")
+        if kind != "host":
+            return
+        labels = self._view.node_labels() if host == self._node else node_labels(self._backend, host)
+        if self._view.pools().misplaced(block.cidr, labels, usable=False):
+            give_up(self._backend, AffinityKey(host, block.cidr), plan.rest(), only_empty=True)
+            self._view.disown(block.cidr)
+
+
+def _planned(plan: Plan, request: Request) -> Planned:
+    """A refusal, or whatever is wrong with this request alone, is its outcome; what concerns all of them is raised."""
+    try:
+        return _WAYS[type(request)](plan, request)
+    except Damaged as damage:
+        return Planned(damage)
+    except (StoreError, ClaimLost):
+        raise
+    except Exception as failure:
+        return Planned(failure)
+
+
+def _is_from_memory(outcome: Outcome) -> bool:
+    """Whether it says that something cannot be done, or need not be, which nothing that is written will confirm."""
+    return isinstance(outcome, SvcError) or (isinstance(outcome, Freed) and bool(outcome.unallocated or outcome.refused))
+
+
+def _is_in_doubt(request: Request, progress: Progress) -> bool:
+    """Whether nobody can tell if the handle of a release was written."""
+    if not isinstance(progress.unknown, HandleKey):
+        return False
+    return not isinstance(request, Release) or request.handle == progress.unknown.handle

@@ -1,0 +1,121 @@
+"""What is said of an allocation: who it is for now, and who takes it over next (a virtual machine that migrates).
+
+`secondary` is the active owner, `alternate` the other one; both are attributes by name, of which `namespace` and `pod` tell
+whose they are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from svc._core.cidr import Address
+from svc.datastore.api import Backend, Conflict, Entry, NotFound, Update
+from svc.ipam import blocks, errors
+from svc.ipam.releasing import bare
+from svc.ipam.settings import read_settings, rest_of
+from svc.ipam.tries import ATTEMPTS
+from svc.ipam.view import read_pools
+from svc.model.ipam import Attribute, Block
+from svc.model.keys import BlockKey, BlockQuery
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A pod. Without a name: nobody, which only matches where nothing is said."""
+
+    namespace: str = ""
+    name: str = ""
+
+    def matches(self, attributes: Mapping[str, str] | None) -> bool:
+        """Whether the attributes are this owner's."""
+        if not self.name and not self.namespace:
+            return not attributes
+        said = attributes or {}
+        return (said.get("namespace"), said.get("pod")) == (self.namespace, self.name)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.name or self.namespace else "nobody"
+
+
+@dataclass(frozen=True, slots=True)
+class SetOwner:
+    """New attributes, empty to clear them, and whose the present ones must be (None: anybody's)."""
+
+    attributes: Mapping[str, str]
+    expected: Owner | None = None
+
+
+def attributes_of(backend: Backend, address: Address) -> Attribute:
+    """What is said of the allocation. CallerError when the address is not assigned, another one while it rests."""
+    _, block = _locate(backend, address)
+    return _held(block, address)
+
+
+def set_owners(
+    backend: Backend, address: Address, handle: str, *, active: SetOwner | None = None, alternate: SetOwner | None = None
+) -> None:
+    """Changes one or both, of this address alone. CallerError, and nothing changed, when the handle does not hold it or an
+    owner is not the expected one; PeerError when the race is always lost."""
+    for _ in range(ATTEMPTS):
+        entry, block = _locate(backend, address)
+        present = _held(block, address)
+        if bare(present.handle_id) != bare(handle):
+            raise errors.other_handle(address, present.handle_id, handle)
+        changed = replace(
+            present,
+            secondary=_changed(address, "active", present.secondary, active),
+            alternate=_changed(address, "alternate", present.alternate, alternate),
+        )
+        if changed == present:
+            return
+        blocks.set_attribute(block, block.cidr.ordinal(address), changed)
+        block.sequence += 1
+        try:
+            backend.write([Update(entry.key, block, entry.revision)])
+            return
+        except (Conflict, NotFound):
+            continue
+    raise errors.too_much_contention(ATTEMPTS)
+
+
+def _changed(address: Address, which: str, present: dict[str, str] | None, change: SetOwner | None) -> dict[str, str] | None:
+    if change is None:
+        return present
+    if change.expected is not None and not change.expected.matches(present):
+        found = Owner((present or {}).get("namespace", ""), (present or {}).get("pod", ""))
+        raise errors.other_owner(address, which, str(found), str(change.expected))
+    return dict(sorted(change.attributes.items())) or None
+
+
+def _held(block: Block, address: Address) -> Attribute:
+    attribute = blocks.holder(block, address)
+    if attribute is None:
+        raise errors.not_assigned(address)
+    if attribute.released_at:
+        raise errors.resting(address, attribute.released_at)
+    return attribute
+
+
+def _locate(backend: Backend, address: Address) -> tuple[Entry, Block]:
+    """The block that has the address, in a pool or left over from one, as it is now; and a copy to change."""
+    entry = _in_pool(backend, address) or _anywhere(backend, address)
+    if entry is None:
+        raise errors.not_assigned(address)
+    assert isinstance(entry.value, Block)
+    block = entry.value.copy()
+    blocks.collect(block, rest_of(read_settings(backend)))
+    return entry, block
+
+
+def _in_pool(backend: Backend, address: Address) -> Entry | None:
+    pool = read_pools(backend).pool_of(address)
+    if pool is None:
+        return None
+    try:
+        return backend.get(BlockKey(pool.cidr.block_of(address, pool.block_size)))
+    except NotFound:
+        return None
+
+
+def _anywhere(backend: Backend, address: Address) -> Entry | None:
+    entries = backend.list(BlockQuery(address.version))
+    return next((entry for entry in entries if isinstance(entry.key, BlockKey) and address in entry.key.cidr), None)

@@ -1,0 +1,106 @@
+"""How a plan takes addresses back: all of a handle, or single ones."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from svc._core.cidr import Address, Cidr
+from svc.datastore.api import NotFound
+from svc.ipam import blocks, errors
+from svc.ipam.plan import Draft, Plan, Planned
+from svc.ipam.requests import Freed, Held, Release, ReleaseAddresses
+from svc.model.errors import SvcError
+from svc.model.ipam import Attribute, Block
+
+
+def release(plan: Plan, request: Release) -> Planned:
+    """Every block that the handle names is written, even where nothing of it was found to be freed: whoever is assigning
+    to the handle right now has counted already, and loses the race for the block."""
+    draft = Draft(plan)
+    for text in list(plan.stored_handle(request.handle).blocks):
+        _release_from(plan, draft, Cidr(text), request)
+    plan.join(draft)
+    return Planned((), frozenset(draft.blocks))
+
+
+def release_addresses(plan: Plan, request: ReleaseAddresses) -> Planned:
+    """Each block for itself: what is refused in one does not touch the others."""
+    by_block, unknown = _by_block(plan, request.addresses)
+    plan.prefetch_handles(name for cidr, held in by_block.items() for name in _holders(plan.block(cidr), held))
+    freed: list[Address] = []
+    unallocated = list(unknown)
+    refused: dict[Address, SvcError] = {}
+    written: set[Cidr] = set()
+    for cidr, held in by_block.items():
+        draft = Draft(plan)
+        try:
+            gone = _release_checked(plan, draft, cidr, held)
+        except SvcError as failure:
+            refused.update(dict.fromkeys(held, failure))
+            continue
+        freed.extend(gone)
+        unallocated.extend(address for address in held if address not in gone)
+        if gone:
+            plan.join(draft)
+            written.add(cidr)
+    return Planned(Freed(tuple(freed), tuple(unallocated), refused), frozenset(written))
+
+
+def bare(handle: str | None) -> str:
+    """A handle as it is compared: some were once stored with a line end, and more behind it."""
+    return (handle or "").partition("\r")[0]
+
+
+def _release_from(plan: Plan, draft: Draft, cidr: Cidr, request: Release) -> None:
+    kept = 0
+    with suppress(NotFound):
+        block = draft.block(cidr)
+        held = blocks.held_by(block, request.handle)
+        gone = [ordinal for ordinal in held if cidr.address(ordinal) not in request.keep]
+        blocks.release(block, gone, plan.rest())
+        kept = len(held) - len(gone)
+    draft.count(request.handle, cidr, kept - draft.handle(request.handle).blocks[str(cidr)])
+
+
+def _by_block(plan: Plan, addresses: Iterable[Held]) -> tuple[Mapping[Cidr, dict[Address, Held]], list[Address]]:
+    """The addresses by the blocks that have them, the last word on each; and those that no block has."""
+    by_block: dict[Cidr, dict[Address, Held]] = defaultdict(dict)
+    unknown: dict[Address, None] = {}
+    for held in addresses:
+        cidr = plan.room.block_holding(plan.block, held.address)
+        if cidr is None:
+            unknown[held.address] = None
+        else:
+            by_block[cidr][held.address] = held
+    return by_block, list(unknown)
+
+
+def _holders(block: Block, held: Iterable[Address]) -> set[str]:
+    attributes = (blocks.holder(block, address) for address in held)
+    return {attribute.handle_id for attribute in attributes if attribute is not None and attribute.handle_id}
+
+
+def _release_checked(plan: Plan, draft: Draft, cidr: Cidr, held: Mapping[Address, Held]) -> list[Address]:
+    """The addresses that were freed. CallerError when one of them is held otherwise than expected: then none may be."""
+    block = draft.block(cidr)
+    freed: dict[Address, Attribute] = {}
+    for address, wanted in held.items():
+        attribute = blocks.holder(block, address)
+        if attribute is None or attribute.released_at:
+            continue
+        _check(block, wanted, attribute)
+        freed[address] = attribute
+    for attribute in freed.values():
+        if attribute.handle_id:
+            plan.stored_handle(attribute.handle_id)
+            draft.count(attribute.handle_id, cidr, -1)
+    blocks.release(block, [cidr.ordinal(address) for address in freed], plan.rest(), restamp=True)
+    return list(freed)
+
+
+def _check(block: Block, wanted: Held, attribute: Attribute) -> None:
+    if wanted.handle and bare(attribute.handle_id) != bare(wanted.handle):
+        raise errors.other_handle(wanted.address, attribute.handle_id, wanted.handle)
+    sequence = block.ordinal_sequences.get(block.cidr.ordinal(wanted.address))
+    if wanted.sequence is not None and wanted.sequence != sequence:
+        raise errors.other_allocation(wanted.address, sequence, wanted.sequence)

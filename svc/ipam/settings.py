@@ -1,0 +1,82 @@
+"""The cluster's IPAM settings: read by every node, written by an administrator.
+
+`effective_limit` and the defaults are those of other programs that share the datastore; a store of one node has nobody to
+be fair to, so that no number of blocks is too many there unless somebody sets one.
+"""
+
+from datetime import datetime, timezone
+
+from svc.datastore.api import Backend, Conflict, Create, NotFound, Update, Write
+from svc.ipam import errors
+from svc.ipam.blocks import Rest
+from svc.ipam.tries import ATTEMPTS
+from svc.model.errors import Code
+from svc.model.faults import Faults
+from svc.model.ipam import IpamConfig
+from svc.model.keys import IpamConfigKey
+
+DEFAULT_MAX_BLOCKS = 20  # of one node, where nobody sets a number
+PERSISTENCE = ("", "Enabled", "Disabled")
+
+
+def read_settings(backend: Backend) -> IpamConfig:
+    """The defaults where none are stored. Damaged when they cannot be decoded."""
+    try:
+        value = backend.get(IpamConfigKey()).value
+    except NotFound:
+        return IpamConfig()
+    assert isinstance(value, IpamConfig)
+    return value
+
+
+def rest_of(settings: IpamConfig) -> Rest:
+    """For how long freed addresses rest, as of now."""
+    return Rest(settings.cooldown_seconds, datetime.now(timezone.utc))
+
+
+def configure(backend: Backend, settings: IpamConfig) -> None:
+    """Stores the settings, durably. CallerError, naming all faults, when they do not go together."""
+    check_settings(settings)
+    for _ in range(ATTEMPTS):
+        try:
+            backend.write([_write(backend, settings)], durable=True)
+            return
+        except (Conflict, NotFound):
+            continue
+    raise errors.too_much_contention(ATTEMPTS)
+
+
+def check_settings(settings: IpamConfig) -> None:
+    """CallerError naming every field that is out of range or contradicts another one."""
+    faults = Faults("invalid IPAM settings", Code.INVALID_NETCONF)
+    if not settings.strict_affinity and not settings.auto_allocate_blocks:
+        remedy = "set strict_affinity to true as well: a node that may neither claim a block nor has one could only borrow"
+        faults.add("auto_allocate_blocks", False, "needs strict_affinity", remedy)
+    if settings.max_blocks_per_host and not settings.strict_affinity:
+        remedy = "set strict_affinity to true as well, or leave the number at 0"
+        faults.add("maxBlocksPerHost", settings.max_blocks_per_host, "needs strict_affinity", remedy)
+    for name, number in (
+        ("maxBlocksPerHost", settings.max_blocks_per_host),
+        ("ipCooldownSeconds", settings.cooldown_seconds),
+    ):
+        if number < 0:
+            faults.add(name, number, "is negative", "give 0 or more")
+    if settings.vm_address_persistence not in PERSISTENCE:
+        remedy = "give Enabled or Disabled, or leave it out"
+        faults.add("kubeVirtVMAddressPersistence", settings.vm_address_persistence, "is not known", remedy)
+    faults.raise_if_any()
+
+
+def effective_limit(settings: IpamConfig, requested: int, *, shared: bool) -> int:
+    """How many blocks of the request's pools a node may own; 0 means any number. The smaller of two numbers wins."""
+    given = [number for number in (requested, settings.max_blocks_per_host) if number > 0]
+    if given:
+        return min(given)
+    return DEFAULT_MAX_BLOCKS if shared else 0
+
+
+def _write(backend: Backend, settings: IpamConfig) -> Write:
+    try:
+        return Update(IpamConfigKey(), settings, backend.get(IpamConfigKey()).revision)
+    except NotFound:
+        return Create(IpamConfigKey(), settings)

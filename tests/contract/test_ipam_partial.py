@@ -1,0 +1,237 @@
+"""Stores that write one key at a time: every write of every kind of call fails in turn, and others are at work in between.
+
+Whatever is reported as done is done; what failed is repaired as documented, by a release of its handle; then blocks and
+handles agree to the last address.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+
+import pytest
+
+from harness.faulty import Faults, FaultyBackend, Kind
+from harness.ipam import NODE, block_of, blocks, free, handles, holdings, put_node, put_pool, put_settings, take
+from harness.wrapped import Interfering, Piecemeal
+from svc._core.cidr import Address
+from svc.datastore.api import Backend
+from svc.ipam.affinities import release_host
+from svc.ipam.allocator import Ipam
+from svc.ipam.giveup import give_up
+from svc.ipam.group import Group, Outcome
+from svc.ipam.requests import Assign, Freed, Held, Release, ReleaseAddresses, Request
+from svc.ipam.settings import rest_of
+from svc.ipam.view import View
+from svc.model.ipam import IpamConfig
+from svc.model.keys import AffinityKey
+
+KINDS = pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLY_LOST, Kind.OUTAGE], ids=lambda kind: str(kind.value))
+BOTH = (4, 6)
+Requests = list[Request]
+
+
+@pytest.fixture
+def store(backend: Backend) -> Backend:
+    """Blocks of four addresses in both families; one in each is the node's, with two handles in it."""
+    put_node(backend)
+    put_node(backend, "node2")
+    put_pool(backend, "pool4", "10.65.0.0/27", blockSize=30)
+    put_pool(backend, "pool6", "fd65::/123", blockSize=126)
+    for handle in ("net.a", "net.b"):
+        take(Ipam(backend, NODE), handle, versions=BOTH)
+    return backend
+
+
+def assign(handle: str, *versions: int) -> Assign:
+    return Assign(handle, {"node": NODE}, versions or (4,))
+
+
+def by_address(store: Backend, *names: str) -> ReleaseAddresses:
+    return ReleaseAddresses(tuple(Held(address, name) for name in names for address in sorted(holdings(store)[name])))
+
+
+CALLS: dict[str, Callable[[Backend], Requests]] = {
+    "one address": lambda _: [assign("net.c")],
+    "both families": lambda _: [assign("net.c", *BOTH)],
+    "a handle that exists": lambda _: [assign("net.a", *BOTH)],
+    "more than a block has": lambda _: [assign(f"net.c{n}") for n in range(6)],
+    "both families, new blocks": lambda _: [assign(f"net.c{n}", *BOTH) for n in range(3)],
+    "several of one family": lambda _: [assign("net.c", 4, 4, 4, 6)],
+    "release": lambda _: [Release("net.a")],
+    "release of two": lambda _: [Release("net.a"), Release("net.b")],
+    "release by address": lambda store: [by_address(store, "net.a", "net.b")],
+    "one goes, one comes": lambda _: [Release("net.a"), assign("net.c", *BOTH)],
+    "the same goes and comes": lambda _: [Release("net.a"), assign("net.a", *BOTH)],
+    "the same comes and goes": lambda _: [assign("net.a", *BOTH), Release("net.a")],
+    "all at once": lambda store: [
+        by_address(store, "net.b"),
+        *(assign(f"net.c{n}", *BOTH) for n in range(4)),
+        Release("net.a"),
+        assign("net.a"),
+    ],
+}
+EVERY_CALL = pytest.mark.parametrize("name", CALLS)
+
+
+def carry_out(backend: Backend, requests: Requests) -> list[Outcome]:
+    """As a group that waited together; where all of it failed, the failure for each."""
+    try:
+        return Group(backend, View(backend, NODE), NODE, requests).carry_out()
+    except Exception as failure:
+        return [failure] * len(requests)
+
+
+def repair(store: Backend, requests: Requests, outcomes: Sequence[Outcome]) -> None:
+    """What whoever asked owes after a failure: handles of addresses that were not released by address are put right by
+    releasing what was to be released of them."""
+    for request, outcome in zip(requests, outcomes, strict=True):
+        if not isinstance(outcome, BaseException):
+            continue
+        if isinstance(request, ReleaseAddresses):
+            gone = {held.address for held in request.addresses}
+            for handle in {held.handle for held in request.addresses}:
+                keep = [str(address) for address in _held_by(store, handle) if address not in gone]
+                free(Ipam(store, NODE), handle, keep)
+        else:
+            assert isinstance(request, Assign | Release)
+            free(Ipam(store, NODE), request.handle)
+
+
+def _held_by(store: Backend, handle: str) -> list[Address]:
+    return [
+        block.cidr.address(ordinal)
+        for block in blocks(store).values()
+        for ordinal, tag in enumerate(block.ordinals.allocations())
+        if tag is not None and (block.attributes or [])[tag].handle_id == handle
+    ]
+
+
+def demand_done(store: Backend, requests: Requests, outcomes: Sequence[Outcome]) -> None:
+    """Books agree; what was reported as assigned is held, unless it was released at the same time, or by the repair."""
+    held = holdings(store)
+    repaired = {getattr(r, "handle", "") for r, o in zip(requests, outcomes, strict=True) if isinstance(o, BaseException)}
+    released = repaired | {request.handle for request in requests if isinstance(request, Release)}
+    for request, outcome in zip(requests, outcomes, strict=True):
+        if isinstance(request, Assign) and isinstance(outcome, tuple) and request.handle not in released:
+            assert held[request.handle] >= {allocation.address for allocation in outcome}
+        if isinstance(request, ReleaseAddresses) and isinstance(outcome, Freed):
+            assert set(outcome.freed) == {each.address for each in request.addresses}
+
+
+@EVERY_CALL
+@KINDS
+def test_whatever_write_fails_the_books_agree_after_the_repair(store: Backend, name: str, kind: Kind) -> None:
+    """Each write in turn, until one is not reached. With an outage nothing can be taken back: as if killed there."""
+    before = holdings(store)
+    for number in count(1):
+        faults = Faults()
+        faulty = Piecemeal(FaultyBackend(store, faults))
+        requests = CALLS[name](store)
+        faults.arm(kind, number, "write")
+        outcomes = carry_out(faulty, requests)
+        repair(store, requests, outcomes)
+        demand_done(store, requests, outcomes)
+        _restore(store, before)
+        if not faults.struck:
+            assert number > 1
+            assert not any(isinstance(outcome, BaseException) for outcome in outcomes)
+            return
+
+
+@EVERY_CALL
+@pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.OUTAGE], ids=lambda kind: str(kind.value))
+def test_whatever_read_fails_the_books_agree_after_the_repair(store: Backend, name: str, kind: Kind) -> None:
+    """While it is planned, and while what a lost race has left is taken back."""
+    before = holdings(store)
+    for number in count(1):
+        faults = Faults()
+        crossed = Interfering(FaultyBackend(store, faults), 2, lambda: _another_address(store))
+        requests = CALLS[name](store)
+        faults.arm(kind, number, "get", "list")
+        outcomes = carry_out(Piecemeal(crossed), requests)
+        repair(store, requests, outcomes)
+        demand_done(store, requests, outcomes)
+        _restore(store, before)
+        if not faults.struck:
+            return
+
+
+def _another_address(store: Backend) -> None:
+    take(Ipam(store, NODE), "net.rival", versions=BOTH)
+
+
+def _same_handles(store: Backend) -> None:
+    for handle in ("net.c", "net.c0", "net.a"):
+        take(Ipam(store, NODE), handle)
+
+
+def _frees_the_same_handles(store: Backend) -> None:
+    for handle in ("net.c", "net.c0", "net.c1", "net.a", "net.b"):
+        free(Ipam(store, NODE), handle)
+
+
+def _lets_rest(store: Backend) -> None:
+    put_settings(store, cooldown_seconds=3600)
+    free(Ipam(store, NODE), "net.b")
+    put_settings(store)
+
+
+DEEDS: dict[str, Callable[[Backend], object]] = {
+    "takes addresses": _another_address,
+    "takes addresses for the same handles": _same_handles,
+    "frees the same handles": _frees_the_same_handles,
+    "takes the blocks away": lambda store: release_host(store, NODE),
+    "lets addresses rest": _lets_rest,
+}
+
+
+@EVERY_CALL
+@pytest.mark.parametrize("deed", DEEDS)
+def test_others_may_be_at_work_between_any_two_writes(store: Backend, name: str, deed: str) -> None:
+    """Nothing is owed afterwards: every call is served, and the books agree at once."""
+    before = holdings(store)
+    for number in count(1):
+        requests = CALLS[name](store)
+        crossed = Interfering(store, number, lambda: DEEDS[deed](store))
+        outcomes = carry_out(Piecemeal(crossed), requests)
+        assert not any(isinstance(outcome, BaseException) for outcome in outcomes)
+        if deed in ("frees the same handles", "lets addresses rest"):
+            holdings(store)
+        else:
+            demand_done(store, requests, outcomes)
+        put_settings(store)
+        _restore(store, before)
+        if crossed.calls["write"] < number:
+            return
+
+
+def test_a_handle_that_counts_too_many_is_put_right_by_its_release(store: Backend) -> None:
+    """It was counted for an address that was never taken, for good."""
+    faults = Faults()
+    faults.arm(Kind.OUTAGE, 2, "write")
+    (outcome,) = carry_out(Piecemeal(FaultyBackend(store, faults)), [assign("net.c")])
+    assert isinstance(outcome, BaseException)
+    assert sum(handles(store)["net.c"].values()) == 1
+    free(Ipam(store, NODE), "net.c")
+    assert holdings(store).keys() == {"net.a", "net.b"}
+
+
+def test_a_release_overtakes_whoever_is_assigning(store: Backend) -> None:
+    """The handle is counted, the block not yet written, when the same handle is released: no address is left without one."""
+    (got,) = [str(address) for address in holdings(store)["net.a"] if address.version == 4]
+    number = 2  # the block, after the handle
+    crossed = Interfering(store, number, lambda: free(Ipam(Piecemeal(store), NODE), "net.c"))
+    (outcome,) = carry_out(Piecemeal(crossed), [assign("net.c")])
+    assert isinstance(outcome, tuple)
+    assert block_of(store, got).ordinals.used == 3
+    assert {*holdings(store)["net.c"]} == {outcome[0].address}
+
+
+def _restore(store: Backend, before: dict[str, frozenset[Address]]) -> None:
+    """The same handles hold as many addresses as they did."""
+    for handle in {*handles(store), *before}:
+        free(Ipam(store, NODE), handle)
+    for handle in before:
+        take(Ipam(store, NODE), handle, versions=BOTH)
+    for block in blocks(store).values():
+        if not block.ordinals.used:  # so that every round claims its new blocks anew
+            give_up(store, AffinityKey(NODE, block.cidr), rest_of(IpamConfig()), only_empty=True)
