@@ -16,6 +16,7 @@ from svc.cni.install import Installed, read_record
 from svc.datastore.open import open_backend
 from svc.model.errors import Code, PeerError, SvcError
 from svc.names import DEFAULT
+from svc.netconf.profiles import Profiles
 from svc.trace import Trace, new_request_id
 
 
@@ -25,8 +26,9 @@ def main() -> int:
     parser.add_argument("--name", required=True, help="the name that the executable was called by")
     parser.add_argument("--install", default="", help="the record of the installation")
     options = parser.parse_args()
-    inputs = Inputs(options.name, os.environ, sys.stdin.buffer.read())
-    reply = _answer(inputs, read_record(options.install, DEFAULT))
+    installed = read_record(options.install, DEFAULT)
+    inputs = Inputs(options.name, os.environ, sys.stdin.buffer.read(), profile=installed.profile)
+    reply = _answer(inputs, installed)
     sys.stderr.buffer.write(reply.stderr)
     sys.stdout.buffer.write(reply.stdout)
     return reply.status
@@ -39,7 +41,9 @@ def _answer(inputs: Inputs, installed: Installed) -> Reply:
             raise PeerError("not ready: the agent is not running", details="start svc-agent", code=Code.NOT_AVAILABLE)
         with alone(installed.state_dir):
             context = Context(
-                DEFAULT, installed.state_dir, lambda settings: open_backend(settings, installed.state_dir, DEFAULT)
+                Profiles().get,
+                installed.state_dir,
+                lambda settings, names: open_backend(settings, installed.state_dir, names),
             )
             try:
                 return answer(context, inputs, trace)

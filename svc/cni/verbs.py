@@ -42,7 +42,9 @@ class Invocation:
 
     @property
     def where(self) -> NodeSettings:
-        return NodeSettings(self.netconf.datastore.to_json(), node_name(self.netconf, os.uname().nodename))
+        return NodeSettings(
+            self.netconf.datastore.to_json(), node_name(self.netconf, os.uname().nodename), self.inputs.profile
+        )
 
     @property
     def versions(self) -> tuple[int, ...]:
