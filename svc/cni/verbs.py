@@ -42,9 +42,7 @@ class Invocation:
 
     @property
     def where(self) -> NodeSettings:
-        return NodeSettings(
-            self.netconf.datastore.to_json(), node_name(self.netconf, os.uname().nodename), self.inputs.profile
-        )
+        return NodeSettings(self.netconf.datastore.to_json(), node_name(self.netconf, os.uname().nodename), self.inputs.profile)
 
     @property
     def versions(self) -> tuple[int, ...]:

@@ -66,7 +66,8 @@ def _file_of(name_or_path: str) -> Path:
         return path
     known = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.toml")))
     raise CallerError(
-        f"names profile {name_or_path!r} does not exist", details=f"shipped are {known}; a file is given by its path, with a slash"
+        f"names profile {name_or_path!r} does not exist",
+        details=f"shipped are {known}; a file is given by its path, with a slash",
     )
 
 
@@ -113,7 +114,8 @@ def _names(path: Path, values: dict[str, Any]) -> Names:
             _check(name, value, known[name], faults)
     _check_together(known | values, faults)
     faults.raise_if_any()
-    return Names(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return Names(**given)
 
 
 def _check(name: str, value: Any, default: Any, faults: Faults) -> None:
@@ -136,7 +138,9 @@ def _check_list(name: str, value: Any, faults: Faults) -> None:
 
 def _check_together(values: dict[str, Any], faults: Faults) -> None:
     if values["plugin"] == values["ipam_plugin"]:
-        faults.add("ipam_plugin", values["ipam_plugin"], "is the plugin's name too", "give each its own: they are two executables")
+        faults.add(
+            "ipam_plugin", values["ipam_plugin"], "is the plugin's name too", "give each its own: they are two executables"
+        )
 
 
 def _finding(name: str, text: str) -> _Finding | None:
@@ -151,20 +155,29 @@ def _matching(pattern: re.Pattern[str], problem: str, remedy: str) -> _Check:
 
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _word = _matching(
-    re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII), "is not a name", "start with a letter or digit, then letters, digits, '_', '.' and '-'"
+    re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII),
+    "is not a name",
+    "start with a letter or digit, then letters, digits, '_', '.' and '-'",
 )
 _domain = _matching(_DOMAIN, "is not a domain", "give lower-case letters, digits, '-' and '.', such as example.org")
 _api_version = _matching(
-    re.compile(_DOMAIN.pattern + r"/v[0-9][a-z0-9]*"), "is not an API group with a version", "write GROUP/VERSION, such as example.org/v3"
+    re.compile(_DOMAIN.pattern + r"/v[0-9][a-z0-9]*"),
+    "is not an API group with a version",
+    "write GROUP/VERSION, such as example.org/v3",
 )
 _directory = _matching(
-    re.compile(r"(/(?!\.\.?(/|$))[^/\0\n]+)+"), "is not an absolute path", "start it with '/', without '.', '..' and a slash at the end"
+    re.compile(r"(/(?!\.\.?(/|$))[^/\0\n]+)+"),
+    "is not an absolute path",
+    "start it with '/', without '.', '..' and a slash at the end",
 )
 
 
 def _interface_prefix(text: str) -> _Finding | None:
     if len(text.encode()) > MAX_PREFIX:
-        return f"has {len(text.encode())} bytes", f"give at most {MAX_PREFIX}: 11 follow, and an interface's name has at most 15"
+        return (
+            f"has {len(text.encode())} bytes",
+            f"give at most {MAX_PREFIX}: 11 follow, and an interface's name has at most 15",
+        )
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", text, re.ASCII):
         return "cannot begin an interface's name", "give letters, digits, '_', '.' and '-', a letter or digit first"
     return None

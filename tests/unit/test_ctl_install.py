@@ -1,5 +1,6 @@
 """svcctl: placing files so that nobody ever sees half of one."""
 
+import hashlib
 import stat
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from svc.ctl import installation
 from svc.ctl.installation import Installation
+from svc.ctl.placing import File, place
 from svc.model.errors import CallerError, PeerError
 from svc.names import DEFAULT
 
@@ -33,15 +35,14 @@ def test_executables_and_record_are_placed(tmp_path: Path, executable: Path) -> 
     """The record before the executables that read it."""
     folder = tmp_path / "opt" / "bin"
     done = installation.install(folder, executable, DEFAULT, plan())
-    assert done == [(folder / name, True) for name in ("svc.install", "svc-ipam", "svc")]
+    names = ("svc.install", "svc-ipam.install", "svc-ipam", "svc")
+    assert done == [(folder / name, "installed") for name in names]
     assert (folder / "svc").read_bytes() == (folder / "svc-ipam").read_bytes() == ELF
-    assert (folder / "svc.install").read_text() == "socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\n"
-    assert [stat.S_IMODE((folder / name).stat().st_mode) for name in ("svc", "svc-ipam", "svc.install")] == [
-        0o755,
-        0o755,
-        0o644,
-    ]
-    assert len(list(folder.iterdir())) == 3
+    digest = hashlib.sha256(ELF).hexdigest()[:16]
+    files = "".join(f"file={digest} {folder / name}\n" for name in ("svc-ipam", "svc"))
+    assert (folder / "svc.install").read_text() == "socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\n" + files
+    assert [stat.S_IMODE((folder / name).stat().st_mode) for name in names] == [0o644, 0o644, 0o755, 0o755]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(names)
 
 
 def test_unchanged_files_are_left_alone(tmp_path: Path, executable: Path) -> None:
@@ -50,7 +51,7 @@ def test_unchanged_files_are_left_alone(tmp_path: Path, executable: Path) -> Non
     before = (tmp_path / "bin" / "svc").stat()
     (tmp_path / "bin" / "svc-ipam").chmod(0o700)
     done = installation.install(tmp_path / "bin", executable, DEFAULT, plan(socket=Path("/t")))
-    assert [written for _, written in done] == [True, True, False]
+    assert [outcome for _, outcome in done] == ["installed", "installed", "installed", "unchanged"]
     assert (tmp_path / "bin" / "svc").stat() == before
     assert stat.S_IMODE((tmp_path / "bin" / "svc-ipam").stat().st_mode) == 0o755
 
@@ -58,14 +59,14 @@ def test_unchanged_files_are_left_alone(tmp_path: Path, executable: Path) -> Non
 def test_running_executable_can_be_replaced(tmp_path: Path) -> None:
     """The one that runs keeps its file."""
     target = tmp_path / "svc"
-    installation.place(target, Path("/bin/cat").read_bytes(), 0o755)
+    place(File(target, Path("/bin/cat").read_bytes(), 0o755))
     with subprocess.Popen([target], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         assert running.stdin is not None
         running.stdin.write(b"x")
         running.stdin.flush()
         assert running.stdout.read(1) == b"x"
-        assert installation.place(target, ELF, 0o755)
+        assert place(File(target, ELF, 0o755))
         assert running.communicate(b"y")[0] == b"y"
     assert target.read_bytes() == ELF
 
@@ -73,12 +74,12 @@ def test_running_executable_can_be_replaced(tmp_path: Path) -> None:
 def test_readers_see_the_old_or_the_new_file(tmp_path: Path) -> None:
     """Never half of one, however often it is replaced."""
     target, contents = tmp_path / "svc", [b"a" * 100_000, b"b" * 200_000]
-    installation.place(target, contents[0], 0o755)
+    place(File(target, contents[0], 0o755))
     done = threading.Event()
 
     def replace() -> None:
         for number in range(50):
-            installation.place(target, contents[number % 2], 0o755)
+            place(File(target, contents[number % 2], 0o755))
         done.set()
 
     writer = threading.Thread(target=replace)
@@ -94,7 +95,7 @@ def test_failed_placing_leaves_nothing_behind(tmp_path: Path, executable: Path) 
     (tmp_path / "bin" / "svc" / "full").mkdir(parents=True)
     with pytest.raises(PeerError, match="cannot install into"):
         installation.install(tmp_path / "bin", executable, DEFAULT, plan())
-    assert sorted(path.name for path in (tmp_path / "bin").iterdir()) == ["svc", "svc-ipam", "svc.install"]
+    assert sorted(path.name for path in (tmp_path / "bin").iterdir()) == ["svc", "svc-ipam", "svc-ipam.install", "svc.install"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,9 @@ from svc.agent.frame import (
 from svc.cni.inputs import Reply
 
 FRAME = Frame("svc", {"CNI_COMMAND": "ADD", "CNI_ARGS": "", "TRACEPARENT": "a=b"}, b'{"name":"net"}', True, "other")
-FRAME_BYTES = b'SVC1\x03\0\0\0\x05\0\0\0\x2a\0\0\0\x0e\0\0\0\x01\0\0\0svcotherCNI_COMMAND=ADD\0CNI_ARGS=\0TRACEPARENT=a=b\0{"name":"net"}'
+FRAME_BYTES = (
+    b'SVC1\x03\0\0\0\x05\0\0\0\x2a\0\0\0\x0e\0\0\0\x01\0\0\0svcotherCNI_COMMAND=ADD\0CNI_ARGS=\0TRACEPARENT=a=b\0{"name":"net"}'
+)
 REPLY = Reply(1, b'{"code":7}', b"refused\n")
 REPLY_BYTES = b'SVC1\x01\0\0\0\x0a\0\0\0\x08\0\0\0{"code":7}refused\n'
 
