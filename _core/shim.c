@@ -35,7 +35,7 @@
 #define SPEC_VERSIONS(_) "0.1.0" _ "0.2.0" _ "0.3.0" _ "0.3.1" _ "0.4.0" _ "1.0.0" _ LATEST_VERSION
 
 enum {  // bytes; the first four as in svc/agent/frame.py
-    NAME_LIMIT = 256, ENVIRONMENT_LIMIT = 128 << 10, INPUT_LIMIT = 1 << 20, REPLY_LIMIT = 16 << 20,
+    NAME_LIMIT = 256, ENVIRONMENT_LIMIT = 128 << 10, INPUT_LIMIT = 1 << 20, REPLY_LIMIT = 16 << 20, HEADER_SIZE = 24,
     INSTALL_LIMIT = 4 << 10, VERSION_LIMIT = 16, SHOWN_LIMIT = 5000,
 };
 
@@ -224,17 +224,22 @@ static void read_netconf(void) {
 }
 
 // ---- the installation
-static char *agent_socket = "/var/run/svc/agent.sock", *python;  // python as recorded, NULL when it is not
+static char *agent_socket = "/var/run/svc/agent.sock", *profile = "", *python;  // python as recorded, NULL when it is not
 static char install_path[PATH_MAX + 16], python_path[PATH_MAX + 16], install_text[INSTALL_LIMIT + 2];
 
-// The record lies beside the executable itself, so several installations live side by side.
+// The record lies beside the executable itself and has its name, so several installations live side by side, also in one
+// directory. An executable without one of its own takes svc.install.
 static void find_install(void) {
     ssize_t size = readlink("/proc/self/exe", python_path, PATH_MAX);
     char *slash = size > 0 && python_path[0] == '/' ? strrchr(python_path, '/') : NULL;
     if (!slash)  // no /proc here, or no name for the file in this mount namespace
         return;
-    strcpy(slash + 1, "svc.install");
-    strcpy(install_path, python_path);
+    static const char GONE[] = " (deleted)";  // replaced by an installation since this call began
+    size_t end = (size_t)size, gone = sizeof GONE - 1;
+    end -= end > gone && memcmp(python_path + end - gone, GONE, gone) == 0 ? gone : 0;
+    strcpy(mempcpy(install_path, python_path, end), ".install");
+    if (access(install_path, F_OK) < 0)
+        strcpy(mempcpy(install_path, python_path, (size_t)(slash + 1 - python_path)), "svc.install");
     strcpy(slash + 1, "python3");
 }
 
@@ -253,15 +258,18 @@ static void read_install(void) {
             agent_socket = line + 7;
         if (strncmp(line, "python=", 7) == 0 && line[7])
             python = line + 7;
+        if (strncmp(line, "profile=", 8) == 0)
+            profile = line + 8;
     }
 }
 
 // ---- the agent
 
-// Request: "SVC1", as little-endian u32 the lengths of name, environment and stdin and the flags (bit 0: a descriptor
-// is attached), then name, environment (KEY=VALUE strings, each NUL-terminated) and stdin.
+// Request: "SVC1", as little-endian u32 the lengths of name, profile, environment and stdin and the flags (bit 0: a
+// descriptor is attached), then name, profile, environment (KEY=VALUE strings, each NUL-terminated) and stdin.
 // Reply: "SVC1", exit status, lengths of stdout and stderr, then these two.
-static struct { size_t size; int netns; char data[20 + NAME_LIMIT + ENVIRONMENT_LIMIT + INPUT_LIMIT]; } request;
+enum { REQUEST_LIMIT = HEADER_SIZE + NAME_LIMIT + INSTALL_LIMIT + ENVIRONMENT_LIMIT + INPUT_LIMIT };
+static struct { size_t size; int netns; char data[REQUEST_LIMIT]; } request;
 
 static _Noreturn void fail_agent(const char *what, const char *more) {
     fail_unavailable(TEXT("the agent ", what, more), TEXT("see its log and repeat the call; socket ", agent_socket));
@@ -275,10 +283,10 @@ static bool belongs_to_call(const char *entry) {
 static void pack_request(void) {
     const char *netns = variable("CNI_NETNS");
     request.netns = *netns ? open(netns, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;  // the agent judges what it is
-    size_t name_size = strlen(name), environment_size = 0;
+    size_t name_size = strlen(name), profile_size = strlen(profile), environment_size = 0;
     if (name_size > NAME_LIMIT)
         fail(BAD_ENVIRONMENT, TEXT("the plugin's name is longer than 256 bytes"), TEXT("install it by a shorter one"));
-    char *environment = mempcpy(request.data + 20, name, name_size);
+    char *environment = mempcpy(mempcpy(request.data + HEADER_SIZE, name, name_size), profile, profile_size);
     for (char **entry = environ; *entry; entry++) {
         size_t size = belongs_to_call(*entry) ? strlen(*entry) + 1 : 0;
         if (size > ENVIRONMENT_LIMIT - environment_size)
@@ -287,7 +295,7 @@ static void pack_request(void) {
         environment_size += size;
     }
     const char *end = mempcpy(environment + environment_size, input.data, input.size);
-    uint32_t fields[] = {htole32((uint32_t)name_size), htole32((uint32_t)environment_size),
+    uint32_t fields[] = {htole32((uint32_t)name_size), htole32((uint32_t)profile_size), htole32((uint32_t)environment_size),
                          htole32((uint32_t)input.size), htole32(request.netns >= 0)};
     memcpy(mempcpy(request.data, "SVC1", 4), fields, sizeof fields);
     request.size = (size_t)(end - request.data);
@@ -358,27 +366,37 @@ static bool restore_stdin(void) {
     return fd >= 0 && print(fd, input.data, input.size) && lseek(fd, 0, SEEK_SET) == 0 && dup2(fd, STDIN_FILENO) == 0;
 }
 
+// `why` there is no agent: an errno, or 0 for a test that does without one and reads stdin itself.
 static _Noreturn void run_one_shot(int why) {
     if (!python)
         python = access(python_path, X_OK) == 0 ? python_path : "/usr/bin/python3";
-    char *arguments[] = {python, "-I", "-m", "svc.cni", "--name", name, "--install", install_path, NULL};
+    char *test = why ? NULL : "--test";
+    char *arguments[] = {python, "-I", "-m", "svc.cni", "--name", name, "--install", install_path, test, NULL};
     char **kept = environ;
     for (char **entry = environ; *entry; entry++)
         if (belongs_to_call(*entry) || strncmp(*entry, "PATH=", 5) == 0 || strncmp(*entry, "HOME=", 5) == 0)
             *kept++ = *entry;
     *kept = NULL;
-    if (restore_stdin())
+    if (test || restore_stdin())
         execve(python, arguments, environ);
-    fail_unavailable(TEXT("the agent is not running and ", python, " cannot be run: ", strerror(errno)),
-                     TEXT("start the agent (", agent_socket, ": ", strerror(why), ") or correct svc.install"));
+    fail_unavailable(TEXT(test ? "" : "the agent is not running and ", python, " cannot be run: ", strerror(errno)),
+                     TEXT("start the agent (", agent_socket, ": ", strerror(why), ") or correct ", install_path));
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     for (int fd = 0; fd <= STDERR_FILENO; fd++)  // else the agent's socket could become stdout
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
             _exit(1);
     signal(SIGPIPE, SIG_IGN);
     name = program_invocation_short_name;
+    const char *option = argc == 2 ? argv[1] : "";
+    if (strcmp(option, "-v") == 0)
+        finish(STDOUT_FILENO, 0, TEXT(SVC_VERSION "\n"));
+    if (strcmp(option, "-t") == 0) {
+        verb = VERBS;  // of another code than STATUS, should the test not even start
+        read_install();
+        run_one_shot(0);
+    }
     if (!*variable("CNI_COMMAND"))
         finish(STDERR_FILENO, 0, TEXT(name, " " SVC_VERSION ": CNI plugin, spec versions " SPEC_VERSIONS(", ") "\n"));
     set_verb(variable("CNI_COMMAND"));

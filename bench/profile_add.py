@@ -112,7 +112,7 @@ def in_process(directory: Path) -> Iterator[Answering]:
         node = stack.enter_context(Node(Path(tempfile.mkdtemp(dir=directory)), agent=False))
         node.apply_pools()
         stack.enter_context(entered(node.netns))
-        context = Context(DEFAULT, node.state_dir, lambda kind: open_backend(kind, node.state_dir, DEFAULT))
+        context = Context(lambda _: DEFAULT, node.state_dir, lambda kind, names: open_backend(kind, node.state_dir, names))
         stack.callback(context.close)
 
         def answering(verb: str, plugin: Plugin, pod: Pod) -> None:

@@ -25,7 +25,7 @@ from svc.cni.exclusive import alone
 from svc.cni.inputs import Inputs
 from svc.datastore.open import open_backend
 from svc.model.errors import CallerError, Code
-from svc.names import Names
+from svc.netconf.profiles import Profiles
 from svc.trace import Trace, new_request_id
 
 WORKERS = 16  # calls served side by side: most of them wait for the kernel
@@ -51,9 +51,8 @@ class Settings:
 class Agent:
     """`run` returns when a SIGTERM or SIGINT was served; it returns the exit status."""
 
-    def __init__(self, settings: Settings, names: Names) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._names = names
         self._queue = AdmissionQueue(AT_ONCE)
         self._stopping = threading.Event()
         self._stopped = False
@@ -70,7 +69,7 @@ class Agent:
         settings = self._settings
         with alone(settings.state_dir):
             self._context = Context(
-                self._names, settings.state_dir, lambda kind: open_backend(kind, settings.state_dir, self._names)
+                Profiles().get, settings.state_dir, lambda store, names: open_backend(store, settings.state_dir, names)
             )
             stack.callback(self._context.close)
             self._recover()
@@ -113,7 +112,7 @@ class Agent:
             log.warning("%d attachments of before are still owed a release", left)
 
     def _admit(self, connection: socket.socket, frame: Frame, netns_fd: int) -> None:
-        inputs = Inputs(frame.name, frame.environment, frame.stdin, netns_fd)
+        inputs = Inputs(frame.name, frame.environment, frame.stdin, netns_fd, frame.profile)
         verb, container = frame.environment.get("CNI_COMMAND", ""), frame.environment.get("CNI_CONTAINERID", "")
         lane = verb if verb in ("ADD", "DEL") else "other"
         self._queue.put(Job(lane, container, lambda job: self._answer(connection, inputs, job)))

@@ -2,8 +2,9 @@
 
 One request and one reply per connection. All integers are little-endian u32.
 
-Request: `SVC1`, lengths of name, environment and stdin, flags (bit 0: a descriptor comes with the first byte), then name,
-environment (`KEY=VALUE` strings, each ended by a NUL) and stdin.
+Request: `SVC1`, lengths of name, profile, environment and stdin, flags (bit 0: a descriptor comes with the first byte), then
+name, profile, environment (`KEY=VALUE` strings, each ended by a NUL) and stdin. The profile is that of the installation, never
+of the call.
 Reply: `SVC1`, exit status, lengths of stdout and stderr, then stdout and stderr.
 
 Name and values are whatever the runtime passed: what is not UTF-8 survives as surrogate escapes, as in `os.environ`.
@@ -20,6 +21,7 @@ from svc.cni.inputs import Reply
 
 MAGIC: Final = b"SVC1"
 NAME_LIMIT: Final = 256  # bytes
+PROFILE_LIMIT: Final = 4096  # bytes: a path, in a record of that size
 ENVIRONMENT_LIMIT: Final = 128 << 10  # bytes
 STDIN_LIMIT: Final = 1 << 20  # bytes
 REPLY_LIMIT: Final = 16 << 20  # bytes, stdout and stderr together
@@ -41,6 +43,7 @@ class Frame:
     environment: dict[str, str]
     stdin: bytes
     has_descriptor: bool
+    profile: str = ""
 
 
 class _Layout:
@@ -74,8 +77,14 @@ class _Layout:
             raise FrameError(f"frame of {sum(fields[self._sizes])} bytes is larger than {REPLY_LIMIT}")
 
 
-_REQUEST_LIMITS: Final = {"name": NAME_LIMIT, "environment": ENVIRONMENT_LIMIT, "stdin": STDIN_LIMIT, "flags": _DESCRIPTOR}
-_REQUEST: Final = _Layout("<4s4I", _REQUEST_LIMITS, slice(0, 3))
+_REQUEST_LIMITS: Final = {
+    "name": NAME_LIMIT,
+    "profile": PROFILE_LIMIT,
+    "environment": ENVIRONMENT_LIMIT,
+    "stdin": STDIN_LIMIT,
+    "flags": _DESCRIPTOR,
+}
+_REQUEST: Final = _Layout("<4s5I", _REQUEST_LIMITS, slice(0, 4))
 _REPLY: Final = _Layout("<4s3I", {"status": 255, "stdout": REPLY_LIMIT, "stderr": REPLY_LIMIT}, slice(1, 3))
 
 
@@ -90,8 +99,9 @@ class RequestReader:
         self._data += data
         if (whole := _REQUEST.unpack(self._data)) is None:
             return None
-        (*_, flags), (name, environment, stdin) = whole
-        return Frame(name.decode(*_TEXT), _unpack_environment(environment), stdin, flags == _DESCRIPTOR)
+        (*_, flags), (name, profile, environment, stdin) = whole
+        variables = _unpack_environment(environment)
+        return Frame(name.decode(*_TEXT), variables, stdin, flags == _DESCRIPTOR, profile.decode(*_TEXT))
 
 
 class ReplyReader:
@@ -117,7 +127,7 @@ def parse_reply(data: bytes) -> Reply:
 def pack_request(frame: Frame) -> bytes:
     """As the executable sends it; FrameError for a variable that has no place in an environment."""
     environment = b"".join(_pack_variable(key, value) for key, value in frame.environment.items())
-    parts = frame.name.encode(*_TEXT), environment, frame.stdin
+    parts = frame.name.encode(*_TEXT), frame.profile.encode(*_TEXT), environment, frame.stdin
     return _REQUEST.pack([*map(len, parts), _DESCRIPTOR if frame.has_descriptor else 0], parts)
 
 

@@ -29,7 +29,7 @@ def main() -> int:
     gc.set_threshold(*_GC_THRESHOLDS)
     settings = Settings(options.socket or options.run_dir / SOCKET_NAME, options.state_dir, options.run_dir)
     try:
-        return Agent(settings, DEFAULT).run()
+        return Agent(settings).run()
     except (SvcError, OSError) as failure:
         log.error("cannot run: %s", failure)
         return 1

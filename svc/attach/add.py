@@ -13,7 +13,7 @@ from svc.attach.teardown import owe, release, take_down, unwire
 from svc.dataplane.plan import effective_mtu
 from svc.dataplane.wire import HostNameTaken, Wired, wire
 from svc.ipam.requests import Allocation, Assign
-from svc.model.endpoint import endpoint, host_interface
+from svc.model.endpoint import endpoint, has_endpoint, host_interface
 from svc.model.errors import Code, PeerError
 from svc.model.resource import Resource
 from svc.model.result import Interface, IpConfig, Result, Route
@@ -23,7 +23,7 @@ from svc.trace import Trace
 
 def add(context: Context, request: AddRequest, trace: Trace) -> Result:
     """Attaches the sandbox and returns what it got; an attachment that stands is only reported. SvcError: nothing is left."""
-    session = context.sessions.get(request.where.datastore, request.where.node)
+    session = context.session(request.where.profile, request.where.datastore, request.where.node)
     session.require_ready()
     previous = context.journal.get(request.id)
     if previous is not None:
@@ -60,13 +60,14 @@ class Addition:
             sandbox=_identity(request),
             node=session.node,
             settings=dict(session.settings),
-            host_name=host_interface(context.names, request.workload, request.id.ifname) if request.sandbox else "",
+            host_name=host_interface(session.names, request.workload, request.id.ifname) if request.sandbox else "",
             mac=_random_mac(),
             pod=request.workload.pod,
             namespace=request.workload.namespace,
             mtu=request.mtu,
             queues=request.queues,
             allow_ip_forwarding=request.allow_ip_forwarding,
+            profile=request.where.profile,
         )
 
     def run(self) -> Result:
@@ -109,6 +110,8 @@ class Addition:
             self._record.host_index, self._record.peer_index = wired.host_index, wired.peer_index
 
     def write_endpoint(self) -> None:
+        if not has_endpoint(self._session.names, self._request.workload, self._request.id.ifname):
+            return
         with self._trace.phase("endpoint"):
             self._undo.callback(self._undoing, self._drop_endpoint)
             write_endpoint(self._session, self._endpoint())
@@ -139,7 +142,7 @@ class Addition:
             ) from taken
 
     def _drop_endpoint(self) -> None:
-        drop_endpoint(self._session, self._record.endpoint_key(self._context.names), self._record.id.container_id)
+        drop_endpoint(self._session, self._record)
 
     def _release(self) -> None:
         """Not while the interface may be there, or the endpoint says whose the address is: the debt has the same order."""
@@ -168,8 +171,8 @@ class Addition:
     def _endpoint(self) -> Resource:
         record = self._record
         return endpoint(
-            self._context.names,
-            record.endpoint_key(self._context.names),
+            self._session.names,
+            record.endpoint_key(self._session.names),
             record.node,
             record.workload,
             record.id.ifname,
@@ -224,7 +227,7 @@ def _wiring_stands(context: Context, session: Session, record: Record) -> bool:
     link = context.kernel.find_link(index=record.host_index)
     if link is None or link["name"] != record.host_name:
         return False
-    return endpoint_stands(session, record.endpoint_key(context.names), record)
+    return endpoint_stands(session, record)
 
 
 def _identity(request: AddRequest) -> tuple[int, int]:

@@ -36,10 +36,10 @@ def _against_previous(record: Record, previous: Result) -> list[str]:
 
 
 def _against_datastore(context: Context, record: Record) -> list[str]:
-    session = context.sessions.get(record.settings, record.node)
+    session = context.session(record.profile, record.settings, record.node)
     found = []
     if not session.ipam.holds(record.handle, record.address_list()):
         found.append(f"the datastore does not say that {', '.join(record.addresses)} belong to {record.handle}")
-    if record.is_wired and not endpoint_stands(session, record.endpoint_key(context.names), record):
-        found.append(f"the datastore has no endpoint {record.endpoint_key(context.names).name} of this container")
+    if record.is_wired and not endpoint_stands(session, record):
+        found.append(f"the datastore has no endpoint {record.endpoint_key(session.names).name} of this container")
     return found

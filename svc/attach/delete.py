@@ -54,10 +54,11 @@ def _reconstructed(context: Context, key: AttachmentId, workload: Workload, wher
         sandbox=(0, 0),
         node=where.node,
         settings=dict(where.datastore),
-        host_name=host_interface(context.names, workload, key.ifname) if wired else "",
+        host_name=host_interface(context.names_of(where.profile), workload, key.ifname) if wired else "",
         mac="",
         pod=workload.pod,
         namespace=workload.namespace,
+        profile=where.profile,
     )
     if wired and _belongs_to_another(context, record):
         record.boot_id = ""
@@ -66,8 +67,7 @@ def _reconstructed(context: Context, key: AttachmentId, workload: Workload, wher
 
 def _belongs_to_another(context: Context, record: Record) -> bool:
     try:
-        session = context.sessions.get(record.settings, record.node)
-        owner = endpoint_owner(session, record.endpoint_key(context.names))
+        owner = endpoint_owner(context.session(record.profile, record.settings, record.node), record)
     except StoreError:
         return False
     return owner is not None and owner != record.id.container_id

@@ -6,7 +6,7 @@ from uuid import uuid4
 from svc.attach.context import Session
 from svc.attach.record import Record
 from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, StoreError, Update
-from svc.model.endpoint import KIND
+from svc.model.endpoint import KIND, has_endpoint
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource, stamp
 
@@ -31,12 +31,13 @@ def write_endpoint(session: Session, resource: Resource) -> None:
     raise _kept_changing(key)
 
 
-def drop_endpoint(session: Session, key: ResourceKey, container_id: str) -> None:
+def drop_endpoint(session: Session, record: Record) -> None:
     """Deletes it unless another sandbox of the workload has it by now. StoreError."""
+    key = record.endpoint_key(session.names)
     for _ in range(_TRIES):
         try:
             entry = session.backend.get(key)
-            if _container(entry) not in (container_id, None):
+            if _container(entry) not in (record.id.container_id, None):
                 return
             session.backend.write([Delete(key, entry.revision)])
             return
@@ -47,10 +48,13 @@ def drop_endpoint(session: Session, key: ResourceKey, container_id: str) -> None
     raise _kept_changing(key)
 
 
-def endpoint_stands(session: Session, key: ResourceKey, record: Record) -> bool:
-    """Whether the datastore says, right now, that the endpoint is this sandbox's and has its addresses."""
+def endpoint_stands(session: Session, record: Record) -> bool:
+    """Whether the datastore says, right now, that the endpoint is this sandbox's and has its addresses; true for an interface
+    that is no endpoint."""
+    if not has_endpoint(session.names, record.workload, record.id.ifname):
+        return True
     try:
-        entry = session.backend.get(key)
+        entry = session.backend.get(record.endpoint_key(session.names))
     except NotFound:
         return False
     assert isinstance(entry.value, Resource)
@@ -58,10 +62,10 @@ def endpoint_stands(session: Session, key: ResourceKey, record: Record) -> bool:
     return _container(entry) == record.id.container_id and entry.value.spec.get("ipNetworks") == networks
 
 
-def endpoint_owner(session: Session, key: ResourceKey) -> str | None:
+def endpoint_owner(session: Session, record: Record) -> str | None:
     """The container that the endpoint says it belongs to; None when there is no endpoint, or it does not say."""
     try:
-        return _container(session.backend.get(key))
+        return _container(session.backend.get(record.endpoint_key(session.names)))
     except NotFound:
         return None
 

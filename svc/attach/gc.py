@@ -22,7 +22,7 @@ def collect(context: Context, network: str, valid: Iterable[tuple[str, str]], wh
 
     An address whose interface is alive in a valid attachment is never freed, whoever the datastore says holds it.
     """
-    session = context.sessions.get(where.datastore, where.node)
+    session = context.session(where.profile, where.datastore, where.node)
     session.require_ready()
     known = frozenset(valid)
     failures = [

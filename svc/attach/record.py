@@ -30,8 +30,8 @@ class AttachmentId:
 class Record:
     """One attachment. `sandbox` is the namespace's (device, inode); `host_index` 0 means that nothing is wired yet.
 
-    One that another main plugin wires has addresses only: its `host_name` is empty. `settings` names the datastore
-    session that its addresses and endpoint live in.
+    One that another main plugin wires has addresses only: its `host_name` is empty. `profile` and `settings` name the
+    datastore session that its addresses and endpoint live in. A new field needs a default: rows of before lack it.
     """
 
     id: AttachmentId
@@ -51,6 +51,7 @@ class Record:
     host_index: int = 0
     peer_index: int = 0
     result: dict[str, Any] | None = None
+    profile: str = ""
 
     @property
     def handle(self) -> str:

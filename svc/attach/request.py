@@ -21,10 +21,11 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """Which datastore session serves a call."""
+    """Which datastore session serves a call; `profile` tells what the deployment calls things (empty: our own names)."""
 
     datastore: dict[str, str]
     node: str
+    profile: str = ""
 
 
 @dataclass(frozen=True, slots=True)

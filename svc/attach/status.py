@@ -8,7 +8,7 @@ from svc.model.errors import Code, PeerError, SvcError
 def status(context: Context, where: NodeSettings, versions: tuple[int, ...], pools: dict[int, tuple[str, ...]]) -> None:
     """PeerError, code 50, with the cause."""
     try:
-        session = context.sessions.get(where.datastore, where.node)
+        session = context.session(where.profile, where.datastore, where.node)
         session.require_ready()
         session.ipam.check_room(versions, pools)
     except SvcError as cause:

@@ -43,9 +43,9 @@ def unwire(context: Context, record: Record) -> None:
 
 def settle(context: Context, record: Record) -> None:
     """Removes the endpoint and frees the addresses. StoreError."""
-    session = context.sessions.get(record.settings, record.node)
+    session = context.session(record.profile, record.settings, record.node)
     if record.is_wired:
-        drop_endpoint(session, record.endpoint_key(context.names), record.id.container_id)
+        drop_endpoint(session, record)
     release(context, session, record)
 
 
@@ -81,6 +81,6 @@ def _may_own(context: Context, other: Record, index: int) -> bool:
 
 def _refuse_when_locked(context: Context, record: Record, trace: Trace) -> None:
     try:
-        context.sessions.get(record.settings, record.node).require_ready()
+        context.session(record.profile, record.settings, record.node).require_ready()
     except StoreError as failure:
         trace.warning(f"the datastore cannot be asked whether it is locked: {failure}")

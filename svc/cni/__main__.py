@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from svc.attach.context import Context
+from svc.attach.context import Context, OpenBackend, Sessions
 from svc.cni.edge import answer, failed_before_start
 from svc.cni.exclusive import alone
 from svc.cni.inputs import Inputs, Reply
@@ -16,6 +16,7 @@ from svc.cni.install import Installed, read_record
 from svc.datastore.open import open_backend
 from svc.model.errors import Code, PeerError, SvcError
 from svc.names import DEFAULT
+from svc.netconf.profiles import Profiles
 from svc.trace import Trace, new_request_id
 
 
@@ -24,12 +25,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m svc.cni", description=__doc__)
     parser.add_argument("--name", required=True, help="the name that the executable was called by")
     parser.add_argument("--install", default="", help="the record of the installation")
+    parser.add_argument(
+        "--test", action="store_true", help="test the servers that the network configuration names, and no more"
+    )
     options = parser.parse_args()
-    inputs = Inputs(options.name, os.environ, sys.stdin.buffer.read())
-    reply = _answer(inputs, read_record(options.install, DEFAULT))
-    sys.stderr.buffer.write(reply.stderr)
-    sys.stdout.buffer.write(reply.stdout)
+    installed = read_record(options.install, DEFAULT)
+    inputs = Inputs(options.name, os.environ, sys.stdin.buffer.read(), profile=installed.profile)
+    reply = _test(inputs, installed) if options.test else _answer(inputs, installed)
+    for stream, text in ((sys.stderr, reply.stderr), (sys.stdout, reply.stdout)):
+        stream.buffer.write(text)
+        stream.flush()
+    if options.test:
+        os._exit(reply.status)  # whoever still waits for a server does so in vain
     return reply.status
+
+
+def _test(inputs: Inputs, installed: Installed) -> Reply:
+    from svc.cni.probe import probe  # no call needs it
+
+    status, lines = probe(Profiles().get, Sessions(_opener(installed)), inputs)
+    return Reply(status, lines.encode(errors="backslashreplace"), b"")
+
+
+def _opener(installed: Installed) -> OpenBackend:
+    return lambda settings, names: open_backend(settings, installed.state_dir, names)
 
 
 def _answer(inputs: Inputs, installed: Installed) -> Reply:
@@ -38,9 +57,7 @@ def _answer(inputs: Inputs, installed: Installed) -> Reply:
         if inputs.environment.get("CNI_COMMAND") == "STATUS":
             raise PeerError("not ready: the agent is not running", details="start svc-agent", code=Code.NOT_AVAILABLE)
         with alone(installed.state_dir):
-            context = Context(
-                DEFAULT, installed.state_dir, lambda settings: open_backend(settings, installed.state_dir, DEFAULT)
-            )
+            context = Context(Profiles().get, installed.state_dir, _opener(installed))
             try:
                 return answer(context, inputs, trace)
             finally:

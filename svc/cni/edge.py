@@ -51,7 +51,8 @@ class _Answer:
         self.summary = ""
 
     def carry_out(self) -> bytes:
-        names, inputs, trace = self._context.names, self._inputs, self._trace
+        inputs, trace = self._inputs, self._trace
+        names = self._context.names_of(inputs.profile)
         ipam = inputs.name == names.ipam_plugin
         trace.fields["verb"] = inputs.environment.get("CNI_COMMAND", "")
         call = parse_environment(inputs.environment, ipam=ipam)

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Inputs:
-    """What the runtime gave to the executable. `netns_fd` (-1: none) belongs to the call."""
+    """What the runtime gave to the executable, and the names profile that it was installed with (empty: our own names).
+
+    `netns_fd` (-1: none) belongs to the call.
+    """
 
     name: str
     environment: Mapping[str, str]
     stdin: bytes
     netns_fd: int = -1
+    profile: str = ""
 
     def close(self) -> None:
         if self.netns_fd >= 0:

@@ -1,4 +1,4 @@
-"""What was recorded when the executable was installed: which agent it talks to, and where state is kept."""
+"""What was recorded when the executable was installed: which agent it talks to, where state is kept, what things are called."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +11,21 @@ SOCKET_NAME = "agent.sock"
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """Directories of the deployment that an executable belongs to."""
+    """The deployment that an executable belongs to: its directories, and its names profile (empty: our own names)."""
 
     state_dir: Path
     run_dir: Path
+    profile: str = ""
 
 
 def read_record(path: str, names: Names) -> Installed:
     """The record beside an executable; what it does not say (or a record that does not exist) means the defaults."""
     values = dict(_pairs(Path(path))) if path else {}
-    return Installed(Path(values.get("state_dir") or names.state_dir), Path(values.get("run_dir") or names.run_dir))
+    return Installed(
+        Path(values.get("state_dir") or names.state_dir),
+        Path(values.get("run_dir") or names.run_dir),
+        values.get("profile", ""),
+    )
 
 
 def _pairs(path: Path) -> list[tuple[str, str]]:

@@ -42,7 +42,7 @@ class Invocation:
 
     @property
     def where(self) -> NodeSettings:
-        return NodeSettings(self.netconf.datastore.to_json(), node_name(self.netconf, os.uname().nodename))
+        return node_settings(self.netconf, self.inputs.profile)
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -70,6 +70,11 @@ class Invocation:
             yield sandbox
         finally:
             os.close(sandbox.fd)
+
+
+def node_settings(netconf: NetConf, profile: str) -> NodeSettings:
+    """Which datastore session serves a network on this node. CallerError when the node has no name."""
+    return NodeSettings(netconf.datastore.to_json(), node_name(netconf, os.uname().nodename), profile)
 
 
 def _add(invocation: Invocation) -> Result:

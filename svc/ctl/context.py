@@ -1,5 +1,6 @@
-"""What every command of svcctl shares: where the files are, and in what form to answer."""
+"""What every command of svcctl shares: where the files are, which datastore, and in what form to answer."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -12,8 +13,12 @@ import yaml
 
 from svc.datastore.api import Backend
 from svc.datastore.open import open_backend
+from svc.model.errors import CallerError, Code
 from svc.model.resource import Resource
-from svc.names import DEFAULT, Names
+from svc.names import Names
+from svc.netconf import netconf as netconfs
+from svc.netconf.netconf import NetConf
+from svc.netconf.profiles import load_profile
 
 FORMATS = ("table", "json", "yaml")
 
@@ -23,16 +28,29 @@ Column = tuple[str, Callable[[Resource], str]]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The global options."""
+    """The global options. `profile` is the names profile's name or path, `netconf` the file that says which datastore."""
 
     state_dir: Path
     run_dir: Path
     output: str = FORMATS[0]
-    names: Names = DEFAULT
+    profile: str = ""
+    netconf: Path | None = None
+
+    @property
+    def names(self) -> Names:
+        """CallerError."""
+        return load_profile(self.profile)
+
+    def settings(self) -> dict[str, str]:
+        """Of the datastore: by option, else by the environment, else the embedded one. CallerError."""
+        given = os.environ.get(f"{self.names.environment_prefix}NETCONF")
+        path = self.netconf or (Path(given) if given else None)
+        return read_netconf(path, self.names).datastore.to_json() if path else {"kind": "embedded"}
 
     @contextmanager
     def store(self) -> Iterator[Backend]:
-        with closing(open_backend({"kind": "embedded"}, self.state_dir, self.names)) as store:
+        """CallerError, StoreError."""
+        with closing(open_backend(self.settings(), self.state_dir, self.names)) as store:
             yield store
 
     def show(self, resources: Sequence[Resource], columns: Sequence[Column]) -> None:
@@ -54,6 +72,44 @@ def output_option(command: Callable[..., None]) -> Callable[..., None]:
 
     option = click.option("-o", "--output", type=click.Choice(FORMATS), expose_value=False, callback=replace_output)
     return option(command)
+
+
+def names_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Lets a command take --names as well."""
+
+    def replace_profile(context: click.Context, _: click.Parameter, profile: str | None) -> None:
+        context.obj = replace(context.obj, profile=profile) if profile else context.obj
+
+    told = "Names profile.  [default: our own names]"
+    return click.option("--names", metavar="NAME|FILE", expose_value=False, callback=replace_profile, help=told)(command)
+
+
+def read_netconf(path: Path, names: Names) -> NetConf:
+    """A network configuration, or our plugin's part of a list. CallerError."""
+    return netconfs.read(read_plugin(path, names), names)
+
+
+def read_plugin(path: Path, names: Names) -> dict[str, Any]:
+    """The same, as it was written. CallerError."""
+    try:
+        raw = netconfs.decode(path.read_bytes())
+    except OSError as error:
+        raise CallerError(
+            f"network configuration {str(path)!r} cannot be read: {error.strerror}",
+            details="name another with --netconf",
+            code=Code.IO_FAILURE,
+        ) from None
+    return _ours(path, raw, names) if isinstance(raw.get("plugins"), list) else raw
+
+
+def _ours(path: Path, conflist: dict[str, Any], names: Names) -> dict[str, Any]:
+    """As a runtime hands it to the plugin."""
+    for plugin in conflist["plugins"]:
+        if isinstance(plugin, dict) and plugin.get("type") == names.plugin:
+            return plugin | {name: conflist[name] for name in ("name", "cniVersion") if name in conflist}
+    raise CallerError(
+        f"network list {str(path)!r} has no plugin of type {names.plugin!r}", details="name another file, or other --names"
+    )
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

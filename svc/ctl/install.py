@@ -1,28 +1,122 @@
 """svcctl install."""
 
+import os
+import signal
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from svc.ctl.context import Context
+from svc.ctl import conflist, kubeconfig
+from svc.ctl.context import Context, names_option, read_plugin
 from svc.ctl.installation import Installation, find_executable, install
+from svc.ctl.placing import File, place
+from svc.model.errors import SvcError
+from svc.netconf.profiles import canonical
 
+WATCH_SECONDS = 1.0  # between looks at the service account: two small files
 _PATH = click.Path(path_type=Path)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is installed, and where."""
+
+    bin_dir: Path
+    conf_dir: Path | None
+    host_conf_dir: Path | None
+    datastore: str
+    netconf: Path | None
+    without: tuple[str, ...]
+    cni_version: str
+    service_account: Path | None
+    socket: Path | None
+    executable: Path | None
 
 
 @click.command(name="install")
 @click.option("--bin-dir", type=_PATH, required=True, help="Where the container runtime looks for plugins.")
+@click.option("--conf-dir", type=_PATH, help="Where it looks for networks; without it none is configured.")
+@click.option("--host-conf-dir", type=_PATH, help="The same directory as the host calls it.  [default: --conf-dir]")
+@click.option(
+    "--datastore", type=click.Choice(["embedded", "orch"]), default="embedded", show_default=True, help="Of the network."
+)
+@click.option("--netconf", type=_PATH, help="Our plugin's part of the network, in place of one from --datastore.")
+@click.option("--without", type=click.Choice(list(conflist.CHAINED)), multiple=True, help="Leaves a chained plugin out.")
+@click.option("--cni-version", default="", help="At most this one, for a runtime that knows no newer.")
+@click.option("--service-account", type=_PATH, help="For --datastore orch: its directory.  [default: the pod's]")
+@click.option("--watch", is_flag=True, help="For --datastore orch: goes on until SIGTERM, and keeps the token fresh.")
 @click.option("--socket", type=_PATH, help="Where the agent listens.  [default: agent.sock in the run directory]")
 @click.option("--executable", type=_PATH, help="What to install.  [default: the one installed with this Python]")
+@names_option
 @click.pass_obj
-def command(context: Context, bin_dir: Path, socket: Path | None, executable: Path | None) -> None:
-    """Installs the plugin's executables, whole or not at all; what is there already is left alone."""
+def command(context: Context, /, watch: bool, **options: object) -> None:
+    """Installs executables and network, each file whole or not at all; what is there already is left alone."""
+    chosen = Options(**options)  # type: ignore[arg-type]
+    if watch and not (chosen.conf_dir and chosen.datastore == "orch"):
+        raise click.UsageError("--watch needs --conf-dir and --datastore orch: nothing else has a token")
+    for path, outcome in _install(context, chosen):
+        click.echo(f"{path} {outcome}")
+    if watch:
+        _keep_fresh(context, chosen)
+
+
+def _install(context: Context, options: Options) -> Sequence[tuple[Path, str]]:
+    executable = options.executable or find_executable()
     installation = Installation(
-        socket=(socket or context.run_dir / "agent.sock").absolute(),
+        socket=(options.socket or context.run_dir / "agent.sock").absolute(),
         python=Path(sys.executable),
         state_dir=context.state_dir.absolute(),
         run_dir=context.run_dir.absolute(),
+        profile=canonical(context.profile),
     )
-    for path, written in install(bin_dir, executable or find_executable(), context.names, installation):
-        click.echo(f"{path} {'installed' if written else 'unchanged'}")
+    network = [*_access(context, options), *_conflist(context, options, executable)]
+    return install(options.bin_dir.absolute(), executable, context.names, installation, network)
+
+
+def _access(context: Context, options: Options) -> list[File]:
+    """Credentials for the orchestrator's API, if they are needed."""
+    if not options.conf_dir or options.datastore != "orch":
+        return []
+    account = options.service_account or kubeconfig.service_account_dir(context.names)
+    return kubeconfig.files(account, os.environ, options.conf_dir.absolute(), context.names)
+
+
+def _conflist(context: Context, options: Options, executable: Path) -> list[File]:
+    if not options.conf_dir:
+        return []
+    names, conf_dir = context.names, options.conf_dir.absolute()
+    chained = [name for name in conflist.CHAINED if name not in options.without]
+    folders = [options.bin_dir, *(Path(folder) for folder in os.environ.get("CNI_PATH", "").split(":") if folder)]
+    programs = {names.plugin: executable} | conflist.find_plugins(chained, folders)
+    version = conflist.common_version(programs, options.cni_version)
+    access = (options.host_conf_dir or conf_dir) / kubeconfig.kubeconfig_name(names)
+    entry = _entry(context, options, str(access))
+    return [File(conf_dir / names.conflist, conflist.render(entry, chained, version, names), 0o600)]
+
+
+def _entry(context: Context, options: Options, access: str) -> conflist.Json:
+    given = options.netconf or context.netconf
+    if given:
+        return read_plugin(given, context.names)
+    return conflist.default_entry(context.names, options.datastore, os.environ.get("KUBERNETES_NODE_NAME", ""), access)
+
+
+def _keep_fresh(context: Context, options: Options) -> None:
+    """Until told to end. A token that cannot be read or written now may be the next time; a failure is told once."""
+    ends = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    told = ""
+    while signal.sigtimedwait(ends, WATCH_SECONDS) is None:
+        try:
+            renewed = [file.path for file in _access(context, options) if place(file)]
+            lines, failure = [f"{path} renewed" for path in renewed], ""
+        except (SvcError, OSError) as error:
+            lines, failure = [], str(error)
+        for line in lines:
+            click.echo(line)
+        if failure not in ("", told):
+            click.echo(f"not renewed: {failure}", err=True)
+        told = failure

@@ -10,7 +10,7 @@ from svc import __version__
 from svc.model.errors import SvcError
 from svc.names import DEFAULT
 
-_GROUPS = ("install", "node", "pool")  # a module of this package each, with `command` in it
+_GROUPS = ("clusterinfo", "install", "node", "pool", "uninstall")  # a module of this package each, with `command` in it
 
 
 class _Commands(click.Group):
@@ -46,12 +46,19 @@ class _Commands(click.Group):
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Form of answers."
 )
+@click.option("--names", "profile", metavar="NAME|FILE", default="", help="Names profile.  [default: our own names]")
+@click.option(
+    "--netconf",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Network configuration, or list, that says which datastore.  [default: $SVC_NETCONF, else the embedded one]",
+)
 @click.pass_context
-def main(ctx: click.Context, state_dir: Path, run_dir: Path, output: str) -> None:
+def main(ctx: click.Context, state_dir: Path, run_dir: Path, output: str, profile: str, netconf: Path | None) -> None:
     """Configures address pools and nodes, and installs the plugin."""
     from svc.ctl.context import Context  # not needed for --help and errors of use
 
-    ctx.obj = Context(state_dir, run_dir, output)
+    ctx.obj = Context(state_dir, run_dir, output, profile, netconf)
 
 
 @main.command()

@@ -6,7 +6,8 @@ from datetime import datetime, timezone
 import click
 
 from svc.ctl import nodes
-from svc.ctl.context import Column, Context, output_option
+from svc.ctl.context import Column, Context
+from svc.ctl.verbs import add_delete, add_get
 
 _COLUMNS: tuple[Column, ...] = (
     ("NAME", lambda node: node.name),
@@ -31,28 +32,12 @@ def apply(context: Context, name: str, labels: Sequence[str]) -> None:
     click.echo(f"{name} {outcome}")
 
 
-@command.command()
-@click.argument("name", default="")
-@output_option
-@click.pass_obj
-def get(context: Context, name: str) -> None:
-    """Shows all nodes, or one."""
-    with context.store() as store:
-        context.show(nodes.get(store, name), _COLUMNS)
-
-
-@command.command()
-@click.argument("name")
-@click.pass_obj
-def delete(context: Context, name: str) -> None:
-    """Deletes a node that holds no address."""
-    with context.store() as store:
-        nodes.delete(store, name)
-    click.echo(f"{name} deleted")
-
-
 def _pair(label: str) -> tuple[str, str]:
     key, sign, value = label.partition("=")
     if not key or not sign:
         raise click.BadParameter(f"{label!r} is not of the form KEY=VALUE", param_hint="--label")
     return key, value
+
+
+add_get(command, nodes.KIND, _COLUMNS)
+add_delete(command, nodes.delete, "Deletes a node that holds no address.")

@@ -1,14 +1,15 @@
-"""What svcctl does with nodes: apply, list, delete. Plain functions on a datastore."""
+"""What svcctl does with nodes: apply and delete. Plain functions on a datastore."""
 
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
 
 from svc.ctl import release
+from svc.ctl.resources import CREATED, UNCHANGED, UPDATED, find
 from svc.ctl.retry import retry
 from svc.datastore.api import Backend, Create, Delete, NotFound, Update
 from svc.model.errors import CallerError
-from svc.model.keys import ResourceKey, ResourceQuery
+from svc.model.keys import ResourceKey
 from svc.model.resource import Resource, name_fault, ordered, stamp
 
 KIND = "Node"
@@ -22,16 +23,9 @@ def apply(backend: Backend, name: str, labels: Mapping[str, str], now: datetime)
     return retry(f"node {name!r}", lambda: _apply(backend, name, labels, now))
 
 
-def get(backend: Backend, name: str = "") -> list[Resource]:
-    """All nodes in the order of their names, or the one of this name. CallerError when it does not exist."""
-    if name:
-        return [_node(backend, name)]
-    return [entry.value for entry in backend.list(ResourceQuery(KIND)) if isinstance(entry.value, Resource)]
-
-
 def delete(backend: Backend, name: str) -> None:
     """Gives up the node's blocks, then removes it. CallerError while its workloads hold addresses."""
-    _node(backend, name)
+    find(backend, KIND, name)
     used = sum(release.count_of_node(block, name) for block in release.blocks(backend))
     if used:
         raise CallerError(f"node {name!r} is in use: {used} addresses are held there", details="delete its workloads first")
@@ -49,20 +43,11 @@ def _apply(backend: Backend, name: str, labels: Mapping[str, str], now: datetime
         fresh = Resource(KIND, {"name": name, "labels": dict(labels)}, status={})
         stamp(fresh, now, str(uuid.uuid4()))
         backend.write([Create(key, fresh)], durable=True)
-        return "created"
+        return CREATED
     node = entry.value
     assert isinstance(node, Resource)
     if not labels or node.labels == labels:
-        return "unchanged"
+        return UNCHANGED
     node.metadata = ordered(node.metadata | {"labels": dict(labels)})
     backend.write([Update(key, node, entry.revision)], durable=True)
-    return "updated"
-
-
-def _node(backend: Backend, name: str) -> Resource:
-    try:
-        entry = backend.get(ResourceKey(KIND, name))
-    except NotFound:
-        raise CallerError(f"node {name!r} does not exist", details="see `svcctl node get`") from None
-    assert isinstance(entry.value, Resource)
-    return entry.value
+    return UPDATED

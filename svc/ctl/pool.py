@@ -6,7 +6,8 @@ from typing import IO
 import click
 
 from svc.ctl import manifest, pools
-from svc.ctl.context import Column, Context, output_option
+from svc.ctl.context import Column, Context
+from svc.ctl.verbs import add_delete, add_get
 from svc.model.resource import Resource
 
 _COLUMNS: tuple[Column, ...] = (
@@ -40,29 +41,13 @@ def apply(context: Context, file: IO[bytes]) -> None:
         click.echo(f"{resource.name} {outcome}")
 
 
-@command.command()
-@click.argument("name", default="")
-@output_option
-@click.pass_obj
-def get(context: Context, name: str) -> None:
-    """Shows all pools, or one."""
-    with context.store() as store:
-        context.show(pools.get(store, name), _COLUMNS)
-
-
-@command.command()
-@click.argument("name")
-@click.pass_obj
-def delete(context: Context, name: str) -> None:
-    """Deletes a pool that no address is in use of."""
-    with context.store() as store:
-        pools.delete(store, name)
-    click.echo(f"{name} deleted")
-
-
 def _text(pool: Resource, field: str) -> str:
     return str(pool.spec.get(field, ""))
 
 
 def _yes(pool: Resource, field: str) -> str:
     return "yes" if pool.spec.get(field) else "no"
+
+
+add_get(command, pools.KIND, _COLUMNS)
+add_delete(command, pools.delete, "Deletes a pool that no address is in use of.")

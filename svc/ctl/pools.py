@@ -1,4 +1,4 @@
-"""What svcctl does with IP pools: apply, list, delete. Plain functions on a datastore."""
+"""What svcctl does with IP pools: apply and delete. Plain functions on a datastore."""
 
 import uuid
 from collections import Counter
@@ -7,6 +7,7 @@ from datetime import datetime
 
 from svc._core.cidr import Cidr
 from svc.ctl import release
+from svc.ctl.resources import CREATED, UNCHANGED, UPDATED, find
 from svc.ctl.retry import retry
 from svc.datastore.api import Backend, Create, Delete, Entry, NotFound, Update
 from svc.model.errors import CallerError, Code
@@ -15,7 +16,6 @@ from svc.model.pool import Pool, check_pool, with_defaults
 from svc.model.resource import Resource, ordered, stamp
 
 KIND = "IPPool"
-CREATED, UPDATED, UNCHANGED = "created", "updated", "unchanged"
 
 
 def apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> list[str]:
@@ -25,15 +25,9 @@ def apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> lis
     return retry("the list of IP pools", lambda: _apply(backend, resources, now))
 
 
-def get(backend: Backend, name: str = "") -> list[Resource]:
-    """All pools in the order of their names, or the one of this name. CallerError when it does not exist."""
-    entries = [_entry(backend, name)] if name else backend.list(ResourceQuery(KIND))
-    return [entry.value for entry in entries if isinstance(entry.value, Resource)]
-
-
 def delete(backend: Backend, name: str) -> None:
     """Disables the pool, removes its blocks with their affinities, then the pool. CallerError while addresses are in use."""
-    cidr = _cidr(_entry(backend, name))
+    cidr = _cidr(find(backend, KIND, name))
     if cidr is not None:
         _refuse_used(backend, name, cidr, "delete the workloads that hold them first")
         retry(f"IP pool {name!r}", lambda: _disable(backend, name))
@@ -45,11 +39,25 @@ def delete(backend: Backend, name: str) -> None:
 
 
 def _apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> list[str]:
+    guard = _guard(backend)
     present = _present(backend)
     _check(resources, present, [block.cidr for block in release.blocks(backend)])
     steps = [_step(present.get(resource.name), resource, now) for resource in resources]
-    backend.write([write for _, write in steps if write], durable=True)
+    writes = [write for _, write in steps if write]
+    backend.write([*guard, *writes] if any(isinstance(write, Create) for write in writes) else writes, durable=True)
     return [outcome for outcome, _ in steps]
+
+
+def _guard(backend: Backend) -> list[Update]:
+    """Written with a new pool, unchanged: of two that look for overlaps at the same time, the later is refused and looks again.
+
+    Only a store that writes all or nothing can be asked to.
+    """
+    try:
+        entry = backend.get(ResourceKey("ClusterInformation", "default")) if backend.atomic else None
+    except NotFound:
+        return []
+    return [Update(entry.key, entry.value, entry.revision)] if entry else []
 
 
 def _present(backend: Backend) -> dict[str, Entry]:
@@ -81,14 +89,6 @@ def _step(entry: Entry | None, resource: Resource, now: datetime) -> tuple[str, 
     return (UNCHANGED, None) if merged == present else (UPDATED, Update(entry.key, merged, entry.revision))
 
 
-def _entry(backend: Backend, name: str) -> Entry:
-    try:
-        return backend.get(ResourceKey(KIND, name))
-    except NotFound:
-        known = ", ".join(_present(backend)) or "there is none"
-        raise CallerError(f"IP pool {name!r} does not exist", details=f"known: {known}", code=Code.POOL) from None
-
-
 def _pool(value: object) -> Pool | None:
     try:
         return Pool.from_resource(value) if isinstance(value, Resource) else None
@@ -114,7 +114,7 @@ def _refuse_used(backend: Backend, name: str, cidr: Cidr, remedy: str) -> None:
 
 def _disable(backend: Backend, name: str) -> None:
     """So that nobody claims another block of it."""
-    entry = _entry(backend, name)
+    entry = find(backend, KIND, name)
     assert isinstance(entry.value, Resource)
     entry.value.spec["disabled"] = True
     backend.write([Update(entry.key, with_defaults(entry.value), entry.revision)], durable=True)

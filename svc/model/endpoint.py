@@ -11,6 +11,7 @@ from svc.names import Names
 KIND = "WorkloadEndpoint"
 DEFAULT_NAMESPACE = "default"
 PRIMARY_INTERFACE = "eth0"
+_SUFFIX = 11  # characters after the prefix of a host interface
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,22 @@ def endpoint_key(names: Names, node: str, workload: Workload, ifname: str) -> Re
     return ResourceKey(KIND, name, workload.endpoint_namespace)
 
 
+def has_endpoint(names: Names, workload: Workload, ifname: str) -> bool:
+    """Whether an interface is an endpoint: some policy agents know one of a pod, that of its first interface."""
+    return names.endpoint_per_interface or not workload.is_pod or ifname == PRIMARY_INTERFACE
+
+
 def host_interface(names: Names, workload: Workload, ifname: str) -> str:
-    """The prefix and 11 hex digits. A pod's first interface is named after the pod alone, so that it can be found from it."""
+    """The prefix and 11 hex digits. A pod's first interface is named after the pod alone, so that it can be found from it.
+
+    Where names say so, a bare container's first interface ends in the start of the container's id instead.
+    """
+    if names.container_id_interfaces and not workload.is_pod and ifname == PRIMARY_INTERFACE:
+        return names.interface_prefix + workload.container_id[:_SUFFIX]
     owner = f"{workload.namespace}.{workload.pod}" if workload.is_pod else workload.container_id
     if not (workload.is_pod and ifname == PRIMARY_INTERFACE):
         owner += f".{ifname}"
-    return names.interface_prefix + hashlib.sha1(owner.encode(), usedforsecurity=False).hexdigest()[:11]
+    return names.interface_prefix + hashlib.sha1(owner.encode(), usedforsecurity=False).hexdigest()[:_SUFFIX]
 
 
 def endpoint(

@@ -41,7 +41,7 @@ class Host:
         self.journal_faults = Faults()
         self.trace = Trace("test", "DEBUG")
         self.store = EmbeddedStore(directory / "store.db")
-        self.context = Context(DEFAULT, directory, lambda _: FaultyBackend(self.store, self.faults))
+        self.context = Context(lambda _: DEFAULT, directory, lambda *_: FaultyBackend(self.store, self.faults))
         self.context.journal.close()
         self.context.journal = FaultyJournal(directory / "journal.db", self.journal_faults)
         self._apply_pools()

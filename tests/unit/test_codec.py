@@ -23,9 +23,10 @@ from svc.model.keys import (
     ResourceQuery,
 )
 from svc.model.resource import Resource
-from svc.names import DEFAULT, Names
+from svc.names import DEFAULT
+from svc.netconf.profiles import load_profile
 
-INCUMBENT = Names(key_root="/calico", api_version="projectcalico.org/v3")
+INCUMBENT = load_profile("calico")
 FIXTURES = Path(__file__).parent / "fixtures"
 
 

@@ -1,17 +1,22 @@
 """svcctl: placing files so that nobody ever sees half of one."""
 
+import hashlib
 import stat
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from svc.cni.install import Installed, read_record
 from svc.ctl import installation
 from svc.ctl.installation import Installation
+from svc.ctl.placing import File, place
 from svc.model.errors import CallerError, PeerError
 from svc.names import DEFAULT
+from svc.netconf.profiles import load_profile
 
 ELF = b"\x7fELF, or at least it begins like one"
 
@@ -23,25 +28,23 @@ def executable(tmp_path: Path) -> Path:
     return path
 
 
-def plan(**changes: Path) -> Installation:
-    return Installation(
-        **{"socket": Path("/s"), "python": Path("/p"), "state_dir": Path("/d"), "run_dir": Path("/r")} | changes
-    )
+def plan(**changes: Any) -> Installation:
+    fields: dict[str, Any] = {"socket": Path("/s"), "python": Path("/p"), "state_dir": Path("/d"), "run_dir": Path("/r")}
+    return Installation(**fields | changes)
 
 
 def test_executables_and_record_are_placed(tmp_path: Path, executable: Path) -> None:
     """The record before the executables that read it."""
     folder = tmp_path / "opt" / "bin"
     done = installation.install(folder, executable, DEFAULT, plan())
-    assert done == [(folder / name, True) for name in ("svc.install", "svc-ipam", "svc")]
+    names = ("svc.install", "svc-ipam.install", "svc-ipam", "svc")
+    assert done == [(folder / name, "installed") for name in names]
     assert (folder / "svc").read_bytes() == (folder / "svc-ipam").read_bytes() == ELF
-    assert (folder / "svc.install").read_text() == "socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\n"
-    assert [stat.S_IMODE((folder / name).stat().st_mode) for name in ("svc", "svc-ipam", "svc.install")] == [
-        0o755,
-        0o755,
-        0o644,
-    ]
-    assert len(list(folder.iterdir())) == 3
+    digest = hashlib.sha256(ELF).hexdigest()[:16]
+    files = "".join(f"file={digest} {folder / name}\n" for name in ("svc-ipam", "svc"))
+    assert (folder / "svc.install").read_text() == "socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\n" + files
+    assert [stat.S_IMODE((folder / name).stat().st_mode) for name in names] == [0o644, 0o644, 0o755, 0o755]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(names)
 
 
 def test_unchanged_files_are_left_alone(tmp_path: Path, executable: Path) -> None:
@@ -50,7 +53,7 @@ def test_unchanged_files_are_left_alone(tmp_path: Path, executable: Path) -> Non
     before = (tmp_path / "bin" / "svc").stat()
     (tmp_path / "bin" / "svc-ipam").chmod(0o700)
     done = installation.install(tmp_path / "bin", executable, DEFAULT, plan(socket=Path("/t")))
-    assert [written for _, written in done] == [True, True, False]
+    assert [outcome for _, outcome in done] == ["installed", "installed", "installed", "unchanged"]
     assert (tmp_path / "bin" / "svc").stat() == before
     assert stat.S_IMODE((tmp_path / "bin" / "svc-ipam").stat().st_mode) == 0o755
 
@@ -58,14 +61,14 @@ def test_unchanged_files_are_left_alone(tmp_path: Path, executable: Path) -> Non
 def test_running_executable_can_be_replaced(tmp_path: Path) -> None:
     """The one that runs keeps its file."""
     target = tmp_path / "svc"
-    installation.place(target, Path("/bin/cat").read_bytes(), 0o755)
+    place(File(target, Path("/bin/cat").read_bytes(), 0o755))
     with subprocess.Popen([target], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         assert running.stdin is not None
         running.stdin.write(b"x")
         running.stdin.flush()
         assert running.stdout.read(1) == b"x"
-        assert installation.place(target, ELF, 0o755)
+        assert place(File(target, ELF, 0o755))
         assert running.communicate(b"y")[0] == b"y"
     assert target.read_bytes() == ELF
 
@@ -73,12 +76,12 @@ def test_running_executable_can_be_replaced(tmp_path: Path) -> None:
 def test_readers_see_the_old_or_the_new_file(tmp_path: Path) -> None:
     """Never half of one, however often it is replaced."""
     target, contents = tmp_path / "svc", [b"a" * 100_000, b"b" * 200_000]
-    installation.place(target, contents[0], 0o755)
+    place(File(target, contents[0], 0o755))
     done = threading.Event()
 
     def replace() -> None:
         for number in range(50):
-            installation.place(target, contents[number % 2], 0o755)
+            place(File(target, contents[number % 2], 0o755))
         done.set()
 
     writer = threading.Thread(target=replace)
@@ -89,12 +92,68 @@ def test_readers_see_the_old_or_the_new_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
+def test_record_tells_the_profile(tmp_path: Path, executable: Path) -> None:
+    """Under whose names executables and records are installed, beside those of other profiles."""
+    names = load_profile("calico")
+    installation.install(tmp_path, executable, DEFAULT, plan())
+    installation.install(tmp_path, executable, names, plan(profile="calico"))
+    assert read_record(str(tmp_path / "svc.install"), DEFAULT).profile == ""
+    assert read_record(str(tmp_path / "calico.install"), DEFAULT).profile == "calico"
+    assert read_record(str(tmp_path / "calico-ipam.install"), DEFAULT) == Installed(Path("/d"), Path("/r"), "calico")
+
+
+def test_records_of_before_mean_our_own_names(tmp_path: Path) -> None:
+    """They had no profile, and listed no files."""
+    (tmp_path / "svc.install").write_text("socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\n")
+    assert read_record(str(tmp_path / "svc.install"), DEFAULT) == Installed(Path("/d"), Path("/r"), "")
+    with pytest.raises(CallerError, match="nothing is installed as 'svc'"):
+        installation.uninstall(tmp_path, DEFAULT)
+
+
+def test_uninstall_removes_what_was_installed(tmp_path: Path, executable: Path) -> None:
+    """The network first, so that nobody calls an executable that is gone; nothing else in the directories is touched."""
+    names = load_profile("calico")
+    network = [File(tmp_path / "net.d" / name, b"x", 0o600) for name in ("token", "list")]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "ptp").touch()
+    installation.install(tmp_path / "bin", executable, DEFAULT, plan(), network)
+    installation.install(tmp_path / "bin", executable, names, plan(profile="calico"))
+    done = installation.uninstall(tmp_path / "bin", DEFAULT)
+    assert [path.name for path, _ in done] == ["list", "token", "svc", "svc-ipam", "svc-ipam.install", "svc.install"]
+    assert {outcome for _, outcome in done} == {"removed"}
+    left = sorted(path.name for path in (tmp_path / "bin").iterdir())
+    assert left == ["calico", "calico-ipam", "calico-ipam.install", "calico.install", "ptp"]
+    assert list((tmp_path / "net.d").iterdir()) == []
+
+
+def test_uninstall_keeps_what_was_changed_since(tmp_path: Path, executable: Path) -> None:
+    """By hand, or by another installer; a token is renewed all the time, and goes."""
+    network = [File(tmp_path / "token", b"x", 0o600, renewed=True), File(tmp_path / "list", b"x", 0o600)]
+    installation.install(tmp_path / "bin", executable, DEFAULT, plan(), network)
+    (tmp_path / "bin" / "svc").write_bytes(b"another program")
+    (tmp_path / "token").write_bytes(b"y")
+    (tmp_path / "list").unlink()
+    outcomes = {path.name: outcome for path, outcome in installation.uninstall(tmp_path / "bin", DEFAULT)}
+    assert outcomes["svc"] == "kept: it was changed since"
+    assert outcomes["list"] == "gone already"
+    assert outcomes["token"] == outcomes["svc-ipam"] == outcomes["svc.install"] == "removed"
+    assert [path.name for path in (tmp_path / "bin").iterdir()] == ["svc"]
+
+
+def test_later_installation_remembers_what_earlier_ones_placed(tmp_path: Path, executable: Path) -> None:
+    """Executables alone are renewed, and the network of before is still ours to remove."""
+    installation.install(tmp_path / "bin", executable, DEFAULT, plan(), [File(tmp_path / "list", b"x", 0o600)])
+    installation.install(tmp_path / "bin", executable, DEFAULT, plan())
+    installation.uninstall(tmp_path / "bin", DEFAULT)
+    assert not (tmp_path / "list").exists()
+
+
 def test_failed_placing_leaves_nothing_behind(tmp_path: Path, executable: Path) -> None:
     """The name is taken by a directory."""
     (tmp_path / "bin" / "svc" / "full").mkdir(parents=True)
     with pytest.raises(PeerError, match="cannot install into"):
         installation.install(tmp_path / "bin", executable, DEFAULT, plan())
-    assert sorted(path.name for path in (tmp_path / "bin").iterdir()) == ["svc", "svc-ipam", "svc.install"]
+    assert sorted(path.name for path in (tmp_path / "bin").iterdir()) == ["svc", "svc-ipam", "svc-ipam.install", "svc.install"]
 
 
 @pytest.mark.parametrize(
@@ -103,10 +162,11 @@ def test_failed_placing_leaves_nothing_behind(tmp_path: Path, executable: Path) 
         ({"socket": Path("/" + "x" * 107)}, "longer than 107 bytes"),
         ({"state_dir": Path("/a\nb")}, "has a line break"),
         ({"state_dir": Path("/" + "x" * 5000)}, "over 4096"),
+        ({"profile": "/a\nb"}, "has a line break"),
     ],
-    ids=["socket", "line break", "record"],
+    ids=["socket", "line break", "record", "profile"],
 )
-def test_unreadable_records_are_refused(tmp_path: Path, executable: Path, changes: dict[str, Path], message: str) -> None:
+def test_unreadable_records_are_refused(tmp_path: Path, executable: Path, changes: dict[str, Any], message: str) -> None:
     """Before anything is installed."""
     with pytest.raises(CallerError, match=message):
         installation.install(tmp_path / "bin", executable, DEFAULT, plan(**changes))

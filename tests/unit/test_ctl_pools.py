@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from harness.wrapped import Interfering
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
-from svc.ctl import nodes, pools, release
+from svc.ctl import nodes, pools, release, resources
 from svc.datastore.api import Create, Delete, Entry, NotFound, StoreError, Update, Write
 from svc.datastore.embedded import EmbeddedStore
 from svc.model.errors import CallerError
@@ -160,6 +161,23 @@ def test_lost_races_are_run_again(store: Recorder) -> None:
     assert apply(store, pool()) == ["created"]
 
 
+@pytest.mark.parametrize("cidr", ["10.0.0.0/24", "10.0.0.128/25"])
+def test_pools_applied_at_the_same_time_never_overlap(tmp_path: Path, cidr: str) -> None:
+    """Another process has looked, and found nothing either; the one that writes later is told."""
+    with closing(EmbeddedStore(tmp_path / "store.db")) as one, closing(EmbeddedStore(tmp_path / "store.db")) as other:
+        late = Interfering(one, 1, lambda: pools.apply(other, [pool("a")], NOW))
+        with pytest.raises(CallerError, match="1 faults") as caught:
+            pools.apply(late, [pool("b", cidr)], NOW)
+        assert "overlaps IP pool 'a'" in caught.value.details
+        assert [each.name for each in resources.get(one, "IPPool")] == ["a"]
+
+
+def test_store_without_information_takes_pools(store: Recorder) -> None:
+    """It is not initialised yet: that is an ADD's concern."""
+    store.write([Delete(ResourceKey("ClusterInformation", "default"))])
+    assert apply(store, pool()) == ["created"]
+
+
 def test_endless_races_end(store: Recorder) -> None:
     """With an error that says so."""
     apply(store, pool())
@@ -172,9 +190,9 @@ def test_endless_races_end(store: Recorder) -> None:
 def test_unknown_pool_is_told_with_the_known(store: Recorder) -> None:
     """For get and delete."""
     apply(store, pool("a"), pool("b", "10.0.1.0/24"))
-    for act in (pools.get, pools.delete):
+    for act in (lambda: resources.get(store, "IPPool", "x"), lambda: pools.delete(store, "x")):
         with pytest.raises(CallerError, match="IP pool 'x' does not exist") as caught:
-            act(store, "x")
+            act()
         assert caught.value.details == "known: a, b"
 
 
@@ -270,7 +288,7 @@ def test_unreadable_pool_can_be_deleted(store: Recorder) -> None:
     """It cannot have blocks."""
     store.write([Create(ResourceKey("IPPool", "p"), pool(cidr="nonsense"))])
     pools.delete(store, "p")
-    assert pools.get(store) == []
+    assert resources.get(store, "IPPool") == []
 
 
 def test_nodes_are_created_labelled_and_deleted(store: Recorder) -> None:
@@ -279,23 +297,23 @@ def test_nodes_are_created_labelled_and_deleted(store: Recorder) -> None:
     assert nodes.apply(store, "n", {}, NOW) == "unchanged"
     assert nodes.apply(store, "n", {"a": "b"}, NOW) == "unchanged"
     assert nodes.apply(store, "n", {"c": "d"}, NOW) == "updated"
-    (node,) = nodes.get(store)
+    (node,) = resources.get(store, "Node")
     assert (node.labels, node.status) == ({"c": "d"}, {})
     nodes.delete(store, "n")
-    assert nodes.get(store) == []
+    assert resources.get(store, "Node") == []
 
 
 def test_node_without_labels_has_no_empty_ones(store: Recorder) -> None:
     """They are left out, as everywhere."""
     nodes.apply(store, "n", {}, NOW)
-    assert list(nodes.get(store, "n")[0].metadata) == ["name", "uid", "creationTimestamp"]
+    assert list(resources.get(store, "Node", "n")[0].metadata) == ["name", "uid", "creationTimestamp"]
 
 
 def test_unknown_node_and_bad_name_are_told(store: Recorder) -> None:
     """Before anything is written."""
-    for act in (nodes.get, nodes.delete):
+    for act in (lambda: resources.get(store, "Node", "x"), lambda: nodes.delete(store, "x")):
         with pytest.raises(CallerError, match="node 'x' does not exist"):
-            act(store, "x")
+            act()
     with pytest.raises(CallerError, match="'N_1' cannot name"):
         nodes.apply(store, "N_1", {}, NOW)
 
@@ -317,3 +335,12 @@ def test_node_with_workloads_is_not_deleted(store: Recorder) -> None:
     claim(store, "10.0.0.64/26", held(), host="node2")
     with pytest.raises(CallerError, match="node 'node1' is in use: 1 addresses"):
         nodes.delete(store, "node1")
+
+
+def test_long_lists_of_names_are_cut(store: Recorder) -> None:
+    """An error is no place for a cluster's thousands of nodes."""
+    for number in range(25):
+        nodes.apply(store, f"n{number:02}", {}, NOW)
+    with pytest.raises(CallerError) as caught:
+        resources.find(store, "Node", "x")
+    assert caught.value.details.endswith("n18, n19 and 5 more")

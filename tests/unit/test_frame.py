@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from svc.agent.frame import (
     ENVIRONMENT_LIMIT,
     NAME_LIMIT,
+    PROFILE_LIMIT,
     REPLY_LIMIT,
     STDIN_LIMIT,
     Frame,
@@ -22,20 +23,22 @@ from svc.agent.frame import (
 )
 from svc.cni.inputs import Reply
 
-FRAME = Frame("svc", {"CNI_COMMAND": "ADD", "CNI_ARGS": "", "TRACEPARENT": "a=b"}, b'{"name":"net"}', True)
-FRAME_BYTES = b'SVC1\x03\0\0\0\x2a\0\0\0\x0e\0\0\0\x01\0\0\0svcCNI_COMMAND=ADD\0CNI_ARGS=\0TRACEPARENT=a=b\0{"name":"net"}'
+FRAME = Frame("svc", {"CNI_COMMAND": "ADD", "CNI_ARGS": "", "TRACEPARENT": "a=b"}, b'{"name":"net"}', True, "other")
+FRAME_BYTES = (
+    b'SVC1\x03\0\0\0\x05\0\0\0\x2a\0\0\0\x0e\0\0\0\x01\0\0\0svcotherCNI_COMMAND=ADD\0CNI_ARGS=\0TRACEPARENT=a=b\0{"name":"net"}'
+)
 REPLY = Reply(1, b'{"code":7}', b"refused\n")
 REPLY_BYTES = b'SVC1\x01\0\0\0\x0a\0\0\0\x08\0\0\0{"code":7}refused\n'
 
 names = st.binary(max_size=NAME_LIMIT).map(lambda name: name.decode("utf-8", "surrogateescape"))
 keys = st.text(st.characters(codec="utf-8", exclude_characters="=\0"), min_size=1, max_size=20)
 values = st.binary(max_size=50).map(lambda value: value.replace(b"\0", b"").decode("utf-8", "surrogateescape"))
-frames = st.builds(Frame, names, st.dictionaries(keys, values, max_size=8), st.binary(max_size=500), st.booleans())
+frames = st.builds(Frame, names, st.dictionaries(keys, values, max_size=8), st.binary(max_size=500), st.booleans(), names)
 replies = st.builds(Reply, st.integers(0, 255), st.binary(max_size=500), st.binary(max_size=500))
 
 
-def request_header(name: int = 0, environment: int = 0, stdin: int = 0, flags: int = 0) -> bytes:
-    return struct.pack("<4s4I", b"SVC1", name, environment, stdin, flags)
+def request_header(name: int = 0, profile: int = 0, environment: int = 0, stdin: int = 0, flags: int = 0) -> bytes:
+    return struct.pack("<4s5I", b"SVC1", name, profile, environment, stdin, flags)
 
 
 def reply_header(status: int = 0, stdout: int = 0, stderr: int = 0) -> bytes:
@@ -130,7 +133,7 @@ def test_garbage_after_the_magic_never_escapes(data: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("part", "limit"),
-    [("name", NAME_LIMIT), ("environment", ENVIRONMENT_LIMIT), ("stdin", STDIN_LIMIT)],
+    [("name", NAME_LIMIT), ("profile", PROFILE_LIMIT), ("environment", ENVIRONMENT_LIMIT), ("stdin", STDIN_LIMIT)],
 )
 def test_request_part_over_its_limit_is_refused(part: str, limit: int) -> None:
     """The header alone is enough, and the limit itself is allowed."""

@@ -153,7 +153,7 @@ def test_trickle_does_not_move_the_deadline(server: Server, connect: Connect, mo
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"GET / HTTP/1.1\r\n\r\n", b"SVC2", b"SVC1" + b"\xff" * 16, REQUEST + b"more", os.urandom(100_000)],
+    [b"GET / HTTP/1.1\r\n\r\n", b"SVC2", b"SVC1" + b"\xff" * 20, REQUEST + b"more", os.urandom(100_000)],
     ids=["http", "version", "lengths", "surplus", "noise"],
 )
 def test_garbage_is_dropped_at_once(server: Server, connect: Connect, garbage: bytes) -> None:

@@ -1,0 +1,64 @@
+"""The connection test of the executable's option -t: whether an ADD with this network configuration would find its servers."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from svc.attach.context import NamesOf, Session, Sessions
+from svc.cni.apiserver import server_version
+from svc.cni.inputs import Inputs
+from svc.cni.verbs import node_settings
+from svc.model.errors import PeerError, SvcError
+from svc.netconf import netconf as netconfs
+
+LIMIT = 2.0  # seconds for each thing that is tested
+
+Step = tuple[str, Callable[[], Any]]
+
+
+def probe(names_of: NamesOf, sessions: Sessions, inputs: Inputs) -> tuple[int, str]:
+    """Exit status and one line for each thing tested; what follows a failure is not tested."""
+    lines = []
+    try:
+        for what, outcome in _outcomes(names_of, sessions, inputs):
+            lines.append(f"{what}: {outcome}\n")
+    except SvcError as error:
+        return 1, "".join([*lines, f"{' '.join(str(error).split())}\n"])
+    return 0, "".join(lines)
+
+
+def _outcomes(names_of: NamesOf, sessions: Sessions, inputs: Inputs) -> Iterator[tuple[str, str]]:
+    names = names_of(inputs.profile)
+    netconf = netconfs.parse(inputs.stdin, names)
+    yield "network configuration", "ok"
+    where = node_settings(netconf, inputs.profile)
+    kind = where.datastore["kind"]
+    session: Session = _in_time(f"datastore {kind}", lambda: sessions.get(names, where.datastore, where.node))
+    _in_time(f"datastore {kind}", session.require_ready)
+    yield f"datastore {kind}", "ok, ready"
+    kubeconfig = (netconf.raw.get(names.orch_section) or {}).get("kubeconfig")
+    if kubeconfig:
+        yield "API server", _in_time("API server", lambda: f"ok, {server_version(kubeconfig, LIMIT)}")
+
+
+def _in_time(what: str, step: Callable[[], Any]) -> Any:
+    """Its result, or its exception; PeerError when it takes too long: then it is left behind."""
+    outcome: list[tuple[Any, Exception | None]] = []
+
+    def run() -> None:
+        try:
+            outcome.append((step(), None))
+        except Exception as failure:
+            outcome.append((None, failure))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(LIMIT)
+    if not outcome:
+        raise PeerError(
+            f"{what}: no answer within {LIMIT:g} s", details="see whether it runs, and whether the address is right"
+        )
+    result, failure = outcome[0]
+    if failure is not None:
+        raise failure
+    return result

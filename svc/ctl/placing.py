@@ -1,0 +1,57 @@
+"""Files that appear whole or not at all. One that is the same already is left alone: a runtime may have it open meanwhile."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """What a file shall be; one that is `renewed` gets other contents later on."""
+
+    path: Path
+    data: bytes
+    mode: int
+    renewed: bool = False
+
+
+def place(file: File) -> bool:
+    """Makes a file have this content and mode, in one step that survives a power cut; False when it has already. OSError."""
+    path = file.path
+    if _holds(file):
+        return False
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(os.open(draft, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW, file.mode), "wb") as writing:
+            os.fchmod(writing.fileno(), file.mode)  # whatever the umask
+            writing.write(file.data)
+            writing.flush()
+            os.fsync(writing.fileno())
+        os.rename(draft, path)  # a running executable keeps its old file: no ETXTBSY
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+    return True
+
+
+def remove(path: Path) -> None:
+    """Takes a file away, for good; one that is gone is no error. OSError."""
+    path.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+
+
+def _holds(file: File) -> bool:
+    path = file.path
+    try:
+        return path.stat().st_mode & 0o7777 == file.mode and not path.is_symlink() and path.read_bytes() == file.data
+    except FileNotFoundError:
+        return False
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

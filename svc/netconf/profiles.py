@@ -1,0 +1,206 @@
+"""Profiles: the names of a deployment, from one of the shipped files or from a file of its own.
+
+A file is TOML; what it leaves out keeps our own name. Every fault of a file is told in one error.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+import svc.names
+from svc.model.errors import CallerError, Code
+from svc.model.faults import Faults, json_kind
+from svc.names import DEFAULT, Names
+
+SHIPPED: Final = Path(svc.names.__file__).parent / "profiles"
+DEFAULT_NAME: Final = "default"
+
+# IFNAMSIZ is 16 with the final NUL, and 11 characters follow the prefix.
+MAX_PREFIX: Final = 4
+
+_Finding = tuple[str, str]  # problem, remedy
+_Check = Callable[[str], _Finding | None]
+_Signature = tuple[int, int, int]
+
+
+def load_profile(name_or_path: str) -> Names:
+    """The names of a shipped profile, or of the file at a path (anything with a slash). CallerError naming every fault."""
+    if name_or_path in ("", DEFAULT_NAME):
+        return DEFAULT
+    return _read(_file_of(name_or_path))
+
+
+def canonical(name_or_path: str) -> str:
+    """As it is recorded: a shipped profile's name, empty for our own names, or an absolute path."""
+    if "/" in name_or_path:
+        return str(Path(name_or_path).absolute())
+    return "" if name_or_path == DEFAULT_NAME else name_or_path
+
+
+class Profiles:
+    """Loaded profiles; a file is read again when it has changed. From any thread."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, tuple[_Signature, Names]] = {}
+
+    def get(self, name_or_path: str) -> Names:
+        """As `load_profile`."""
+        if not name_or_path:
+            return DEFAULT
+        path = _file_of(name_or_path)
+        signature = _signature(path)
+        loaded = self._loaded.get(name_or_path)
+        if loaded is None or loaded[0] != signature:
+            loaded = self._loaded[name_or_path] = (signature, _read(path))
+        return loaded[1]
+
+
+def _file_of(name_or_path: str) -> Path:
+    if "/" in name_or_path:
+        return Path(name_or_path)
+    path = SHIPPED / f"{name_or_path}.toml"
+    if path.name == f"{name_or_path}.toml" and path.is_file():
+        return path
+    known = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.toml")))
+    raise CallerError(
+        f"names profile {name_or_path!r} does not exist",
+        details=f"shipped are {known}; a file is given by its path, with a slash",
+    )
+
+
+def _signature(path: Path) -> _Signature:
+    """Changes with every new content of the file."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _read(path: Path) -> Names:
+    if sys.version_info >= (3, 11):  # not needed by a process on our own names
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    except ValueError as error:
+        raise CallerError(
+            f"names profile {str(path)!r} is not TOML: {error}", details="correct the file", code=Code.DECODING_FAILURE
+        ) from None
+    return _names(path, values)
+
+
+def _unreadable(path: Path, error: OSError) -> CallerError:
+    return CallerError(
+        f"names profile {str(path)!r} cannot be read: {error.strerror}",
+        details="restore the file, or install with another --names",
+        code=Code.IO_FAILURE,
+    )
+
+
+def _names(path: Path, values: dict[str, Any]) -> Names:
+    faults = Faults(f"names profile {str(path)!r}", Code.INVALID_NETCONF)
+    known = {field.name: getattr(DEFAULT, field.name) for field in fields(Names)}
+    for name, value in values.items():
+        if name not in known:
+            faults.add(name, value, "is not known", f"leave it out; known are {', '.join(known)}")
+        else:
+            _check(name, value, known[name], faults)
+    _check_together(known | values, faults)
+    faults.raise_if_any()
+    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return Names(**given)
+
+
+def _check(name: str, value: Any, default: Any, faults: Faults) -> None:
+    if isinstance(default, tuple):
+        _check_list(name, value, faults)
+    elif type(value) is not type(default):
+        faults.add(name, value, f"is {json_kind(value)}", f"give {json_kind(default)}")
+    elif isinstance(value, str) and (finding := _finding(name, value)):
+        faults.add(name, value, *finding)
+
+
+def _check_list(name: str, value: Any, faults: Faults) -> None:
+    if not isinstance(value, list) or not value:
+        faults.add(name, value, "is no list with something in it", "give an array of strings")
+        return
+    for index, item in enumerate(value):
+        if not isinstance(item, str) or not re.fullmatch(_DOMAIN.pattern + "/", item):
+            faults.add(f"{name}[{index}]", item, "is no domain with a slash", 'give one such as "example.org/"')
+
+
+def _check_together(values: dict[str, Any], faults: Faults) -> None:
+    if values["plugin"] == values["ipam_plugin"]:
+        faults.add(
+            "ipam_plugin", values["ipam_plugin"], "is the plugin's name too", "give each its own: they are two executables"
+        )
+
+
+def _finding(name: str, text: str) -> _Finding | None:
+    if not text:
+        return "is empty", "give a name, or leave the field out for our own"
+    return _CHECKS.get(name, _word)(text)
+
+
+def _matching(pattern: re.Pattern[str], problem: str, remedy: str) -> _Check:
+    return lambda text: None if pattern.fullmatch(text) else (problem, remedy)
+
+
+_DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_word = _matching(
+    re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII),
+    "is not a name",
+    "start with a letter or digit, then letters, digits, '_', '.' and '-'",
+)
+_domain = _matching(_DOMAIN, "is not a domain", "give lower-case letters, digits, '-' and '.', such as example.org")
+_api_version = _matching(
+    re.compile(_DOMAIN.pattern + r"/v[0-9][a-z0-9]*"),
+    "is not an API group with a version",
+    "write GROUP/VERSION, such as example.org/v3",
+)
+_directory = _matching(
+    re.compile(r"(/(?!\.\.?(/|$))[^/\0\n]+)+"),
+    "is not an absolute path",
+    "start it with '/', without '.', '..' and a slash at the end",
+)
+
+
+def _interface_prefix(text: str) -> _Finding | None:
+    if len(text.encode()) > MAX_PREFIX:
+        return (
+            f"has {len(text.encode())} bytes",
+            f"give at most {MAX_PREFIX}: 11 follow, and an interface's name has at most 15",
+        )
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", text, re.ASCII):
+        return "cannot begin an interface's name", "give letters, digits, '_', '.' and '-', a letter or digit first"
+    return None
+
+
+def _conflist(text: str) -> _Finding | None:
+    if re.fullmatch(r"[\w-][\w.-]*\.conflist", text, re.ASCII):
+        return None
+    return "is not the file name of a network list", "give one without '/' that ends in .conflist"
+
+
+_CHECKS: Final[dict[str, _Check]] = {
+    "annotation_prefix": _domain,
+    "orch_domain": _domain,
+    "label_prefix": _domain,
+    "qos_prefix": _domain,
+    "api_version": _api_version,
+    "crd_api_version": _api_version,
+    "operator_api_version": _api_version,
+    "key_root": _directory,
+    "state_dir": _directory,
+    "run_dir": _directory,
+    "log_dir": _directory,
+    "interface_prefix": _interface_prefix,
+    "conflist": _conflist,
+}

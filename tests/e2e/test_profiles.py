@@ -1,0 +1,301 @@
+"""Networks of several names profiles on one node, served by one agent."""
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.netns import Netns
+from harness.node import BIN, Called, Node, netconf
+from harness.pod import Pod
+from svc.attach.journal import Journal
+from svc.datastore.embedded import EmbeddedStore
+from svc.datastore.open import EMBEDDED_FILE
+from svc.model.keys import ResourceQuery
+from svc.model.resource import Resource
+from svc.names import DEFAULT, Names
+from svc.netconf.profiles import load_profile
+
+pytestmark = pytest.mark.root
+
+CALICO = load_profile("calico")
+CALICO_NETWORK: dict[str, Any] = {"name": "net1", "type": "calico", "ipam": {"type": "calico-ipam", "assign_ipv4": "true"}}
+POD_ARGS = "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default"
+
+MakeSandbox = Callable[[], Netns]
+
+
+@pytest.fixture
+def node(node: Node) -> Node:
+    """With the executables and a pool of a second profile beside ours."""
+    install(node, "calico", CALICO, "10.66.0.0/16")
+    return node
+
+
+def install(node: Node, profile: str, names: Names, cidr: str) -> None:
+    node.svcctl("install", "--bin-dir", str(node.bin_dir), "--socket", str(node.socket), "--names", profile)
+    node.svcctl("--names", profile, "clusterinfo", "init")
+    pool = {"apiVersion": names.api_version, "kind": "IPPool", "metadata": {"name": "pool4"}, "spec": {"cidr": cidr}}
+    node.svcctl("--names", profile, "pool", "apply", "-f", "-", stdin=json.dumps(pool))
+
+
+def calico_pod(node: Node, netns: Netns, container: str = "0123456789abcdef", **fields: Any) -> Pod:
+    return Pod(node, netns, container, netconf(nodename="node1", **CALICO_NETWORK), plugin="calico", **fields)
+
+
+def our_pod(node: Node, netns: Netns, container: str = "0123456789abcdef", **fields: Any) -> Pod:
+    return Pod(node, netns, container, netconf(nodename="node1"), **fields)
+
+
+def endpoints(node: Node, names: Names) -> dict[str, Resource]:
+    """By the name of the host's interface."""
+    with closing(EmbeddedStore(node.state_dir / EMBEDDED_FILE, names)) as store:
+        found = [entry.value for entry in store.list(ResourceQuery("WorkloadEndpoint"))]
+        return {str(each.spec["interfaceName"]): each for each in found if isinstance(each, Resource)}
+
+
+def links(node: Node) -> set[str]:
+    return {link["ifname"] for link in node.netns.ip("link") if link["ifname"] not in ("lo", "uplink")}
+
+
+def restart_agent(node: Node) -> None:
+    node.kill_agent()
+    node.start_agent()
+
+
+def test_two_profiles_share_an_agent(node: Node, sandbox: MakeSandbox) -> None:
+    """Each with its own keys, interfaces and addresses, for the same container id."""
+    ours, theirs = our_pod(node, sandbox()), calico_pod(node, sandbox())
+    ours.add()
+    theirs.add()
+    assert ours.host_name.startswith("svc")
+    assert theirs.host_name == "cali0123456789a"
+    assert links(node) == {ours.host_name, theirs.host_name}
+    assert list(endpoints(node, DEFAULT)) == [ours.host_name]
+    assert list(endpoints(node, CALICO)) == [theirs.host_name]
+    found = endpoints(node, CALICO)[theirs.host_name]
+    assert found.name == "node1-cni-0123456789abcdef-eth0"
+    assert found.labels == {"projectcalico.org/namespace": "default", "projectcalico.org/orchestrator": "cni"}
+    assert theirs.addresses[0].startswith("10.66.")
+    assert ours.addresses[0].startswith("10.65.")
+    for pod in (ours, theirs):
+        assert pod.check().status == 0
+        assert pod.add() == pod.result
+        pod.delete()
+    assert links(node) == set()
+    assert endpoints(node, DEFAULT) == endpoints(node, CALICO) == {}
+
+
+def test_pods_are_named_as_the_incumbent_does(node: Node, sandbox: MakeSandbox) -> None:
+    """And only the first interface is an endpoint."""
+    netns = sandbox()
+    first = calico_pod(node, netns, "c2", args=POD_ARGS)
+    second = calico_pod(node, netns, "c2", args=POD_ARGS, ifname="eth1")
+    first.add()
+    second.add()
+    assert first.host_name == "cali0d7763386da"
+    assert second.host_name.startswith("cali")
+    assert [each.name for each in endpoints(node, CALICO).values()] == ["node1-k8s-web--0-eth0"]
+    for pod in (second, first):
+        assert pod.check().status == 0
+        assert pod.add() == pod.result
+        pod.delete()
+    assert links(node) == set()
+
+
+@pytest.mark.parametrize("how", ["agent", "one-shot"])
+def test_names_of_an_attachment_are_remembered(node: Node, sandbox: MakeSandbox, how: str) -> None:
+    """By an agent that was killed and started again, and without one."""
+    ours, theirs = our_pod(node, sandbox()), calico_pod(node, sandbox())
+    ours.add()
+    theirs.add()
+    restart_agent(node)
+    assert theirs.check().status == 0
+    if how == "one-shot":
+        node.kill_agent()
+    theirs.delete()
+    ours.delete()
+    assert links(node) == set()
+    assert endpoints(node, CALICO) == {}
+
+
+def test_one_shot_adds_with_the_names_of_its_record(node: Node, sandbox: MakeSandbox) -> None:
+    """As the agent would."""
+    node.kill_agent()
+    pod = calico_pod(node, sandbox())
+    pod.add()
+    assert list(endpoints(node, CALICO)) == [pod.host_name] == ["cali0123456789a"]
+    pod.delete()
+
+
+def test_recovery_takes_down_with_the_right_names(node: Node, sandbox: MakeSandbox) -> None:
+    """A row of an earlier boot, say: its endpoint and address go, from where they are."""
+    pod = calico_pod(node, sandbox())
+    pod.add()
+    node.kill_agent()
+    with closing(Journal(node.state_dir / "journal.db")) as journal:
+        (record,) = journal.all()
+        assert record.profile == "calico"
+        record.state = "adding"
+        journal.put(record)
+    node.start_agent()
+    assert endpoints(node, CALICO) == {}
+    assert links(node) == set()
+    assert pod.add()["ips"] != []
+    pod.delete()
+
+
+def test_collection_frees_with_the_right_names(node: Node, sandbox: MakeSandbox) -> None:
+    """What the runtime does not know, by the plugin of the same profile."""
+    pod, other = calico_pod(node, sandbox()), our_pod(node, sandbox())
+    pod.add()
+    other.add()
+    restart_agent(node)
+    collected = pod.call("GC", **{"cni.dev/valid-attachments": []})
+    assert collected.status == 0, collected
+    assert endpoints(node, CALICO) == {}
+    assert links(node) == {other.host_name}
+    other.delete()
+
+
+def test_lost_journal_is_no_obstacle(node: Node, sandbox: MakeSandbox) -> None:
+    """DEL then knows the names from the installation alone."""
+    pod = calico_pod(node, sandbox())
+    pod.add()
+    node.kill_agent()
+    for path in node.state_dir.glob("journal.db*"):
+        path.unlink()
+    node.start_agent()
+    pod.delete()
+    assert endpoints(node, CALICO) == {}
+    assert links(node) == set()
+
+
+def test_profile_of_a_file_may_change(node: Node, sandbox: MakeSandbox, tmp_path: Path) -> None:
+    """The running agent reads it again; a file that is gone or wrong is told with its path."""
+    file = tmp_path / "names.toml"
+    text = 'plugin = "third"\nipam_plugin = "third-ipam"\nkey_root = "/third"\ninterface_prefix = "thi"\n'
+    file.write_text(text)
+    install(node, str(file), load_profile(str(file)), "10.67.0.0/16")
+    config = netconf(nodename="node1", name="net3", type="third", ipam={"type": "third-ipam"})
+    pod = Pod(node, sandbox(), "c1", config, plugin="third")
+    pod.add()
+    assert pod.host_name.startswith("thi")
+    pod.delete()
+    file.write_text(text.replace('"thi"', '"4th"'))
+    pod.add()
+    assert pod.host_name.startswith("4th")
+    file.write_text(text.replace("/third", "third"))
+    assert f"names profile '{file}': key_root = 'third' is not an absolute path" in pod.failed("CHECK").output["msg"]
+    file.unlink()
+    assert f"names profile '{file}' cannot be read" in pod.failed("DEL").output["msg"]
+    file.write_text(text)
+    pod.delete()
+    assert links(node) == set()
+
+
+def test_call_cannot_choose_the_profile(node: Node, sandbox: MakeSandbox) -> None:
+    """Whatever stands in its environment."""
+    pod = our_pod(node, sandbox())
+    extra = {"CNI_PROFILE": "calico", "SVC_NAMES": "calico", "SVC_PROFILE": "calico"}
+    done = node.call("ADD", pod.config, container=pod.container, netns=pod.netns.path, extra=extra)
+    assert done.output["interfaces"][0]["name"].startswith("svc")
+    pod.delete()
+
+
+# Installing
+
+
+@pytest.fixture
+def adding(node: Node, sandbox: MakeSandbox) -> Iterator[list[Called]]:
+    """Pods come and go all the time, of both profiles; what their calls gave."""
+    pods = [our_pod(node, sandbox(), "ours"), calico_pod(node, sandbox(), "theirs")]
+    calls: list[Called] = []
+    done = threading.Event()
+
+    def go_on() -> None:
+        while not done.is_set():
+            for pod in pods:
+                calls.extend(pod.call(verb) for verb in ("ADD", "DEL"))
+
+    worker = threading.Thread(target=go_on)
+    worker.start()
+    try:
+        yield calls
+    finally:
+        done.set()
+        worker.join()
+
+
+def test_installing_disturbs_no_call(node: Node, adding: list[Called], tmp_path: Path) -> None:
+    """Over and over, also of another executable, while they are executed."""
+    other = tmp_path / "other"
+    other.write_bytes((BIN / "svc").read_bytes() + b"\0")
+    for number in range(6):
+        for profile in ("default", "calico"):
+            executable = other if number % 2 else BIN / "svc"
+            arguments = ("--bin-dir", str(node.bin_dir), "--socket", str(node.socket), "--names", profile)
+            told = node.svcctl("install", *arguments, "--executable", str(executable)).stdout
+            assert "installed" in told if number else told
+    while len(adding) < 16:
+        threading.Event().wait(0.01)
+    assert [call for call in adding if call.status] == []
+
+
+def test_uninstalled_executables_are_gone(node: Node) -> None:
+    """Those of the other profile serve on."""
+    node.svcctl("uninstall", "--bin-dir", str(node.bin_dir), "--names", "calico")
+    assert sorted(path.name for path in node.bin_dir.iterdir()) == ["svc", "svc-ipam", "svc-ipam.install", "svc.install"]
+    assert node.call("STATUS", netconf()).status == 0
+
+
+# Options of the executables
+
+EXECUTABLES = ("svc", "svc-ipam", "calico", "calico-ipam")
+
+
+def run_option(node: Node, name: str, option: str, config: Any = None) -> subprocess.CompletedProcess[str]:
+    stdin = json.dumps(config) if config is not None else ""
+    environment = {"PATH": os.environ["PATH"]}
+    return subprocess.run(
+        [node.bin_dir / name, option], input=stdin, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("name", EXECUTABLES)
+def test_executables_tell_their_version(node: Node, name: str) -> None:
+    """And nothing else."""
+    done = run_option(node, name, "-v")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip() == node.svcctl("version").stdout.strip()
+
+
+@pytest.mark.parametrize("with_agent", [True, False])
+@pytest.mark.parametrize("name", EXECUTABLES)
+def test_connection_is_tested(node: Node, name: str, with_agent: bool) -> None:
+    """One line for each thing, whether an agent runs or not."""
+    if not with_agent:
+        node.stop_agent()
+    config = netconf(**CALICO_NETWORK) if "calico" in name else netconf()
+    done = run_option(node, name, "-t", config)
+    assert (done.returncode, done.stdout) == (0, "network configuration: ok\ndatastore embedded: ok, ready\n")
+
+
+def test_connection_test_fails_where_an_add_would(node: Node) -> None:
+    """With the cause and the remedy in its last line."""
+    node.svcctl("--names", "calico", "clusterinfo", "lock")
+    done = run_option(node, "calico", "-t", netconf(**CALICO_NETWORK))
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[0] == "network configuration: ok"
+    assert "the datastore is locked" in done.stdout.splitlines()[1]
+    assert run_option(node, "svc", "-t", netconf()).returncode == 0
+    for config in ({}, netconf(mtu=1)):
+        assert run_option(node, "svc", "-t", config).returncode == 1
+    node.svcctl("--names", "calico", "clusterinfo", "unlock")
+    assert run_option(node, "calico", "-t", netconf(**CALICO_NETWORK)).returncode == 0

@@ -1,0 +1,106 @@
+"""What the incumbent writes and prints, beside what we make of the same with its names."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svc._core.cidr import Cidr
+from svc.cni import results
+from svc.cni.prevresult import parse_prev_result
+from svc.model.codec import Codec
+from svc.model.endpoint import Workload, endpoint, endpoint_key
+from svc.model.ipam import IpamConfig
+from svc.model.keys import AffinityKey, BlockKey, HandleKey, IpamConfigKey, ResourceKey
+from svc.model.resource import ordered
+from svc.netconf.profiles import load_profile
+
+FIXTURES = Path(__file__).parent / "fixtures"
+NAMES = load_profile("calico")
+CODEC = Codec(NAMES)
+
+
+def lines(file: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (FIXTURES / file).read_text().splitlines()[1:]]
+
+
+def document(file: str, key: str) -> str:
+    (found,) = [str(line["value"]) for line in lines(file) if line["key"] == key]
+    return found
+
+
+def test_every_kind_of_key_was_captured() -> None:
+    """So that the round trips of the codec mean something."""
+    keys = [CODEC.key(line["key"]) for line in lines("etcd-2-add-pod-dual.jsonl")]
+    assert {type(key) for key in keys} == {BlockKey, AffinityKey, HandleKey, ResourceKey}
+    kinds = {key.kind for key in keys if isinstance(key, ResourceKey)}
+    assert kinds == {"ClusterInformation", "IPPool", "IPReservation", "Node", "Profile", "WorkloadEndpoint"}
+
+
+@pytest.mark.parametrize(
+    ("config", "document"),
+    [
+        (IpamConfig(), b'{"auto_allocate_blocks":true}'),
+        (
+            IpamConfig(strict_affinity=True, max_blocks_per_host=4, vm_address_persistence="Enabled", cooldown_seconds=60),
+            b'{"strict_affinity":true,"auto_allocate_blocks":true,"maxBlocksPerHost":4,'
+            b'"kubeVirtVMAddressPersistence":"Enabled","ipCooldownSeconds":60}',
+        ),
+    ],
+    ids=["default", "all"],
+)
+def test_settings_are_spelled_like_the_incumbents(config: IpamConfig, document: bytes) -> None:
+    """Snake case and camel case as they have grown; false is left out."""
+    assert CODEC.path(IpamConfigKey()) == "/calico/ipam/v2/config"
+    assert CODEC.encode(config) == document
+    assert CODEC.decode(IpamConfigKey(), document) == config
+
+
+def test_endpoint_of_a_container_is_the_incumbents() -> None:
+    """Key and document, but for what is random."""
+    workload = Workload("c1")
+    key = endpoint_key(NAMES, "node1", workload, "eth0")
+    captured = document("etcd-1-add-ipv4.jsonl", CODEC.path(key))
+    theirs = json.loads(captured)
+    spec = {"ipNetworks": [str(Cidr("10.77.0.128/32"))], "interfaceName": "calic1", "mac": theirs["spec"]["mac"]}
+    ours = endpoint(NAMES, key, "node1", workload, "eth0", spec=spec, profiles=["net1"])
+    ours.metadata = ordered(ours.metadata | {name: theirs["metadata"][name] for name in ("uid", "creationTimestamp")})
+    assert CODEC.encode(ours).decode() == captured
+
+
+def test_key_of_a_pods_endpoint_is_the_incumbents() -> None:
+    """Dashes doubled."""
+    key = endpoint_key(NAMES, "node1", Workload("c2", "web-0", "default"), "eth0")
+    assert document("etcd-2-add-pod-dual.jsonl", CODEC.path(key))
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in FIXTURES.glob("result-*.json")))
+def test_results_are_understood_and_printed_alike(file: str) -> None:
+    """As a CHECK or DEL gets them after a take-over."""
+    printed = json.loads((FIXTURES / file).read_text())
+    result = parse_prev_result(printed, printed["cniVersion"])
+    assert results.render(result, printed["cniVersion"]) == printed
+
+
+def names_in(resource: Any) -> Iterator[str]:
+    """Names with a domain: of API groups, labels and annotations."""
+    yield resource.get("apiVersion", "")
+    metadata = resource["metadata"]
+    for field in ("labels", "annotations"):
+        yield from metadata.get(field, {})
+    if packed := metadata.get("annotations", {}).get(NAMES.metadata_annotation):
+        yield from json.loads(packed).get("labels", {})
+
+
+@pytest.mark.parametrize("file", sorted(path.name for path in FIXTURES.glob("orch-*.jsonl")))
+def test_names_of_custom_resources_are_in_the_profile(file: str) -> None:
+    """Nothing has a domain that it does not know, but for the orchestrator's own tools."""
+    known = (
+        NAMES.crd_api_version, f"{NAMES.label_prefix}/", f"{NAMES.annotation_prefix}/", f"{NAMES.orch_domain}/",
+        "kubectl.kubernetes.io/",
+    )  # fmt: skip
+    found = {name for line in lines(file) for name in names_in(line) if "/" in name}
+    assert NAMES.metadata_annotation in found
+    assert [name for name in found if not name.startswith(known)] == []

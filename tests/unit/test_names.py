@@ -1,0 +1,83 @@
+"""Names stand in one record: nowhere else in the sources, and in the reference each with both values."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from svc.names import DEFAULT, Names
+from svc.netconf.profiles import load_profile
+
+ROOT = Path(__file__).parents[2]
+NAME = re.compile(
+    r"svc\.internal|projectcalico|tigera|\bcali|/(lib|run|log)/(svc|calico)|k8s|kubernetes|^/?svc(-ipam|-controllers)?$|svc\.conf"
+)
+
+# Where such a word is no name of a deployment.
+ALLOWED = {
+    "svc/__init__.py": {"svc"},  # the distribution's name
+    "svc/netconf/fields.py": {  # words of the specification and of the orchestrator, read under every profile
+        "kubernetes", "k8s", "kubernetes.kubeconfig", "orch.k8s_api_root", "kubernetes.orch_api_root", "kubernetes.k8s_api_root",
+        "kubernetes.node_name",
+    },
+}  # fmt: skip
+
+
+def texts(source: Path) -> Iterator[str]:
+    """String literals, parts of formatted ones included, but for docstrings."""
+    tree = ast.parse(source.read_text())
+    prose = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield node.value
+
+
+def test_names_stand_nowhere_else() -> None:
+    """Whoever writes one into another module breaks every other profile."""
+    sources = [path for path in (ROOT / "svc").rglob("*.py") if path.parent.name != "names"]
+    found = {(str(path.relative_to(ROOT)), text) for path in sources for text in texts(path) if NAME.search(text)}
+    assert found - {(path, text) for path, allowed in ALLOWED.items() for text in allowed} == set()
+
+
+def test_allowed_words_are_still_there() -> None:
+    """An exception that nothing needs hides the next mistake."""
+    for path, allowed in ALLOWED.items():
+        assert allowed <= set(texts(ROOT / path)), path
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Names)])
+def test_names_would_be_seen_elsewhere(name: str) -> None:
+    """The pattern knows our own names that are not plain words."""
+    value = getattr(DEFAULT, name)
+    plain = {"orch_section", "orch_api_root", "orch_policy", "orch_datastore", "network", "version_field",
+             "namespace_profile", "service_account_profile", "namespace_label", "service_account_label", "default_allow_profile",
+             "node_address", "environment_prefix", "operator_network"}  # fmt: skip
+    if isinstance(value, str) and name not in plain:
+        assert NAME.search(value), value
+
+
+def row(text: str, name: str) -> list[str]:
+    (found,) = re.findall(rf"^\| `{name}` \| (.*) \|$", text, re.MULTILINE)
+    return re.split(r" \| ", found)
+
+
+def shown(value: object) -> str:
+    if isinstance(value, bool):
+        return f"`{value}`".lower()
+    return ", ".join(f"`{item}`" for item in (value if isinstance(value, tuple) else (value,)))
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Names)])
+def test_reference_tells_every_name(name: str) -> None:
+    """What it is for, and what it is in each shipped profile."""
+    text = (ROOT / "docs" / "reference" / "names.md").read_text()
+    meaning, ours, calico = row(text, name)
+    assert len(meaning) > 10
+    assert (ours, calico) == (shown(getattr(DEFAULT, name)), shown(getattr(load_profile("calico"), name)))
