@@ -25,6 +25,7 @@ class Names:
     state_dir: str = "/var/lib/svc"
     run_dir: str = "/var/run/svc"
     log_dir: str = "/var/log/svc/cni"
+    operator_domain: str = "operator.svc.internal"  # of labels and annotations that an operator puts on custom resources
 
 
 DEFAULT = Names()

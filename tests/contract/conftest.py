@@ -3,24 +3,71 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
+from harness.kube import Kube
+from harness.orch import AdministratorStore, install, wipe
 from svc.datastore.api import Backend
 from svc.datastore.embedded import EmbeddedStore
+from svc.names import DEFAULT
 
 OpenStore = Callable[[], Backend]
 
-STORES: dict[str, Callable[[Path], Backend]] = {
-    "embedded": lambda folder: EmbeddedStore(folder / "store.db"),
+
+class Datastore(Protocol):
+    """One that is there for the whole run."""
+
+    def open(self, folder: Path) -> Backend:
+        """A session; the folder is the test's own."""
+
+    def clear(self) -> None:
+        """Forgets what a test has written."""
+
+
+class Embedded:
+    """A file in the test's folder."""
+
+    def open(self, folder: Path) -> Backend:
+        return EmbeddedStore(folder / "store.db")
+
+    def clear(self) -> None:
+        pass
+
+
+class Orch:
+    """Custom resources of a real API server."""
+
+    def __init__(self, kube: Kube, api_version: str) -> None:
+        self._kube = kube
+        self._api_version = api_version
+        install(kube, DEFAULT, api_version)
+
+    def open(self, folder: Path) -> Backend:
+        return AdministratorStore(self._kube, folder, DEFAULT, self._api_version)
+
+    def clear(self) -> None:
+        wipe(self._kube, DEFAULT, self._api_version)
+
+
+STORES: dict[str, Callable[[pytest.FixtureRequest], Datastore]] = {
+    "embedded": lambda request: Embedded(),
+    "orch": lambda request: Orch(request.getfixturevalue("kube"), DEFAULT.crd_api_version),
 }
 
 
-@pytest.fixture(params=STORES)
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OpenStore]:
+@pytest.fixture(scope="session", params=STORES)
+def datastore(request: pytest.FixtureRequest) -> Datastore:
+    return STORES[request.param](request)
+
+
+@pytest.fixture
+def open_store(datastore: Datastore, tmp_path: Path) -> Iterator[OpenStore]:
     """Opens sessions with one datastore, as separate processes would; they are closed after the test."""
     with ExitStack() as opened:
-        yield lambda: opened.enter_context(closing(STORES[request.param](tmp_path)))
+        yield lambda: opened.enter_context(closing(datastore.open(tmp_path)))
+    datastore.clear()
 
 
 @pytest.fixture
