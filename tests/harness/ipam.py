@@ -1,6 +1,7 @@
 """What tests of address management share: pools and nodes, calls of IPAM, and an audit of what a datastore holds."""
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -68,6 +69,15 @@ def wipe(backend: Backend, *queries: Query) -> None:
     for query in queries:
         for entry in backend.list(query):
             backend.write([Delete(entry.key)])
+
+
+def await_news(backend: Backend, *kinds: str) -> None:
+    """Until what is remembered of pools and nodes stays good: a remote store begins to watch when it is first asked."""
+    deadline, pause = time.monotonic() + PATIENCE, threading.Event()
+    for kind in kinds or ("IPPool", "Node"):
+        while backend.generation(kind) != backend.generation(kind):
+            assert time.monotonic() < deadline, f"changes of {kind} are not seen"
+            pause.wait(0.01)
 
 
 IPAM_QUERIES = (BlockQuery(), AffinityQuery(), HandleQuery())

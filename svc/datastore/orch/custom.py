@@ -65,7 +65,9 @@ class Customs:
         try:
             return self._entry(key, shelf.settle(key, send, partial(self._created, key, body)))
         except Conflict:
-            if self._present(key) is not None:
+            data = self._present(key)
+            if data is not None:
+                self._demand_same_handle(key, data)
                 raise
         return self._entry(key, shelf.settle(key, send, partial(self._created, key, body)))
 
@@ -127,6 +129,13 @@ class Customs:
         if revision_of(data) != body["metadata"]["resourceVersion"]:
             raise shelf.fate_unknown(key)
         return None
+
+    def _demand_same_handle(self, key: Key, data: Json) -> None:
+        """Objects have names of one case: waiting for the other handle to go, as for a rival, would not help."""
+        found = (data.get("spec") or {}).get("handleID")
+        if isinstance(key, HandleKey) and found != key.handle:
+            details = "let the names of networks differ in more than upper and lower case"
+            raise StoreError(f"handle {key.handle!r} cannot be kept beside {found!r}", details=details)
 
     def _delete_object(self, key: Key, revision: str | None) -> Json:
         return self._client.delete(self._path(key), _delete_options(resourceVersion=revision))
