@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from harness.kube import Kube, running
 from harness.leaks import Footprint, adopt_orphans, left_since, remove_since
 from harness.skips import unexpected
 from svc._core import nsock
@@ -63,3 +64,10 @@ def _demand_nothing_since(before: Footprint) -> None:
     if left:
         remove_since(before)
         pytest.fail("left behind: " + "; ".join(left), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
+    """An API server for all tests of a run; skips where there can be none. Whoever writes to it cleans up."""
+    with running(tmp_path_factory.mktemp("kube")) as server:
+        yield server

@@ -1,6 +1,6 @@
 """What every datastore offers: keys with revisions, changed by compare-and-swap.
 
-A revision is an opaque string; it changes with every write of its key. `write` is the one way to change anything:
+A revision is an opaque string; it changes with every change of its key's value. `write` is the one way to change anything:
 
 1. All writes of a call are applied, or (where `atomic` is true) none. A store that cannot do that applies them in the
    given order, stops at the first failure and raises `PartialWrite`, so that the caller can take back what was done.

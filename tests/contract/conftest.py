@@ -1,50 +1,101 @@
 """Every datastore, fresh for each test. A new store joins the suite with an entry in `STORES`."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
-from harness.etcd import cluster
+from harness.etcd import Cluster, cluster
+from harness.kube import Kube
+from harness.orch import AdministratorStore, install, wipe
 from harness.wrapped import Piecemeal
 from svc.datastore.api import Backend
 from svc.datastore.embedded import EmbeddedStore
-from svc.names import Names
+from svc.names import DEFAULT, Names
 
 OpenStore = Callable[[], Backend]
-MakeStore = Callable[[Path], Backend]  # a session with the datastore of a folder
 
 
-@contextmanager
-def _etcd(folder: Path) -> Iterator[MakeStore]:
-    """One server for all tests; the folder of a test is its key root."""
-    from svc.datastore.etcd.store import EtcdStore
+class Datastore(Protocol):
+    """One that is there for the whole run."""
 
-    with cluster(folder) as running:
-        settings = {"kind": "etcdv3", "etcd_endpoints": running.endpoints}
-        yield lambda root: EtcdStore(settings, Names(key_root=str(root)))
+    def open(self, folder: Path) -> Backend:
+        """A session; the folder is the test's own."""
+
+    def clear(self) -> None:
+        """Forgets what a test has written."""
 
 
-STORES: dict[str, Callable[[Path], AbstractContextManager[MakeStore]]] = {
-    "embedded": lambda _: nullcontext(lambda folder: EmbeddedStore(folder / "store.db")),
-    "etcdv3": _etcd,
-    "piecemeal": lambda _: nullcontext(lambda folder: Piecemeal(EmbeddedStore(folder / "store.db"))),  # every key by itself
+class Embedded:
+    """A file in the test's folder."""
+
+    def open(self, folder: Path) -> Backend:
+        return EmbeddedStore(folder / "store.db")
+
+    def clear(self) -> None:
+        pass
+
+
+class KeyByKey(Embedded):
+    """The same, where every key is written by itself."""
+
+    def open(self, folder: Path) -> Backend:
+        return Piecemeal(super().open(folder))
+
+
+class Etcd:
+    """A real server; the folder of a test is its key root."""
+
+    def __init__(self, running: Cluster) -> None:
+        self._settings = {"kind": "etcdv3", "etcd_endpoints": running.endpoints}
+
+    def open(self, folder: Path) -> Backend:
+        from svc.datastore.etcd.store import EtcdStore
+
+        return EtcdStore(self._settings, Names(key_root=str(folder)))
+
+    def clear(self) -> None:
+        pass
+
+
+class Orch:
+    """Custom resources of a real API server."""
+
+    def __init__(self, kube: Kube, api_version: str) -> None:
+        self._kube = kube
+        self._api_version = api_version
+        install(kube, DEFAULT, api_version)
+
+    def open(self, folder: Path) -> Backend:
+        return AdministratorStore(self._kube, folder, DEFAULT, self._api_version)
+
+    def clear(self) -> None:
+        wipe(self._kube, DEFAULT, self._api_version)
+
+
+STORES: dict[str, Callable[[pytest.FixtureRequest, ExitStack, Path], Datastore]] = {
+    "embedded": lambda request, opened, folder: Embedded(),
+    "piecemeal": lambda request, opened, folder: KeyByKey(),
+    "etcdv3": lambda request, opened, folder: Etcd(opened.enter_context(cluster(folder))),
+    "orch": lambda request, opened, folder: Orch(request.getfixturevalue("kube"), DEFAULT.crd_api_version),
 }
 
 
 @pytest.fixture(scope="session", params=STORES)
-def make_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeStore]:
-    """Whatever serves the datastore runs as long as tests use it."""
-    with STORES[request.param](tmp_path_factory.mktemp(request.param)) as make:
-        yield make
+def datastore(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Datastore]:
+    """Whatever serves it runs as long as tests use it."""
+    with ExitStack() as opened:
+        yield STORES[request.param](request, opened, tmp_path_factory.mktemp(request.param))
 
 
 @pytest.fixture
-def open_store(make_store: MakeStore, tmp_path: Path) -> Iterator[OpenStore]:
+def open_store(datastore: Datastore, tmp_path: Path) -> Iterator[OpenStore]:
     """Opens sessions with one datastore, as separate processes would; they are closed after the test."""
     with ExitStack() as opened:
-        yield lambda: opened.enter_context(closing(make_store(tmp_path)))
+        yield lambda: opened.enter_context(closing(datastore.open(tmp_path)))
+    datastore.clear()
 
 
 @pytest.fixture

@@ -305,11 +305,12 @@ def test_releasing_what_is_free_already_is_no_error(backend: Backend, ipam: Ipam
 
 
 def test_addresses_of_others_survive_a_release(backend: Backend, ipam: Ipam) -> None:
-    """Handles are compared whole: one may begin like another."""
-    for handle in ("net.c1", "net.c1.x", "net.c", "Net.c1"):
+    """Handles are compared whole: one may begin like another, or differ in case where a datastore has room for both."""
+    others = {"net.c1.x", "net.c"} | ({"Net.c1"} if backend.atomic else set())
+    for handle in ("net.c1", *others):
         take(ipam, handle)
     free(ipam, "net.c1")
-    assert set(holdings(backend)) == {"net.c1.x", "net.c", "Net.c1"}
+    assert set(holdings(backend)) == others
 
 
 # asking

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from contract.samples import PATIENCE, create, handle, pool
+from contract.samples import PATIENCE, bare, create, handle, pool
 from svc.datastore.api import (
     Backend,
     Delete,
@@ -163,7 +163,7 @@ def test_watchers_do_not_share_values(backend: Backend) -> None:
         seen.value.spec.clear()
         again = next(second).entry
         assert again is not None
-        assert again.value == pool("a")
+        assert bare(again.value) == bare(pool("a"))
 
 
 def test_closing_ends_a_waiting_watch(backend: Backend) -> None:

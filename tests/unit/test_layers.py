@@ -19,12 +19,13 @@ LAYERS = (  # from the ground up: a part imports itself and what is in the rows 
     ("dataplane", "ipam", "netconf", "orch", "waits"),
     ("attach",),
     ("cni",),
-    ("agent", "controllers", "ctl", "deploy"),
+    ("deploy",),
+    ("agent", "controllers", "ctl"),
 )
 KEPT_APART = {("dataplane", "datastore"), ("netconf", "datastore")}  # downward, and still no business of theirs
 ONLY_IN = {
     "pyroute2": "",
-    "kubernetes": "",
+    "kubernetes": "svc/datastore/orch/access.py",
     "grpc": "svc/datastore/etcd/link.py",
     "etcd3": "svc/datastore/etcd/messages.py",
 }  # the one module that may import it, if any

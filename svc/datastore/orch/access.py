@@ -1,0 +1,210 @@
+"""Where the API server is and who we are to it: from the settings of a netconf and the kubeconfig they name.
+
+The only module that knows the Kubernetes client, and of that only what reads a kubeconfig and makes a connection pool: its
+models cost more memory than all of ours. Files are looked at again before every request, which costs microseconds: tokens
+are renewed in place by others.
+"""
+
+import os
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import urllib3
+import yaml
+from kubernetes.client.configuration import Configuration
+from kubernetes.client.rest import RESTClientObject
+from kubernetes.config.config_exception import ConfigException
+from kubernetes.config.kube_config import KubeConfigLoader
+
+from svc.model.errors import CallerError
+
+CONNECTIONS = 32  # kept open to one server: as many as threads use at once, and one for each watch
+
+_TOKEN = "k8s_auth_token"  # noqa: S105 the name of a field
+_FILES = {"k8s_client_certificate": "cert_file", "k8s_client_key": "key_file", "k8s_certificate_authority": "ssl_ca_cert"}
+_INSIDE = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # of a pod
+_API_PATH = re.compile(r"/api(/.*)?$")
+
+Settings = Mapping[str, str]
+Stamps = tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """One reading of the settings and their files."""
+
+    root: str  # URL of the server, without a slash at its end
+    pool: urllib3.PoolManager
+    configuration: Configuration
+    token_file: str
+    stamps: Stamps
+
+    def authorization(self) -> str:
+        """The header's value; empty where the server knows us otherwise. An expired token of a plugin is renewed."""
+        if self.token_file:
+            return f"Bearer {Path(self.token_file).read_text().strip()}"
+        found = self.configuration.auth_settings().get("BearerToken")
+        return str(found["value"] or "").strip() if found else ""
+
+
+class Access:
+    """The present credentials; safe to use from several threads. CallerError when the settings lead nowhere."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._credentials = _read(settings)
+
+    def current(self) -> Credentials:
+        """Read again when one of the files has changed."""
+        credentials = self._credentials
+        if _stamps([name for name, _, _ in credentials.stamps]) == credentials.stamps:
+            return credentials
+        return self.renewed(credentials)
+
+    def renewed(self, refused: Credentials) -> Credentials:
+        """Others than those that were refused, if the files hold others by now."""
+        with self._lock:
+            if self._credentials is refused:
+                self._credentials = _read(self._settings)
+                refused.pool.clear()
+            return self._credentials
+
+    def close(self) -> None:
+        with self._lock:
+            self._credentials.pool.clear()
+
+
+def _read(settings: Settings) -> Credentials:
+    configuration = Configuration()
+    configuration.connection_pool_maxsize = CONNECTIONS
+    files, token_file = [], ""
+    if kubeconfig := settings.get("kubeconfig", ""):
+        path = Path(kubeconfig)
+        token_file = _load_kubeconfig(path, configuration)
+        files = [kubeconfig, token_file]
+    elif not settings.get("orch_api_root"):
+        token_file = _load_pod_account(configuration)
+        files = [token_file]
+    token_file = _override(settings, configuration, token_file)
+    files += [str(getattr(configuration, field) or "") for field in _FILES.values()]
+    stamps = _stamps([name for name in files if name])
+    if not configuration.verify_ssl:  # the user's wish, once in his kubeconfig: not one more line for every request
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+    pool = RESTClientObject(configuration).pool_manager
+    return Credentials(configuration.host.rstrip("/"), pool, configuration, token_file, stamps)
+
+
+def _load_kubeconfig(path: Path, configuration: Configuration) -> str:
+    """Fills the configuration; the path of the token's file, if the user has one."""
+    data = _parsed(path)
+    user = _user_of(path, data)
+    token_file = str(user.get("tokenFile") or "")
+    if token_file:
+        token_file = os.path.normpath(path.parent / token_file)
+        _demand_file(f"kubeconfig {str(path)!r}: tokenFile", token_file)
+    try:
+        loader: Any = KubeConfigLoader  # untyped
+        loader(config_dict=data, config_base_path=str(path.parent)).load_and_set(configuration)
+    except ConfigException as error:
+        told = str(error)  # others of its messages quote the file, secrets included
+        reason = told if told.startswith("File does not exist") else "an entry is missing or of another type"
+        raise _kubeconfig_fault(path, reason, "compare it with `kubectl config view`") from None
+    except (ValueError, TypeError, AttributeError, KeyError, OSError) as error:
+        raise _kubeconfig_fault(
+            path, f"an entry cannot be used ({type(error).__name__})", "compare it with `kubectl config view`"
+        ) from None
+    return "" if "token" in user else token_file
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise _kubeconfig_fault(path, f"cannot be read: {error.strerror}", "name a file that this user may read") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" (line {mark.line + 1})" if mark else ""
+        raise _kubeconfig_fault(path, f"is no YAML{line}", "compare it with `kubectl config view`") from None
+    if not isinstance(data, dict):
+        raise _kubeconfig_fault(path, "is empty or no mapping", "name a kubeconfig file")
+    return data
+
+
+def _user_of(path: Path, data: dict[str, Any]) -> dict[str, Any]:
+    """The user of the current context, once it is certain that there is a cluster as well."""
+    current = data.get("current-context")
+    if not current:
+        raise _kubeconfig_fault(path, "has no current-context", "set one: kubectl config use-context NAME")
+    context = _named(path, data, "contexts", current).get("context") or {}
+    cluster = _named(path, data, "clusters", context.get("cluster")).get("cluster") or {}
+    if not cluster.get("server"):
+        raise _kubeconfig_fault(path, f"cluster {context.get('cluster')!r} has no server", "give the URL of the API server")
+    if not context.get("user"):
+        return {}
+    user: dict[str, Any] = _named(path, data, "users", context["user"]).get("user") or {}
+    return user
+
+
+def _named(path: Path, data: dict[str, Any], section: str, name: object) -> dict[str, Any]:
+    rows = data.get(section)
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, dict) and row.get("name") == name:
+            return row
+    raise _kubeconfig_fault(path, f"has no entry {name!r} in {section}", "name one that exists, or add it")
+
+
+def _kubeconfig_fault(path: Path, reason: str, remedy: str) -> CallerError:
+    return CallerError(f"kubeconfig {str(path)!r} {reason}", details=remedy)
+
+
+def _load_pod_account(configuration: Configuration) -> str:
+    """The service account that a pod is given; the path of its token."""
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    token = _INSIDE / "token"
+    if not host or not token.exists():
+        remedy = "give the path of a kubeconfig, or orch_api_root; neither is needed only inside a pod"
+        raise CallerError("no kubeconfig is given", details=remedy)
+    configuration.host = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    configuration.ssl_ca_cert = str(_INSIDE / "ca.crt")
+    return str(token)
+
+
+def _override(settings: Settings, configuration: Configuration, token_file: str) -> str:
+    """Single fields of the settings go before the kubeconfig's; the token's file, if it still counts."""
+    if root := settings.get("orch_api_root", ""):
+        parts = urlsplit(root)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise CallerError(f"orch_api_root = {root!r} is no URL", details="give one such as https://10.0.0.1:6443")
+        configuration.host = _API_PATH.sub("", root.rstrip("/")).rstrip("/")
+    for field, target in _FILES.items():
+        if name := settings.get(field, ""):
+            _demand_file(field, name)
+            setattr(configuration, target, name)
+    if token := settings.get(_TOKEN, ""):
+        configuration.api_key = {"BearerToken": f"Bearer {token}", "authorization": f"Bearer {token}"}
+        configuration.refresh_api_key_hook = None
+        return ""
+    return token_file
+
+
+def _demand_file(field: str, name: str) -> None:
+    if not os.access(name, os.R_OK):
+        raise CallerError(f"{field} = {name!r} cannot be read", details="name a file that exists and that this user may read")
+
+
+def _stamps(names: list[str]) -> Stamps:
+    """What tells a file from its next version; one that is gone has a stamp too."""
+    found = []
+    for name in names:
+        try:
+            status = os.stat(name)
+            found.append((name, status.st_mtime_ns, status.st_ino))
+        except OSError:
+            found.append((name, 0, 0))
+    return tuple(found)

@@ -1,0 +1,276 @@
+"""Requests to the API server: paths and JSON in, JSON out.
+
+1. Every request has a deadline, every connection and every read a time-out of its own.
+2. What was certainly not carried out is sent again while there is time: refused connections, 429 and 503 as the server
+   asks, 401 once with credentials read anew. Reads are also repeated when their answer is lost.
+3. A write whose answer is lost raises Unreachable with `perhaps_done`: only the caller can find out.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import orjson
+import urllib3
+from urllib3 import exceptions as failures
+
+from svc import __version__
+from svc.datastore.api import StoreError
+from svc.datastore.orch.access import Access, Credentials
+from svc.datastore.orch.stream import Stream
+
+Json = dict[str, Any]
+Params = Mapping[str, str]
+
+CALL_SECONDS = 10.0  # for a call with everything that is repeated
+UNREACHABLE_SECONDS = 2.0  # for a server that does not answer at all
+PAGE = 500  # objects of a list at a time
+WATCH_SECONDS = 240  # after which the server ends a watch, so that one behind a dead connection does not live for ever
+
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+
+_CONNECT_SECONDS = 3.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_WAIT = (429, 503)  # the server wants us to come again
+_UNCERTAIN = (500, 502, 504)  # of a write: it may have been carried out all the same
+_JSON = "application/json"
+
+
+class ApiError(StoreError):
+    """The server's answer is no. `reason` is its word for it (`AlreadyExists`), empty when the answer is none of its API."""
+
+    def __init__(self, status: int, reason: str, message: str, *, call: str) -> None:
+        super().__init__(f"{call}: {status} {message}", details=_REMEDIES.get(status, "see the API server's log"))
+        self.status = status
+        self.reason = reason
+
+
+class Unreachable(StoreError):
+    """No answer. `perhaps_done`: the request may have been carried out."""
+
+    def __init__(self, msg: str, *, details: str, perhaps_done: bool) -> None:
+        super().__init__(msg, details=details)
+        self.perhaps_done = perhaps_done
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The objects of a list, and the revision to watch on from."""
+
+    items: list[Json]
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    path: str
+    body: bytes | None
+    headers: Mapping[str, str]
+
+    @property
+    def is_read(self) -> bool:
+        return self.method == "GET"
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    data: bytes
+    retry_after: str
+
+
+class Client:
+    """A session with one API server; safe to use from several threads. Paths are absolute: /api/v1/nodes/NAME."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._closed = threading.Event()
+
+    def get(self, path: str, **params: str) -> Json:
+        return self._call("GET", path, params=params)
+
+    def list(self, path: str, **params: str) -> Listing:
+        """All objects, read in pages. When a page has expired meanwhile, the list is begun again."""
+        until = time.monotonic() + CALL_SECONDS
+        while True:
+            try:
+                return self._pages(path, params)
+            except ApiError as error:
+                if error.status != 410 or time.monotonic() > until:
+                    raise
+
+    def create(self, path: str, body: Json) -> Json:
+        return self._call("POST", path, body)
+
+    def replace(self, path: str, body: Json) -> Json:
+        return self._call("PUT", path, body)
+
+    def patch(self, path: str, body: Any, content_type: str, **params: str) -> Json:
+        return self._call("PATCH", path, body, content_type, params)
+
+    def delete(self, path: str, body: Json) -> Json:
+        return self._call("DELETE", path, body)
+
+    def watch(self, path: str, revision: str, *, accept: str = _JSON, **params: str) -> Stream:
+        """The changes after a revision, until the server ends it; the caller closes it."""
+        wanted = {"watch": "true", "resourceVersion": revision, "allowWatchBookmarks": "true"}
+        wanted["timeoutSeconds"] = str(WATCH_SECONDS)
+        request = _Request("GET", _with_params(path, wanted | params), None, {"Accept": accept})
+        timeout = urllib3.Timeout(connect=_CONNECT_SECONDS, read=CALL_SECONDS)  # until the answer begins
+        reply = self._send(request, timeout, self._access.current())
+        if reply.status == 401:
+            reply.drain_conn()
+            reply = self._send(request, timeout, self._access.renewed(self._access.current()))
+        if reply.status != 200:
+            with reply:
+                raise _refusal(request, _Answer(reply.status, reply.data, ""))
+        return Stream(reply, WATCH_SECONDS + CALL_SECONDS)
+
+    def close(self) -> None:
+        """Ends whoever waits for the server to come back; watches are closed by those who opened them."""
+        self._closed.set()
+        self._access.close()
+
+    def _pages(self, path: str, params: Params) -> Listing:
+        items: list[Json] = []
+        page = dict(params) | {"limit": str(PAGE)}
+        while True:
+            answer = self._call("GET", path, params=page)
+            items += answer.get("items") or ()
+            metadata = answer.get("metadata") or {}
+            if not metadata.get("continue"):
+                return Listing(items, str(metadata.get("resourceVersion") or ""))
+            page["continue"] = metadata["continue"]
+
+    def _call(self, method: str, path: str, body: Any = None, content_type: str = _JSON, params: Params | None = None) -> Json:
+        headers = {"Accept": _JSON} | ({} if body is None else {"Content-Type": content_type})
+        data = None if body is None else orjson.dumps(body)
+        request = _Request(method, _with_params(path, params or {}), data, headers)
+        answer = self._answer(request)
+        if answer.status >= 300:
+            raise _refusal(request, answer)
+        try:
+            found: Json = orjson.loads(answer.data)
+        except ValueError:
+            raise ApiError(answer.status, "", "the answer is no JSON", call=str(request)) from None
+        return found
+
+    def _answer(self, request: _Request) -> _Answer:
+        """The first answer that is one. Unreachable; what is still a refusal at the deadline is returned."""
+        start, pause, renewed = time.monotonic(), _FIRST_PAUSE, False
+        while True:
+            credentials = self._access.current()
+            left = start + CALL_SECONDS - time.monotonic()
+            try:
+                answer = self._attempt(request, credentials, left)
+            except Unreachable as error:
+                again = request.is_read or not error.perhaps_done
+                if not again or time.monotonic() + pause > start + UNREACHABLE_SECONDS or self._closed.wait(pause):
+                    raise
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            if answer.status == 401 and not renewed:
+                self._access.renewed(credentials)
+                renewed = True
+                continue
+            if answer.status not in _WAIT:
+                return answer
+            wanted = float(answer.retry_after) if answer.retry_after.isdigit() else pause
+            if wanted > start + CALL_SECONDS - time.monotonic() or self._closed.wait(wanted):
+                return answer
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _attempt(self, request: _Request, credentials: Credentials, seconds: float) -> _Answer:
+        timeout = urllib3.Timeout(connect=min(_CONNECT_SECONDS, seconds), read=max(seconds, 0.1))
+        with self._send(request, timeout, credentials) as reply:
+            try:
+                answer = _Answer(reply.status, reply.data, reply.headers.get("Retry-After", ""))
+            except (failures.HTTPError, OSError) as error:
+                raise _unreachable(credentials, error, perhaps_done=True) from None
+        if answer.status in _UNCERTAIN and not request.is_read:
+            raise Unreachable(
+                f"{request}: {answer.status} {_message(answer)[1]}", details="see the API server's log", perhaps_done=True
+            )
+        return answer
+
+    def _send(self, request: _Request, timeout: urllib3.Timeout, credentials: Credentials) -> urllib3.BaseHTTPResponse:
+        if self._closed.is_set():
+            raise Unreachable(f"{request} was not sent", details="the store was closed: open it again", perhaps_done=False)
+        headers = {"User-Agent": f"svc/{__version__}", **request.headers}
+        try:
+            if authorization := credentials.authorization():
+                headers["Authorization"] = authorization
+            return credentials.pool.request(
+                request.method,
+                credentials.root + request.path,
+                body=request.body,
+                headers=headers,
+                timeout=timeout,
+                retries=False,
+                preload_content=False,
+            )
+        except (failures.NewConnectionError, failures.ConnectTimeoutError, failures.SSLError) as error:
+            raise _unreachable(credentials, error, perhaps_done=False) from None
+        except (failures.HTTPError, OSError) as error:
+            raise _unreachable(credentials, error, perhaps_done=True) from None
+        except ValueError:  # urllib3 quotes what it refuses: a token, perhaps
+            details = "the token, or the server's URL, has characters that no header can have"
+            raise Unreachable(f"{request} cannot be sent", details=details, perhaps_done=False) from None
+
+
+def segment(name: str) -> str:
+    """A name as a part of a path."""
+    return quote(name, safe="")
+
+
+def _with_params(path: str, params: Params) -> str:
+    return f"{path}?{urlencode(params)}" if params else path
+
+
+_REMEDIES = {
+    401: "the credentials are expired or of another cluster: renew the token or the kubeconfig",
+    403: "grant it: `svcctl crd role` prints what the plugin needs",
+    404: "see whether its kind is served: `svcctl crd print` shows what must be, `svcctl crd apply` makes it so",
+    409: "read it again, and repeat",
+    410: "read it again",
+    422: "correct the named field",
+    429: "the API server is overloaded: try again later",
+    503: "the API server is not ready: see its log",
+}
+
+
+def _refusal(request: _Request, answer: _Answer) -> ApiError:
+    reason, message = _message(answer)
+    return ApiError(answer.status, reason, message, call=str(request))
+
+
+def _message(answer: _Answer) -> tuple[str, str]:
+    """The server's reason and message; of something else than an API server the first line."""
+    try:
+        status = orjson.loads(answer.data)
+        if isinstance(status, dict) and status.get("kind") == "Status":
+            return str(status.get("reason") or ""), str(status.get("message") or "")
+    except ValueError:
+        pass
+    return "", (answer.data.decode(errors="replace").splitlines() or [""])[0][:200]
+
+
+def _unreachable(credentials: Credentials, error: Exception, *, perhaps_done: bool) -> Unreachable:
+    reason = str(error)
+    if isinstance(error, failures.SSLError):
+        details = "its certificate is not signed by the certificate-authority of the kubeconfig: give the right one"
+    else:
+        details = "see whether the API server runs there, and is reached from here"
+    if isinstance(error, failures.NewConnectionError):
+        reason = reason.rpartition(": ")[2]
+    return Unreachable(f"API server {credentials.root} does not answer: {reason}", details=details, perhaps_done=perhaps_done)

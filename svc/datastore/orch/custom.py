@@ -1,0 +1,226 @@
+"""Keys that are kept as custom resources of our API group.
+
+Blocks, affinities and handles are deleted in two steps: a mark at the known revision, which decides, and then the deletion
+of the object with that uid. Whoever finds a marked object counts it as gone, and finishes what somebody else has begun.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from svc.datastore.api import Conflict, Create, Damaged, Delete, Entry, NotFound, StoreError, Update
+from svc.datastore.orch import shelf
+from svc.datastore.orch.client import ApiError, Client, segment
+from svc.datastore.orch.source import Source, revision_of
+from svc.model import crd
+from svc.model.codec import Value
+from svc.model.crd import Objects
+from svc.model.errors import CallerError
+from svc.model.keys import AffinityKey, BlockKey, HandleKey, Key, Query
+from svc.model.objects import Group
+from svc.names import Names
+
+Json = dict[str, Any]
+
+_MARKED = (BlockKey, AffinityKey, HandleKey)
+_MARKING_TRIES = 10  # against others who keep changing what is to be deleted at any revision
+_REPAIR = "delete the object, or put it right with kubectl edit"
+
+_log = logging.getLogger(__name__)
+
+
+class Customs:
+    """The custom resources of one deployment. `api_group` is empty where the server is to be asked which one it serves."""
+
+    def __init__(self, client: Client, names: Names, api_group: str = "") -> None:
+        self._client = client
+        self._names = names
+        self._lock = threading.Lock()
+        self._found: Objects | None = Objects(_given_group(names, api_group)) if api_group else None
+
+    def get(self, key: Key) -> Entry:
+        """NotFound also for one that is marked: its deletion is finished."""
+        data = self._present(key)
+        if data is None:
+            raise NotFound(key)
+        try:
+            found, value = self._objects.decode(self._objects.kind(key), data)
+        except ValueError as error:
+            raise Damaged(f"{self._path(key)} is no valid object: {error}", details=_REPAIR) from error
+        if found != key:  # another handle of the same name but for case, another kind of affinity
+            raise NotFound(key)
+        return Entry(key, value, revision_of(data))
+
+    def source(self, query: Query) -> Source:
+        objects = self._objects
+        selector = objects.selector(query)
+        path = f"{objects.group.root}/{crd.kind_plural(objects.kind(query))}"
+        return Source(path, partial(_read, objects, objects.kind(query)), {"labelSelector": selector} if selector else {})
+
+    def create(self, write: Create) -> Entry:
+        key, body = write.key, self._objects.encode(write.key, write.value)
+        send = partial(self._client.create, self._collection(key), body)
+        try:
+            return self._entry(key, shelf.settle(key, send, partial(self._created, key, body)))
+        except Conflict:
+            data = self._present(key)
+            if data is not None:
+                self._demand_same_handle(key, data)
+                raise
+        return self._entry(key, shelf.settle(key, send, partial(self._created, key, body)))
+
+    def update(self, write: Update) -> Entry:
+        key, body = write.key, self._objects.encode(write.key, write.value, write.revision)
+        send = partial(self._client.replace, self._path(key), body)
+        return self._entry(key, shelf.settle(key, send, partial(self._updated, key, body)))
+
+    def delete(self, write: Delete) -> None:
+        key = write.key
+        if not isinstance(key, _MARKED):
+            shelf.settle(key, partial(self._delete_object, key, write.revision), partial(self._deleted, key, write.revision))
+        elif write.revision is None:
+            self._delete_at_any(key)
+        else:
+            self._delete_at(key, write.revision)
+
+    @property
+    def _objects(self) -> Objects:
+        with self._lock:
+            if self._found is not None:
+                return self._found
+            group = _served_group(self._client, self._names)
+            objects = Objects(group or Group(self._names, self._names.crd_api_version))
+            if group is not None:  # one that is installed later is found later
+                self._found = objects
+            return objects
+
+    def _collection(self, key: Key) -> str:
+        return f"{self._objects.group.root}/{self._objects.place(key).plural}"
+
+    def _path(self, key: Key) -> str:
+        return f"{self._collection(key)}/{segment(self._objects.place(key).name)}"
+
+    def _entry(self, key: Key, data: Json) -> Entry:
+        _, value = self._objects.decode(self._objects.kind(key), data)
+        return Entry(key, value, revision_of(data))
+
+    def _present(self, key: Key) -> Json | None:
+        """None when it is gone or marked; then its deletion is finished."""
+        data = shelf.present(self._client, self._path(key))
+        if data is None or not isinstance(key, _MARKED) or not crd.is_marked(data):
+            return data
+        self._remove(key, data)
+        return None
+
+    def _created(self, key: Key, body: Json) -> Json | None:
+        data = self._present(key)
+        if data is not None and data.get("spec") != body["spec"]:
+            raise Conflict(key)
+        return data
+
+    def _updated(self, key: Key, body: Json) -> Json | None:
+        data = self._present(key)
+        if data is None:
+            raise NotFound(key)
+        if data.get("spec") == body["spec"]:
+            return data
+        if revision_of(data) != body["metadata"]["resourceVersion"]:
+            raise shelf.fate_unknown(key)
+        return None
+
+    def _demand_same_handle(self, key: Key, data: Json) -> None:
+        """Objects have names of one case: waiting for the other handle to go, as for a rival, would not help."""
+        found = (data.get("spec") or {}).get("handleID")
+        if isinstance(key, HandleKey) and found != key.handle:
+            details = "let the names of networks differ in more than upper and lower case"
+            raise StoreError(f"handle {key.handle!r} cannot be kept beside {found!r}", details=details)
+
+    def _delete_object(self, key: Key, revision: str | None) -> Json:
+        return self._client.delete(self._path(key), _delete_options(resourceVersion=revision))
+
+    def _deleted(self, key: Key, revision: str | None) -> Json | None:
+        data = self._present(key)
+        if data is None:
+            return {}
+        if revision not in (None, revision_of(data)):
+            raise Conflict(key)
+        return None
+
+    def _delete_at_any(self, key: BlockKey | AffinityKey | HandleKey) -> None:
+        for _ in range(_MARKING_TRIES):
+            data = self._present(key)
+            if data is None:
+                raise NotFound(key)
+            try:
+                self._delete_at(key, revision_of(data))
+                return
+            except Conflict:
+                continue
+        raise Conflict(key)
+
+    def _delete_at(self, key: BlockKey | AffinityKey | HandleKey, revision: str) -> None:
+        body = self._marked_block(key, revision) if isinstance(key, BlockKey) else self._objects.tombstone(key, revision)
+        send = partial(self._client.replace, self._path(key), body)
+        marked = shelf.settle(key, send, partial(self._was_marked, key, revision))
+        if marked:
+            self._remove(key, marked)
+
+    def _marked_block(self, key: BlockKey, revision: str) -> Json:
+        """A block goes with all that it holds: there is no short form of it that its schema takes."""
+        data = self._present(key)
+        if data is None:
+            raise NotFound(key)
+        if revision_of(data) != revision:
+            raise Conflict(key)
+        data["spec"]["deleted"] = True
+        return data
+
+    def _was_marked(self, key: Key, revision: str) -> Json | None:
+        data = shelf.present(self._client, self._path(key))
+        if data is None:
+            return {}
+        if crd.is_marked(data):
+            return data
+        if revision_of(data) != revision:
+            raise Conflict(key)
+        return None
+
+    def _remove(self, key: Key, data: Json) -> None:
+        """The second step. Where it fails, the next reader finishes it: the key is gone already."""
+        try:
+            self._client.delete(self._path(key), _delete_options(uid=str(data["metadata"]["uid"])))
+        except StoreError as error:
+            if not isinstance(error, ApiError) or error.status not in (404, 409):  # gone, or another one by now
+                _log.warning("%s is marked as deleted and not removed: %s", self._path(key), error)
+
+
+def _read(objects: Objects, kind: str, data: Json) -> Iterator[tuple[Key, Value]]:
+    if not crd.is_marked(data):
+        yield objects.decode(kind, data)
+
+
+def _delete_options(**preconditions: str | None) -> Json:
+    wanted = {name: text for name, text in preconditions.items() if text is not None}
+    return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": wanted}
+
+
+def _given_group(names: Names, api_group: str) -> Group:
+    known = (names.api_version, names.crd_api_version)
+    for version in known:
+        if api_group.lower() == version.lower():
+            return Group(names, version)
+    raise CallerError(f"api_group = {api_group!r} is not known", details=f"give one of {' and '.join(known)}")
+
+
+def _served_group(client: Client, names: Names) -> Group | None:
+    """The plain group where only that one is served; None when neither is."""
+    try:
+        groups = {str(group.get("name")) for group in client.get("/apis").get("groups") or ()}
+    except ApiError:  # whoever may not ask is an old deployment
+        return Group(names, names.crd_api_version)
+    plain, backing = (version.partition("/")[0] for version in (names.api_version, names.crd_api_version))
+    if backing in groups:
+        return Group(names, names.crd_api_version)
+    return Group(names, names.api_version) if plain in groups else None

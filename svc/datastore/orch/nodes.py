@@ -1,0 +1,61 @@
+"""Nodes: the orchestrator's own, which are only read."""
+
+from collections.abc import Hashable, Iterator
+from functools import partial
+from typing import Any, NoReturn
+
+from svc.datastore.api import Create, Delete, Entry, NotFound, StoreError, Update
+from svc.datastore.orch import shelf
+from svc.datastore.orch.client import Client, segment
+from svc.datastore.orch.source import Source, revision_of
+from svc.model.codec import Value
+from svc.model.corenode import KIND, node_resource
+from svc.model.keys import Key, Query, ResourceKey
+from svc.names import Names
+
+Json = dict[str, Any]
+
+_NODES = "/api/v1/nodes"
+
+
+class Nodes:
+    """The nodes of one cluster."""
+
+    def __init__(self, client: Client, names: Names) -> None:
+        self._client = client
+        self._names = names
+
+    def get(self, key: Key) -> Entry:
+        assert isinstance(key, ResourceKey)
+        node = shelf.present(self._client, f"{_NODES}/{segment(key.name)}")
+        if node is None:
+            raise NotFound(key)
+        return Entry(key, node_resource(self._names, node), revision_of(node))
+
+    def source(self, query: Query) -> Source:  # noqa: ARG002 there is one collection of them
+        return Source(_NODES, partial(_read, self._names), look=partial(_look, self._names))
+
+    def create(self, write: Create) -> Entry:
+        _refuse(write.key)
+
+    def update(self, write: Update) -> Entry:
+        _refuse(write.key)
+
+    def delete(self, write: Delete) -> None:
+        _refuse(write.key)
+
+
+def _read(names: Names, node: Json) -> Iterator[tuple[Key, Value]]:
+    resource = node_resource(names, node)
+    yield ResourceKey(KIND, resource.name), resource
+
+
+def _look(names: Names, node: Json) -> Hashable:
+    """Labels and our own annotations: a node's status changes all the time, and nothing of ours with it."""
+    resource = node_resource(names, {"metadata": node["metadata"]})
+    return repr((resource.labels, resource.spec, resource.status, resource.metadata.get("annotations")))
+
+
+def _refuse(key: Key) -> NoReturn:
+    assert isinstance(key, ResourceKey)
+    raise StoreError(f"node {key.name!r} is the orchestrator's", details=f"change it there: kubectl label node {key.name} A=B")

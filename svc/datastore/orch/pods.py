@@ -1,0 +1,110 @@
+"""Endpoints of pods: read from the pod, written into its annotations through the status subresource.
+
+A pod has one endpoint per interface for as long as it exists, so that creating one is not refused where an earlier sandbox
+has left its own: it is written over. The endpoint of a bare container has no place here.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from svc.datastore.api import Create, Delete, Entry, NotFound, StoreError, Update
+from svc.datastore.orch import shelf
+from svc.datastore.orch.client import STRATEGIC_PATCH, Client, segment
+from svc.datastore.orch.source import Source, revision_of
+from svc.model.codec import Value
+from svc.model.keys import Key, Query, ResourceKey, ResourceQuery
+from svc.model.pod import PodInterface, endpoints_of, pod_interface, unwiring, wiring
+from svc.model.resource import Resource
+from svc.names import Names
+
+Json = dict[str, Any]
+
+_NO_POD = "pass K8S_POD_NAME and K8S_POD_NAMESPACE in CNI_ARGS, or use another datastore"
+
+
+class Pods:
+    """The endpoints of one deployment's pods."""
+
+    def __init__(self, client: Client, names: Names) -> None:
+        self._client = client
+        self._names = names
+
+    def get(self, key: Key) -> Entry:
+        pod = shelf.present(self._client, _path(self._interface(key)))
+        entry = pod and self._entry(key, pod)
+        if not entry:
+            raise NotFound(key)
+        return entry
+
+    def source(self, query: Query) -> Source:
+        """A query for the endpoints of one pod only asks for that pod."""
+        assert isinstance(query, ResourceQuery)
+        read = partial(_read, self._names)
+        interface = pod_interface(self._names, query)
+        if interface:
+            field = f"metadata.name={interface.pod}"
+            return Source(_pods(interface.namespace), read, {"fieldSelector": field})
+        return Source(_pods(query.namespace) if query.namespace else "/api/v1/pods", read)
+
+    def one(self, query: Query) -> list[Entry] | None:
+        """The answers to a query for the endpoints of one pod, by a right that is narrower than to list; else None."""
+        interface = isinstance(query, ResourceQuery) and pod_interface(self._names, query)
+        if not interface:
+            return None
+        pod = shelf.present(self._client, _path(interface))
+        return [Entry(key, value, revision_of(pod)) for key, value in endpoints_of(self._names, pod)] if pod else []
+
+    def create(self, write: Create) -> Entry:
+        return self._wire(write.key, write.value, None)
+
+    def update(self, write: Update) -> Entry:
+        return self._wire(write.key, write.value, write.revision)
+
+    def delete(self, write: Delete) -> None:
+        self._patch(write.key, unwiring(self._names, self._interface(write.key).interface), write.revision)
+
+    def _wire(self, key: Key, value: Value, revision: str | None) -> Entry:
+        assert isinstance(value, Resource)
+        pod = self._patch(key, wiring(self._names, self._interface(key).interface, value), revision)
+        return self._entry(key, pod) or Entry(key, value, revision_of(pod))
+
+    def _patch(self, key: Key, notes: dict[str, str], revision: str | None) -> Json:
+        path = _path(self._interface(key))
+        metadata: Json = {"annotations": notes} | ({} if revision is None else {"resourceVersion": revision})
+        send = partial(self._client.patch, f"{path}/status", {"metadata": metadata}, STRATEGIC_PATCH)
+        return shelf.settle(key, send, partial(self._patched, key, path, notes, revision))
+
+    def _patched(self, key: Key, path: str, notes: dict[str, str], revision: str | None) -> Json | None:
+        pod = shelf.present(self._client, path)
+        if pod is None:
+            raise NotFound(key)
+        present = pod["metadata"].get("annotations") or {}
+        if notes.items() <= present.items():
+            return pod
+        if revision not in (None, revision_of(pod)):
+            raise shelf.fate_unknown(key)
+        return None
+
+    def _entry(self, key: Key, pod: Json) -> Entry | None:
+        found = (value for name, value in endpoints_of(self._names, pod) if name == key)
+        return next((Entry(key, value, revision_of(pod)) for value in found), None)
+
+    def _interface(self, key: Key) -> PodInterface:
+        assert isinstance(key, ResourceKey)
+        interface = pod_interface(self._names, key)
+        if interface is None:
+            raise StoreError(f"endpoint {key.name!r} belongs to no pod", details=_NO_POD)
+        return interface
+
+
+def _read(names: Names, pod: Json) -> Iterator[tuple[Key, Value]]:
+    yield from endpoints_of(names, pod)
+
+
+def _pods(namespace: str) -> str:
+    return f"/api/v1/namespaces/{segment(namespace)}/pods"
+
+
+def _path(interface: PodInterface) -> str:
+    return f"{_pods(interface.namespace)}/{segment(interface.pod)}"

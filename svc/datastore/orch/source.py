@@ -1,0 +1,50 @@
+"""Where the answers to a query come from: a collection of the API, and what each of its objects stands for."""
+
+import logging
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from svc.datastore.api import Entry
+from svc.model.codec import Value
+from svc.model.keys import Key
+
+Json = dict[str, Any]
+Read = Callable[[Json], Iterable[tuple[Key, Value]]]
+
+_log = logging.getLogger(__name__)
+
+
+def changes_every_time(data: Json) -> Hashable:
+    """Of objects that only change with what they stand for."""
+    return revision_of(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """`read` yields keys and values of an object, none for one that counts as gone; ValueError when it cannot be decoded.
+    `look` is equal for two versions of an object that stand for the same, as far as its metadata tell."""
+
+    path: str
+    read: Read
+    params: Mapping[str, str] = field(default_factory=dict)
+    look: Callable[[Json], Hashable] = changes_every_time
+
+    def entries(self, data: Json) -> list[Entry]:
+        """None, and a line in the log, for an object that cannot be decoded."""
+        try:
+            return [Entry(key, value, revision_of(data)) for key, value in self.read(data)]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            _log.warning("left out %s %s: %s", self.path, name_of(data), error)
+            return []
+
+
+def revision_of(data: Json) -> str:
+    """The revision at which an object was read."""
+    return str(data["metadata"]["resourceVersion"])
+
+
+def name_of(data: Json) -> tuple[str, str]:
+    """Namespace and name."""
+    metadata = data.get("metadata") or {}
+    return str(metadata.get("namespace") or ""), str(metadata.get("name") or "")

@@ -1,0 +1,142 @@
+"""The orchestrator's API as a datastore: custom resources for what IPAM keeps, pods for endpoints, nodes as they are.
+
+Writes of one call are made one after the other, in their order: there is no transaction. Only handles that are created next
+to each other are written side by side; what was created past one that failed is taken back.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from typing import Any
+
+from svc.datastore.api import Create, Delete, Entry, PartialWrite, StoreError, Update, Write
+from svc.datastore.orch.access import Access
+from svc.datastore.orch.client import Client
+from svc.datastore.orch.custom import Customs
+from svc.datastore.orch.generations import Generations
+from svc.datastore.orch.nodes import Nodes
+from svc.datastore.orch.pods import Pods
+from svc.datastore.orch.shelf import Shelf
+from svc.datastore.orch.source import Source
+from svc.datastore.orch.watcher import Watcher, Watchers
+from svc.model import corenode, crd, endpoint
+from svc.model.codec import Codec, matches
+from svc.model.keys import HandleKey, Key, Query, ResourceKey, ResourceQuery
+from svc.names import Names
+
+SIDE_BY_SIDE = 8  # writes at a time
+
+_log = logging.getLogger(__name__)
+
+_APPLY: dict[type, Callable[[Shelf, Any], Entry | None]] = {
+    Create: lambda shelf, write: shelf.create(write),
+    Update: lambda shelf, write: shelf.update(write),
+    Delete: lambda shelf, write: shelf.delete(write),
+}
+
+
+class OrchStore:
+    """A session. Settings, all optional: kubeconfig, orch_api_root, api_group, k8s_auth_token, k8s_client_certificate,
+    k8s_client_key, k8s_certificate_authority. CallerError when they lead to no server; nothing is asked of it yet."""
+
+    atomic = False
+    needs_node = True
+
+    def __init__(self, settings: Mapping[str, str], names: Names) -> None:
+        self.client = Client(Access(settings))
+        self._spelling = Codec(names)
+        self._customs = Customs(self.client, names, settings.get("api_group", ""))
+        self._pods = Pods(self.client, names)
+        self._core: dict[str, Shelf] = {corenode.KIND: Nodes(self.client, names), endpoint.KIND: self._pods}
+        self._generations = Generations(self.client, lambda kind: self._source(ResourceQuery(kind)))
+        self._watchers = Watchers()
+        self._lock = threading.Lock()
+        self._workers: ThreadPoolExecutor | None = None
+
+    def is_current(self) -> bool:
+        """Changed credentials are read again by the session itself."""
+        return True
+
+    def get(self, key: Key) -> Entry:
+        return self._shelf(key).get(key)
+
+    def list(self, query: Query) -> Sequence[Entry]:
+        found = self._pods.one(query)
+        if found is None:
+            source = self._source(query)
+            found = [entry for data in self.client.list(source.path, **source.params).items for entry in source.entries(data)]
+        return sorted((entry for entry in found if matches(query, entry.key)), key=lambda entry: self._spelling.path(entry.key))
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:  # noqa: ARG002 always durable
+        """In order; PartialWrite once something was done."""
+        done: list[Entry | None] = []
+        for batch in _batches(writes):
+            outcomes = self._side_by_side(batch) if len(batch) > 1 else [self._attempt(batch[0])]
+            failed = next((number for number, outcome in enumerate(outcomes) if isinstance(outcome, StoreError)), len(batch))
+            done += [outcome for outcome in outcomes[:failed] if not isinstance(outcome, StoreError)]
+            if failed < len(batch):
+                self._take_back(outcomes[failed + 1 :])
+                cause = outcomes[failed]
+                assert isinstance(cause, StoreError)
+                raise PartialWrite(done, cause) if done else cause
+        return done
+
+    def generation(self, kind: str) -> int:
+        return self._generations.of(kind)
+
+    def watch(self, query: Query) -> Watcher:
+        return self._watchers.add(Watcher(self.client, self._source(query), lambda key: matches(query, key)))
+
+    def close(self) -> None:
+        """Returns when the threads of the session have ended; a watch ends in its own thread."""
+        self.client.close()
+        self._watchers.close()
+        self._generations.close()
+        with self._lock:
+            workers, self._workers = self._workers, None
+        if workers is not None:
+            workers.shutdown()
+
+    def _shelf(self, key: Key | Query) -> Shelf:
+        if crd.is_custom(key):
+            return self._customs
+        assert isinstance(key, ResourceKey | ResourceQuery)
+        if key.kind not in self._core:
+            raise StoreError(f"{key.kind} is not kept in this datastore", details="it follows from namespaces and accounts")
+        return self._core[key.kind]
+
+    def _source(self, query: Query) -> Source:
+        return self._shelf(query).source(query)
+
+    def _attempt(self, write: Write) -> Entry | StoreError | None:
+        try:
+            return _APPLY[type(write)](self._shelf(write.key), write)
+        except StoreError as error:
+            return error
+
+    def _side_by_side(self, batch: Sequence[Write]) -> Sequence[Entry | StoreError | None]:
+        with self._lock:
+            if self._workers is None:
+                self._workers = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="orch store")
+            workers = self._workers
+        return list(workers.map(self._attempt, batch))
+
+    def _take_back(self, outcomes: Sequence[Entry | StoreError | None]) -> None:
+        """What was created past the write that failed: nobody is told of it, so nobody else would."""
+        for entry in outcomes:
+            if isinstance(entry, Entry):
+                failure = self._attempt(Delete(entry.key, entry.revision))
+                if failure is not None:
+                    _log.warning("%s was created and could not be taken back: %s", entry.key, failure)
+
+
+def _batches(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:
+    """Writes that may be made at the same time: handles created in a row. Any other write is alone."""
+    for together, run in groupby(writes, lambda write: isinstance(write, Create) and isinstance(write.key, HandleKey)):
+        batch = list(run)
+        if together and len({write.key for write in batch}) == len(batch):
+            yield batch
+        else:
+            yield from ([write] for write in batch)

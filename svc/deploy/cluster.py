@@ -1,0 +1,43 @@
+"""Brings objects into a cluster, as `kubectl apply --server-side --force-conflicts` does."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from svc.datastore.api import StoreError
+from svc.datastore.orch.client import APPLY_PATCH, Client
+
+Json = dict[str, Any]
+
+MANAGER = "svcctl"
+SERVED_SECONDS = 30.0  # until a server has taken up a new definition
+_POLL = 0.1
+
+
+def apply(client: Client, documents: Sequence[Json]) -> Iterator[str]:
+    """The name of each object once it is applied; a definition also is served then. StoreError."""
+    for document in documents:
+        path = _path(document)
+        client.patch(path, document, APPLY_PATCH, fieldManager=MANAGER, force="true")
+        if document["kind"] == "CustomResourceDefinition":
+            _await_established(client, path)
+        yield str(document["metadata"]["name"])
+
+
+def _path(document: Json) -> str:
+    """Of the cluster-wide kinds that we ship, whose plurals are plain."""
+    return f"/apis/{document['apiVersion']}/{document['kind'].lower()}s/{document['metadata']['name']}"
+
+
+def _await_established(client: Client, path: str) -> None:
+    deadline = time.monotonic() + SERVED_SECONDS
+    while not _is_established(client.get(path)):
+        if time.monotonic() > deadline:
+            details = "see its conditions: kubectl describe"
+            raise StoreError(f"{path} is not served after {SERVED_SECONDS:.0f} seconds", details=details)
+        time.sleep(_POLL)
+
+
+def _is_established(definition: Json) -> bool:
+    conditions = (definition.get("status") or {}).get("conditions") or ()
+    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)

@@ -1,0 +1,58 @@
+"""The rights of the plugin on a cluster: the least that it works with."""
+
+from typing import Any
+
+from svc.names import Names
+
+Json = dict[str, Any]
+
+_READ = ("get", "list", "watch")
+_OWN = ("get", "list", "create", "update", "delete")
+_CUSTOM = (  # plural, verbs
+    ("ipamblocks", _OWN),
+    ("blockaffinities", _OWN),
+    ("ipamhandles", _OWN),
+    ("ippools", ("list", "watch")),
+    ("ipreservations", ("list", "watch")),
+    ("clusterinformations", ("get",)),
+)
+_CORE = (
+    ("pods", ("get",)),
+    ("pods/status", ("patch",)),
+    ("nodes", _READ),
+    ("namespaces", _READ),
+)
+_AUTHORIZATION = "rbac.authorization.k8s.io"
+
+
+def role(names: Names, api_version: str) -> Json:
+    """The ClusterRole, for the group that keeps our custom resources."""
+    group = api_version.partition("/")[0]
+    config = "ipamconfigs" if api_version != names.api_version else "ipamconfigurations"
+    rules = [_rule(group, plural, verbs) for plural, verbs in (*_CUSTOM, (config, ("get",)))]
+    return {
+        "apiVersion": f"{_AUTHORIZATION}/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": role_name(names)},
+        "rules": [*(_rule("", plural, verbs) for plural, verbs in _CORE), *rules],
+    }
+
+
+def binding(names: Names, *subjects: Json) -> Json:
+    """The ClusterRoleBinding of the role to users, groups or service accounts."""
+    return {
+        "apiVersion": f"{_AUTHORIZATION}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": role_name(names)},
+        "roleRef": {"apiGroup": _AUTHORIZATION, "kind": "ClusterRole", "name": role_name(names)},
+        "subjects": list(subjects),
+    }
+
+
+def role_name(names: Names) -> str:
+    """Of the role and of its binding."""
+    return f"{names.plugin}-cni"
+
+
+def _rule(group: str, plural: str, verbs: tuple[str, ...]) -> Json:
+    return {"apiGroups": [group], "resources": [plural], "verbs": list(verbs)}

@@ -1,0 +1,237 @@
+"""How keys and values are spelled as custom resources of an orchestrator's API: names, labels and JSON objects.
+
+Blocks, affinities, handles and the IPAM settings are objects of a kind each, cluster-wide, whose `spec` is nearly the
+document of a key-value store; a resource is an object of its own kind. `encode` and `decode` are inverse to each other.
+"""
+
+import base64
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from svc._core.cidr import Cidr
+from svc.model.codec import Value
+from svc.model.ipam import Affinity, Block, Handle, IpamConfig
+from svc.model.keys import (
+    NAMESPACED,
+    AffinityKey,
+    AffinityQuery,
+    BlockKey,
+    BlockQuery,
+    HandleKey,
+    HandleQuery,
+    IpamConfigKey,
+    Key,
+    Query,
+    ResourceKey,
+    ResourceQuery,
+)
+from svc.model.objects import Group
+from svc.model.resource import Resource
+
+Json = dict[str, Any]
+
+BLOCK, AFFINITY, HANDLE = "IPAMBlock", "BlockAffinity", "IPAMHandle"
+CONFIG = {True: "IPAMConfig", False: "IPAMConfiguration"}  # in a backing group, in a plain one
+CORE = frozenset({"Node", "WorkloadEndpoint", "Profile"})  # derived from the orchestrator's own objects
+CONFIG_NAME = "default"
+
+_MAX_NAME = 253  # characters of an object's name, exclusive
+_HASHED = 11  # hex digits at the end of a name that was too long
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an object is: `name` is empty for all of a kind."""
+
+    plural: str
+    name: str = ""
+
+
+def kind_plural(kind: str) -> str:
+    """As in a path of the API: lower case."""
+    return f"{kind.lower()}s" if not kind.endswith("y") else f"{kind[:-1].lower()}ies"
+
+
+def block_name(cidr: Cidr) -> str:
+    """Of the object of a block."""
+    return str(cidr).replace(".", "-", 3).replace(":", "-", 7).replace("/", "-", 1)
+
+
+def affinity_name(host: str, cidr: Cidr) -> str:
+    """Host and block; a host that makes it too long is cut, and the whole told apart by a hash."""
+    block = block_name(cidr)
+    name = f"{host}-{block}"
+    if len(name) < _MAX_NAME:
+        return name
+    digest = hashlib.sha256(f"{host}{block}".encode()).hexdigest()[:_HASHED]
+    return f"{host[: _MAX_NAME - 1 - len(block) - _HASHED - 2]}-{block}-{digest}"
+
+
+def host_hash(host: str) -> str:
+    """A host's name as a label's value, however long it is."""
+    return base64.b32encode(hashlib.sha3_256(host.encode()).digest()).decode().rstrip("=")
+
+
+class Objects:
+    """Keys and values as the objects of one API group."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self._label = group.names.label_prefix
+        self._config = CONFIG[group.is_backing]
+        self._decoders: dict[str, Callable[[Json], tuple[Key, Value]]] = {
+            BLOCK: _decode_block,
+            AFFINITY: _decode_affinity,
+            HANDLE: _decode_handle,
+            self._config: _decode_config,
+        }
+
+    def kind(self, key: Key | Query) -> str:
+        match key:
+            case BlockKey() | BlockQuery():
+                return BLOCK
+            case AffinityKey() | AffinityQuery():
+                return AFFINITY
+            case HandleKey() | HandleQuery():
+                return HANDLE
+            case IpamConfigKey():
+                return self._config
+        return key.kind
+
+    def place(self, key: Key) -> Place:
+        plural = kind_plural(self.kind(key))
+        match key:
+            case BlockKey(cidr):
+                return Place(plural, block_name(cidr))
+            case AffinityKey(host, cidr):
+                return Place(plural, affinity_name(host, cidr))
+            case HandleKey(handle):
+                return Place(plural, handle.lower())
+            case IpamConfigKey():
+                return Place(plural, CONFIG_NAME)
+            case ResourceKey(_, name):
+                return Place(plural, name)
+
+    def selector(self, query: Query) -> str:
+        """The label selector that leaves out most of what does not answer the query; empty when there is none."""
+        if not isinstance(query, AffinityQuery) or not query.host:
+            return ""
+        wanted = {"affinity-type": query.kind, "hostname-hash": host_hash(query.host)}
+        if query.version:
+            wanted["ip-version"] = str(query.version)
+        return ",".join(f"{self._label}/{name}={value}" for name, value in wanted.items())
+
+    def encode(self, key: Key, value: Value, revision: str | None = None) -> Json:
+        """The object to create, or to put in the place of the one at `revision`."""
+        metadata: Json = {"name": self.place(key).name} | self.group.wrap(self._metadata(key, value))
+        if revision is not None:
+            metadata["resourceVersion"] = revision
+        return {
+            "apiVersion": self.group.api_version,
+            "kind": self.kind(key),
+            "metadata": metadata,
+            "spec": self._spec(key, value),
+        }
+
+    def decode(self, kind: str, data: Json) -> tuple[Key, Value]:
+        """ValueError when the object is no value of its kind."""
+        try:
+            if decoder := self._decoders.get(kind):
+                return decoder(data["spec"])
+            return self._decode_resource(kind, data)
+        except (KeyError, TypeError, AttributeError) as error:  # a field is missing or of another type
+            raise ValueError(f"malformed object of kind {kind}: {type(error).__name__} {error}") from None
+
+    def tombstone(self, key: AffinityKey | HandleKey, revision: str) -> Json:
+        """What replaces an affinity or a handle that is being deleted: the mark, and what its schema demands."""
+        value: Value = Handle({}, True) if isinstance(key, HandleKey) else Affinity("pendingDeletion", True)
+        return self.encode(key, value, revision)
+
+    def _metadata(self, key: Key, value: Value) -> Json:
+        if isinstance(value, Resource):
+            return value.metadata
+        if not isinstance(key, AffinityKey):
+            return {}
+        labels = {
+            f"{self._label}/affinity-type": key.kind,
+            f"{self._label}/hostname-hash": host_hash(key.host),
+            f"{self._label}/ip-version": str(key.cidr.version),
+        }
+        return {"labels": labels}
+
+    def _spec(self, key: Key, value: Value) -> Json:
+        match key, value:
+            case _, Block():
+                return _block_spec(value)
+            case AffinityKey(host, cidr, kind), Affinity(state, deleted):
+                mark = str(deleted).lower() if self.group.is_backing else deleted
+                return {"state": state, "node": host, "type": kind, "cidr": str(cidr), "deleted": mark}
+            case HandleKey(handle), Handle():
+                return {"handleID": handle, **value.to_json()}
+            case _, IpamConfig():
+                return _config_spec(value)
+            case _, Resource():
+                return value.spec
+        raise TypeError(f"a {type(value).__name__} cannot be kept at {key}")
+
+    def _decode_resource(self, kind: str, data: Json) -> tuple[Key, Value]:
+        resource = Resource(kind, self.group.unwrap(data["metadata"]), data.get("spec") or {}, data.get("status"))
+        if not isinstance(resource.spec, dict) or not isinstance(resource.status, dict | None):
+            raise ValueError(f"spec and status of a {kind} must be objects")
+        return ResourceKey(kind, resource.name, resource.namespace if kind in NAMESPACED else ""), resource
+
+
+def is_marked(data: Json) -> bool:
+    """Whether somebody has begun to delete this block, affinity or handle: it counts as gone."""
+    return (data.get("spec") or {}).get("deleted") in (True, "true")
+
+
+def is_custom(key: Key | Query) -> bool:
+    """Whether it is kept as a custom resource of ours."""
+    return not isinstance(key, ResourceKey | ResourceQuery) or key.kind not in CORE
+
+
+def _block_spec(block: Block) -> Json:
+    spec = block.to_json()
+    claimed = spec.pop("affinity_claim_time", None)
+    if claimed:
+        spec["affinityClaimTime"] = claimed
+    if block.affinity is None:
+        del spec["affinity"]
+    spec["attributes"] = spec["attributes"] or []
+    spec["strictAffinity"] = False  # demanded by the schema, read by nobody
+    return spec
+
+
+def _decode_block(spec: Json) -> tuple[Key, Value]:
+    renamed = spec | {"affinity_claim_time": spec.get("affinityClaimTime")}
+    block = Block.from_json(renamed)
+    if block.ordinals.size != block.cidr.size:
+        raise ValueError(f"block {block.cidr} lists {block.ordinals.size} addresses, not {block.cidr.size}")
+    return BlockKey(block.cidr), block
+
+
+def _decode_affinity(spec: Json) -> tuple[Key, Value]:
+    key = AffinityKey(spec["node"], Cidr(spec["cidr"]), spec.get("type") or "host")
+    return key, Affinity.from_json({"state": spec.get("state"), "deleted": spec.get("deleted") in (True, "true")})
+
+
+def _decode_handle(spec: Json) -> tuple[Key, Value]:
+    return HandleKey(spec["handleID"]), Handle.from_json(spec)
+
+
+def _config_spec(config: IpamConfig) -> Json:
+    pairs = (
+        ("maxBlocksPerHost", config.max_blocks_per_host),
+        ("kubeVirtVMAddressPersistence", config.vm_address_persistence),
+        ("ipCooldownSeconds", config.cooldown_seconds),
+    )
+    always = {"strictAffinity": config.strict_affinity, "autoAllocateBlocks": config.auto_allocate_blocks}
+    return always | {name: value for name, value in pairs if value}
+
+
+def _decode_config(spec: Json) -> tuple[Key, Value]:
+    renamed = spec | {"strict_affinity": spec.get("strictAffinity"), "auto_allocate_blocks": spec.get("autoAllocateBlocks")}
+    return IpamConfigKey(), IpamConfig.from_json(renamed)

@@ -1,0 +1,112 @@
+"""The metadata of custom resources: how that of our values is carried by objects of an orchestrator's API group.
+
+A group comes in two flavours. In the *plain* one an object's metadata is the value's. In the *backing* one the objects
+stand behind another API: the value's metadata is kept as JSON in one annotation, only labels and annotations of our own
+domains are native too, and the uid that the API shows is that of the object with its bits turned.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from svc.model.resource import ordered
+from svc.names import Names
+
+Json = dict[str, Any]
+
+_IDENTITY = ("name", "namespace", "uid", "resourceVersion")  # always native
+_NATIVE = ("finalizers", "ownerReferences")
+_SERVERS = ("resourceVersion", "selfLink", "generation", "managedFields")  # no business of a value
+_READ_ONLY = (*_IDENTITY, *_SERVERS, "deletionTimestamp", "deletionGracePeriodSeconds")
+_KEPT_BYTES = (6, 8)  # of a uid: version and variant
+_TURNED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+
+
+def turned_uid(uid: str) -> str:
+    """The bits of each byte in reverse order, but for those that hold version and variant; its own inverse.
+
+    What is no uid stays as it is."""
+    try:
+        raw = bytes.fromhex(uid.replace("-", ""))
+    except ValueError:
+        return uid
+    if len(raw) != 16:
+        return uid
+    text = bytes(byte if place in _KEPT_BYTES else _TURNED[byte] for place, byte in enumerate(raw)).hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One API group and version that serves our custom resources."""
+
+    names: Names
+    api_version: str
+
+    @property
+    def is_backing(self) -> bool:
+        return self.api_version != self.names.api_version
+
+    @property
+    def root(self) -> str:
+        return f"/apis/{self.api_version}"
+
+    def wrap(self, metadata: Json) -> Json:
+        """From a value's metadata to an object's, without name and revision."""
+        if not self.is_backing:
+            return {name: item for name, item in metadata.items() if name not in _READ_ONLY}
+        carried = {name: _sorted(item) for name, item in metadata.items() if name not in (*_READ_ONLY, *_NATIVE)}
+        native: Json = {"annotations": self._own(metadata.get("annotations"))}
+        native["annotations"][self._carrier] = orjson.dumps(ordered(carried)).decode()
+        if labels := self._own(metadata.get("labels")):
+            native["labels"] = labels
+        if metadata.get("finalizers"):
+            native["finalizers"] = metadata["finalizers"]
+        if metadata.get("ownerReferences"):
+            native["ownerReferences"] = [
+                self._owner(owner, self.names.api_version, self.api_version) for owner in metadata["ownerReferences"]
+            ]
+        return native
+
+    def unwrap(self, metadata: Json) -> Json:
+        """From an object's metadata to a value's. ValueError when the carried JSON is none."""
+        found = {name: item for name, item in metadata.items() if name not in _SERVERS}
+        if not self.is_backing:
+            return ordered(found)
+        annotations = dict(metadata.get("annotations") or {})
+        carried = _object(annotations.pop(self._carrier, None) or "{}")
+        for name, native in (("labels", metadata.get("labels") or {}), ("annotations", annotations)):
+            found[name] = native | (carried.pop(name, None) or {})
+        found |= {name: item for name, item in carried.items() if name not in _IDENTITY and item}
+        found["uid"] = turned_uid(str(metadata.get("uid") or ""))
+        found["ownerReferences"] = [
+            self._owner(owner, self.api_version, self.names.api_version) for owner in metadata.get("ownerReferences") or ()
+        ]
+        return ordered(found)
+
+    @property
+    def _carrier(self) -> str:
+        return f"{self.names.label_prefix}/metadata"
+
+    def _own(self, pairs: dict[str, str] | None) -> dict[str, str]:
+        domains = (f"{self.names.label_prefix}/", f"{self.names.operator_domain}/")
+        return {name: text for name, text in (pairs or {}).items() if any(domain in name for domain in domains)}
+
+    @staticmethod
+    def _owner(owner: Json, before: str, after: str) -> Json:
+        """A reference to an object of ours names it as the other side knows it."""
+        if owner.get("apiVersion") != before:
+            return owner
+        return owner | {"apiVersion": after, "uid": turned_uid(str(owner.get("uid") or ""))}
+
+
+def _sorted(item: Any) -> Any:
+    return dict(sorted(item.items())) if isinstance(item, dict) else item
+
+
+def _object(text: str) -> Json:
+    found = orjson.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"the metadata annotation holds {type(found).__name__}, not an object")
+    return found

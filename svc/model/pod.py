@@ -1,0 +1,167 @@
+"""The endpoint of a pod, where the datastore is the orchestrator's API: it is read from the pod, and written into the pod's
+annotations. Nothing else is stored.
+
+The first interface has the annotations that other programs know. Another interface of the same pod has its own, with the
+interface's name behind a dot, so that the first one's stay as they are.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import orjson
+
+from svc._core.cidr import Address, Cidr
+from svc.model.endpoint import KIND, PRIMARY_INTERFACE, Workload, endpoint_key, host_interface
+from svc.model.keys import ResourceKey, ResourceQuery
+from svc.model.resource import Resource, ordered
+from svc.names import Names
+
+Json = dict[str, Any]
+Parsed = TypeVar("Parsed")
+
+_SEGMENT = r"((?:[^-]|--)+)"
+_NAME = re.compile(f"{_SEGMENT}-{_SEGMENT}-{_SEGMENT}-{_SEGMENT}")
+_PREFIX = re.compile(f"{_SEGMENT}-{_SEGMENT}-{_SEGMENT}-()")
+_FINISHED = ("Failed", "Succeeded", "Completed")
+_NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
+_LONGEST_LABEL = 63
+_PROTOCOLS = ("TCP", "UDP", "SCTP")
+
+
+@dataclass(frozen=True, slots=True)
+class PodInterface:
+    """Which interface of which pod an endpoint belongs to; `interface` is empty for any of them."""
+
+    node: str
+    pod: str
+    namespace: str
+    interface: str
+
+
+def pod_interface(names: Names, key: ResourceKey | ResourceQuery) -> PodInterface | None:
+    """What an endpoint's name, or the start of one up to a pod, stands for; None when it does not name a pod."""
+    found = _NAME.fullmatch(key.name) if isinstance(key, ResourceKey) else _PREFIX.fullmatch(key.prefix)
+    if not found or not key.namespace:
+        return None
+    node, orchestrator, pod, interface = (segment.replace("--", "-") for segment in found.groups())
+    return PodInterface(node, pod, key.namespace, interface) if orchestrator == names.orchestrator else None
+
+
+def endpoints_of(names: Names, pod: Json) -> Iterator[tuple[ResourceKey, Resource]]:
+    """The endpoints of a pod, the first interface's first; none when it is not on a node of ours or was never wired."""
+    spec, metadata = pod.get("spec") or {}, pod["metadata"]
+    if spec.get("hostNetwork") or not spec.get("nodeName"):
+        return
+    notes = metadata.get("annotations") or {}
+    head = f"{names.annotation_prefix}/podIPs"
+    for note in sorted(notes):
+        if (note == head or note.startswith(f"{head}.")) and notes[note]:
+            interface = note[len(head) + 1 :] or PRIMARY_INTERFACE
+            resource = _endpoint(names, pod, interface, notes)
+            yield ResourceKey(KIND, resource.name, resource.namespace), resource
+
+
+def wiring(names: Names, interface: str, endpoint: Resource) -> Json:
+    """The annotations that say how an interface is wired; none for an endpoint without addresses."""
+    networks = endpoint.spec.get("ipNetworks") or ()
+    if not networks:
+        return {}
+    notes = {"podIP": networks[0], "podIPs": ",".join(networks)}
+    if container := endpoint.spec.get("containerID"):
+        notes["containerID"] = container
+    return {_note(names, name, interface): text for name, text in notes.items()}
+
+
+def unwiring(names: Names, interface: str) -> Json:
+    """The annotations that say that an interface is gone; which container had it stays."""
+    return {_note(names, name, interface): "" for name in ("podIP", "podIPs")}
+
+
+def _note(names: Names, name: str, interface: str) -> str:
+    suffix = "" if interface == PRIMARY_INTERFACE else f".{interface}"
+    return f"{names.annotation_prefix}/{name}{suffix}"
+
+
+def _endpoint(names: Names, pod: Json, interface: str, notes: dict[str, str]) -> Resource:
+    metadata, node = pod["metadata"], pod["spec"]["nodeName"]
+    container = notes.get(_note(names, "containerID", interface), "")
+    workload = Workload(container, metadata["name"], metadata["namespace"])
+    key = endpoint_key(names, node, workload, interface)
+    networks = _networks(names, pod, interface, notes)
+    account = pod["spec"].get("serviceAccountName") or ""
+    fields: Json = {
+        "orchestrator": names.orchestrator,
+        "node": node,
+        "containerID": container,
+        "pod": metadata["name"],
+        "endpoint": interface,
+        "serviceAccountName": account,
+        "ipNetworks": networks,
+        "ipNATs": _nats(names, notes, networks) if interface == PRIMARY_INTERFACE else [],
+        "profiles": _profiles(metadata["namespace"], account),
+        "interfaceName": host_interface(names, workload, interface),
+        "ports": list(_ports(pod["spec"])),
+        "allowSpoofedSourcePrefixes": [
+            str(cidr) for cidr in _parsed(notes.get(f"{names.annotation_prefix}/allowedSourcePrefixes"), Cidr.masked)
+        ],
+    }
+    spec = {name: value for name, value in fields.items() if value}
+    return Resource(KIND, _metadata(names, metadata, key, account), spec)
+
+
+def _metadata(names: Names, pod: Json, key: ResourceKey, account: str) -> Json:
+    labels = (pod.get("labels") or {}) | {
+        f"{names.label_prefix}/namespace": key.namespace,
+        f"{names.label_prefix}/orchestrator": names.orchestrator,
+    }
+    if 0 < len(account) < _LONGEST_LABEL:
+        labels[f"{names.label_prefix}/serviceaccount"] = account
+    status = (pod.get("annotations") or {}).get(_NETWORK_STATUS)
+    kept = {name: pod.get(name) for name in ("generateName", "uid", "creationTimestamp")}
+    copied = {"annotations": {_NETWORK_STATUS: status} if status else {}}
+    return ordered({"name": key.name, "namespace": key.namespace, "labels": labels} | kept | copied)
+
+
+def _networks(names: Names, pod: Json, interface: str, notes: dict[str, str]) -> list[str]:
+    """What was written at the wiring; before other sources, because the pod's status lags behind it."""
+    if (pod.get("status") or {}).get("phase") in _FINISHED:
+        return []
+    texts = notes.get(_note(names, "podIPs", interface), "").split(",")
+    return [str(Cidr.masked(text)) for text in texts if text]
+
+
+def _profiles(namespace: str, account: str) -> list[str]:
+    return [f"kns.{namespace}"] + ([f"ksa.{namespace}.{account}"] if account else [])
+
+
+def _ports(spec: Json) -> Iterator[Json]:
+    """Those that policy may name, or that are reached through the host."""
+    for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
+        for port in container.get("ports") or ():
+            protocol = port.get("protocol") or "TCP"
+            if port.get("containerPort") and (port.get("hostPort") or port.get("name")) and protocol in _PROTOCOLS:
+                yield {
+                    "name": port.get("name") or "",
+                    "protocol": protocol,
+                    "port": port["containerPort"],
+                    "hostPort": port.get("hostPort") or 0,
+                    "hostIP": port.get("hostIP") or "",
+                }
+
+
+def _nats(names: Names, notes: dict[str, str], networks: list[str]) -> list[Json]:
+    """Floating addresses, each to the pod's address of its version; those of a version that the pod has not are dropped."""
+    floating = _parsed(notes.get(f"{names.annotation_prefix}/floatingIPs"), Address)
+    inside = {cidr.version: str(cidr.first) for cidr in reversed([Cidr(text) for text in networks]) if cidr.length == cidr.bits}
+    pairs = ((inside.get(address.version), str(address)) for address in floating)
+    return [{"internalIP": internal, "externalIP": external} for internal, external in pairs if internal]
+
+
+def _parsed(text: str | None, parse: Callable[[str], Parsed]) -> list[Parsed]:
+    """What a user has written as a JSON list; empty when it is none: his mistake must not keep a pod from being deleted."""
+    try:
+        return [parse(item) for item in orjson.loads(text or "[]")]
+    except (ValueError, TypeError):
+        return []

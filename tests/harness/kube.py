@@ -1,0 +1,191 @@
+"""A real API server with its etcd, on loopback ports of its own: started once for a run, ended by pid.
+
+The programs are built once (`kube-build.sh`, about 6 minutes) and kept outside the checkout.
+"""
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Json = dict[str, Any]
+
+ADMIN, ADMIN_TOKEN = "admin", "token-of-admin"
+_BUILD = Path(__file__).with_name("kube-build.sh")
+_CACHE = Path(os.environ.get("SVC_TEST_CACHE", "/var/cache/svc-tests")) / "kube"
+_START_SECONDS = 60.0
+_STOP_SECONDS = 20.0
+
+
+class Refused(Exception):
+    """The server's answer to a request of the harness was no."""
+
+    def __init__(self, status: int, body: str) -> None:
+        super().__init__(f"{status}: {body}")
+        self.status = status
+
+
+@dataclass
+class Kube:
+    """A running API server. `tokens` are known users; everything but the administrator's has no rights of its own."""
+
+    folder: Path
+    port: int
+    etcd_port: int
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _connection: http.client.HTTPSConnection | None = None
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that the server's own is signed with: by itself."""
+        return self.folder / "certs" / "apiserver.crt"
+
+    def kubeconfig(self, path: Path, token: str = ADMIN_TOKEN, **user: str) -> Path:
+        """Writes one that trusts the server; `user` replaces the token."""
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": self.url, "certificate-authority": str(self.authority)}}],
+            "users": [{"name": "u", "user": user or {"token": token}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
+        path.write_text(json.dumps(document))
+        return path
+
+    def call(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> Json:
+        """A request of the administrator's, over a connection that is kept. Refused unless it succeeds."""
+        headers = {"Authorization": f"Bearer {ADMIN_TOKEN}", "Content-Type": content_type}
+        with self._lock:
+            try:
+                status, text = self._ask(method, path, body, headers)
+            except (OSError, http.client.HTTPException):  # the server was started again
+                self._connection = None
+                status, text = self._ask(method, path, body, headers)
+        if status >= 300:
+            raise Refused(status, text)
+        found: Json = json.loads(text)
+        return found
+
+    def _ask(self, method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, str]:
+        if self._connection is None:
+            context = ssl.create_default_context(cafile=str(self.authority))
+            self._connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=context)
+        self._connection.request(method, path, None if body is None else json.dumps(body), headers)
+        reply = self._connection.getresponse()
+        return reply.status, reply.read().decode()
+
+    def apply(self, documents: Sequence[Json]) -> None:
+        """Server-side apply of CRDs, roles and the like; CRDs are served when this returns."""
+        for document in documents:
+            root = f"/apis/{document['apiVersion']}/{document['kind'].lower()}s"  # every kind that comes here has such a plural
+            path = f"{root}/{document['metadata']['name']}?fieldManager=tests&force=true"
+            self.call("PATCH", path, document, "application/apply-patch+yaml")
+        for document in documents:
+            if document["kind"] == "CustomResourceDefinition":
+                spec = document["spec"]
+                self._await_served(f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}?limit=1")
+
+    def start_server(self) -> None:
+        """Starts the API server, on the same port and data as before, and waits until it is ready."""
+        certs = self.folder / "certs"
+        arguments = [
+            f"--etcd-servers=http://127.0.0.1:{self.etcd_port}",
+            f"--secure-port={self.port}",
+            "--bind-address=127.0.0.1",
+            f"--cert-dir={certs}",
+            "--service-account-issuer=https://tests",
+            f"--service-account-key-file={self.folder}/sa.key",
+            f"--service-account-signing-key-file={self.folder}/sa.key",
+            f"--token-auth-file={self.folder}/tokens.csv",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--authorization-mode=RBAC",
+            "--disable-admission-plugins=ServiceAccount",
+        ]
+        self._run("kube-apiserver", [str(_CACHE / "bin" / "kube-apiserver"), *arguments])
+        self._await(lambda: self.call("GET", "/api/v1/namespaces/default"))
+
+    def stop_server(self) -> None:
+        self._stop("kube-apiserver", signal.SIGKILL)
+
+    def start(self) -> None:
+        subprocess.run(["openssl", "genrsa", "-out", self.folder / "sa.key", "2048"], check=True, capture_output=True)
+        users = [f'{ADMIN_TOKEN},{ADMIN},1,"system:masters"', "token-of-plugin,plugin,2", "token-of-nobody,nobody,3"]
+        (self.folder / "tokens.csv").write_text("\n".join(users) + "\n")
+        peer = free_port()
+        addresses = [f"--listen-client-urls=http://127.0.0.1:{self.etcd_port}", f"--listen-peer-urls=http://127.0.0.1:{peer}"]
+        advertised = [f"--advertise-client-urls=http://127.0.0.1:{self.etcd_port}", f"--data-dir={self.folder}/etcd"]
+        self._run("etcd", ["etcd", *addresses, *advertised, "--unsafe-no-fsync"])
+        self.start_server()
+
+    def stop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        for name in list(self.processes):
+            self._stop(name, signal.SIGKILL)
+
+    def _await_served(self, path: str) -> None:
+        self._await(lambda: "items" in self.call("GET", path))
+
+    def _await(self, condition: Any) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            with suppress(Refused, OSError, ValueError, http.client.HTTPException):
+                if condition():
+                    return
+            ended = [name for name, process in self.processes.items() if process.poll() is not None]
+            assert not ended, f"{ended} ended: {self._log(ended[0])}"
+            assert time.monotonic() < deadline, f"the API server is not ready: {self._log('kube-apiserver')}"
+            time.sleep(0.05)
+
+    def _run(self, name: str, command: Sequence[str]) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def _stop(self, name: str, number: signal.Signals) -> None:
+        process = self.processes.pop(name)
+        process.send_signal(number)
+        process.wait(_STOP_SECONDS)
+
+    def _log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()[-2000:]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Kube]:
+    """An API server with nothing in it. Skips where there can be none."""
+    if shutil.which("etcd") is None:
+        pytest.skip("needs etcd (Debian: etcd-server)")
+    built = subprocess.run(["sh", str(_BUILD), str(_CACHE)], capture_output=True, text=True, check=False)
+    if built.returncode == 2:
+        pytest.skip(f"no API server: {built.stdout.splitlines()[-1]}")
+    assert built.returncode == 0, built.stdout + built.stderr
+    kube = Kube(folder, free_port(), free_port())
+    try:
+        kube.start()
+        yield kube
+    finally:
+        kube.stop()

@@ -1,0 +1,82 @@
+"""A cluster that has what the plugin needs, and sessions with it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.kube import Kube, Refused
+from svc.datastore.api import Create, Delete, Entry, NotFound, Update, Write
+from svc.datastore.orch.store import OrchStore
+from svc.deploy.crds import definitions
+from svc.model.keys import ResourceKey
+from svc.model.resource import Resource
+from svc.names import DEFAULT, Names
+
+Json = dict[str, Any]
+
+NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/default/pods"
+
+
+def install(kube: Kube, names: Names = DEFAULT, api_version: str = "") -> None:
+    """Our resource definitions, of the backing group unless another one is named."""
+    kube.apply(definitions(names, api_version or names.crd_api_version))
+
+
+def wipe(kube: Kube, names: Names = DEFAULT, api_version: str = "") -> None:
+    """Deletes all custom resources, nodes and pods."""
+    api_version = api_version or names.crd_api_version
+    for definition in definitions(names, api_version):
+        kube.call("DELETE", f"/apis/{api_version}/{definition['spec']['names']['plural']}")
+    kube.call("DELETE", NODES)
+    kube.call("DELETE", f"{PODS}?gracePeriodSeconds=0")
+
+
+def put_core_node(kube: Kube, name: str, labels: dict[str, str] | None = None, **annotations: str) -> Json:
+    metadata = {"name": name, "labels": labels or {}, "annotations": annotations}
+    return kube.call("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+
+
+def put_pod(kube: Kube, name: str, node: str = "node1", annotations: dict[str, str] | None = None, **spec: Any) -> Json:
+    """A scheduled pod of one container."""
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations or {}, "labels": {"app": "web"}},
+        "spec": {
+            "nodeName": node,
+            "automountServiceAccountToken": False,
+            "containers": [{"name": "c", "image": "x", "ports": [{"name": "http", "containerPort": 8080}]}],
+            **spec,
+        },
+    }
+    return kube.call("POST", PODS, body)
+
+
+class AdministratorStore(OrchStore):
+    """Makes and deletes nodes as well, which the orchestrator does for the real one."""
+
+    def __init__(self, kube: Kube, folder: Path, names: Names = DEFAULT, api_group: str = "") -> None:
+        kubeconfig = kube.kubeconfig(folder / "kubeconfig")
+        super().__init__({"kind": "orch", "kubeconfig": str(kubeconfig), "api_group": api_group}, names)
+        self._kube = kube
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        if len(writes) == 1 and isinstance(writes[0].key, ResourceKey) and writes[0].key.kind == "Node":
+            return [self._write_node(writes[0].key, writes[0])]
+        return super().write(writes, durable=durable)
+
+    def _write_node(self, key: ResourceKey, write: Write) -> Entry | None:
+        match write:
+            case Create(_, Resource() as node):
+                put_core_node(self._kube, key.name, node.labels)
+                return self.get(key)
+            case Update(_, Resource() as node):
+                patch = {"metadata": {"labels": node.labels}}
+                self._kube.call("PATCH", f"{NODES}/{key.name}", patch, "application/merge-patch+json")
+                return self.get(key)
+            case Delete():
+                try:
+                    self._kube.call("DELETE", f"{NODES}/{key.name}")
+                except Refused as refusal:
+                    raise NotFound(key) if refusal.status == 404 else refusal from None
+        return None

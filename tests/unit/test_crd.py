@@ -1,0 +1,214 @@
+"""Custom resources: read from what the incumbent writes, and written back field for field."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svc._core.cidr import Cidr
+from svc.model.crd import Objects, affinity_name, block_name, host_hash, is_marked, kind_plural
+from svc.model.ipam import Affinity, Block, Handle, IpamConfig
+from svc.model.keys import AffinityKey, AffinityQuery, BlockKey, HandleKey, IpamConfigKey, ResourceKey
+from svc.model.objects import Group, turned_uid
+from svc.model.resource import Resource
+from svc.names import DEFAULT, Names
+
+INCUMBENT = Names(
+    plugin="calico",
+    annotation_prefix="cni.projectcalico.org",
+    api_version="projectcalico.org/v3",
+    crd_api_version="crd.projectcalico.org/v1",
+    interface_prefix="cali",
+    label_prefix="projectcalico.org",
+    operator_domain="operator.tigera.io",
+)
+FIXTURES = Path(__file__).parent / "fixtures"
+BACKING = Objects(Group(INCUMBENT, INCUMBENT.crd_api_version))
+PLAIN = Objects(Group(INCUMBENT, INCUMBENT.api_version))
+SERVERS = ("creationTimestamp", "generation", "resourceVersion", "uid")
+
+Json = dict[str, Any]
+
+
+def captured() -> Iterator[Json]:
+    """Every custom resource of every captured state."""
+    for file in sorted(FIXTURES.glob("orch-*.jsonl")):
+        for line in file.read_text().splitlines()[1:]:
+            item = json.loads(line)
+            if item["kind"] != "Pod":
+                yield item
+
+
+def without_servers(data: Json) -> Json:
+    return data | {"metadata": {name: item for name, item in data["metadata"].items() if name not in SERVERS}}
+
+
+@pytest.mark.parametrize("data", list(captured()), ids=lambda data: f"{data['kind']} {data['metadata']['name']}")
+def test_captured_objects_survive(data: Json) -> None:
+    """What was read is written again as it was, at the revision at which it was read."""
+    key, value = BACKING.decode(data["kind"], data)
+    assert BACKING.kind(key) == data["kind"]
+    assert BACKING.place(key).name == data["metadata"]["name"]
+    assert BACKING.encode(key, value) == without_servers(data)
+    assert BACKING.encode(key, value, "7")["metadata"]["resourceVersion"] == "7"
+
+
+def test_plain_group_has_neither_annotation_nor_text_for_a_boolean() -> None:
+    """Only these differ between the two groups, and the name of the settings' kind."""
+    key = AffinityKey("node1", Cidr("10.77.0.128/26"))
+    data = PLAIN.encode(key, Affinity("pending"))
+    assert data["apiVersion"] == "projectcalico.org/v3"
+    assert data["spec"] == {"state": "pending", "node": "node1", "type": "host", "cidr": "10.77.0.128/26", "deleted": False}
+    assert "annotations" not in data["metadata"]
+    assert data["metadata"]["labels"] == BACKING.encode(key, Affinity())["metadata"]["labels"]
+    assert PLAIN.decode("BlockAffinity", data) == (key, Affinity("pending"))
+    assert (PLAIN.kind(IpamConfigKey()), BACKING.kind(IpamConfigKey())) == ("IPAMConfiguration", "IPAMConfig")
+
+
+@pytest.mark.parametrize("objects", [PLAIN, BACKING])
+def test_settings_are_always_said_in_full(objects: Objects) -> None:
+    """False is written, zero and the empty text are not."""
+    data = objects.encode(IpamConfigKey(), IpamConfig(auto_allocate_blocks=False, cooldown_seconds=5))
+    assert data["spec"] == {"strictAffinity": False, "autoAllocateBlocks": False, "ipCooldownSeconds": 5}
+    assert data["metadata"]["name"] == "default"
+    value = IpamConfig(True, True, 3, "Disabled", 0)
+    assert objects.decode(data["kind"], objects.encode(IpamConfigKey(), value)) == (IpamConfigKey(), value)
+
+
+@pytest.mark.parametrize(
+    ("cidr", "name"),
+    [
+        ("10.65.0.64/26", "10-65-0-64-26"),
+        ("fd80:24e2:f998:72d6::/122", "fd80-24e2-f998-72d6---122"),
+        ("fd00:10:244::40/122", "fd00-10-244--40-122"),
+    ],
+)
+def test_blocks_are_named_after_their_cidr(cidr: str, name: str) -> None:
+    """No character of it that a name may not have."""
+    assert block_name(Cidr(cidr)) == name
+
+
+def test_affinities_are_named_after_host_and_block() -> None:
+    """A host of any length fits; two that are cut to the same stay apart."""
+    cidr = Cidr("10.65.0.64/26")
+    assert affinity_name("node1", cidr) == "node1-10-65-0-64-26"
+    longest = "n" * (252 - len("-10-65-0-64-26"))
+    assert affinity_name(longest, cidr) == f"{longest}-10-65-0-64-26"
+    first, second = affinity_name(longest + "n", cidr), affinity_name(longest + "x", cidr)
+    assert first != second
+    assert len(first) == len(second) == 252
+    assert first.startswith("n" * (252 - 13 - 13) + "-10-65-0-64-26-")
+
+
+def test_hosts_are_hashed_as_others_do() -> None:
+    """The value that the incumbent gives to the same name."""
+    assert host_hash("node-a") == "PY3TQE2E3XMTETLM2MJO3UITKPFB27YUJ4T4E5XGPEJON3SM4QAA"
+
+
+def test_queries_for_a_host_select_by_label() -> None:
+    """Other queries take all of a kind."""
+    selector = BACKING.selector(AffinityQuery("node-a", 6))
+    assert selector == (
+        f"projectcalico.org/affinity-type=host,projectcalico.org/hostname-hash={host_hash('node-a')},projectcalico.org/ip-version=6"
+    )
+    assert BACKING.selector(AffinityQuery()) == ""
+
+
+def test_uids_turn_both_ways() -> None:
+    """The captured pair; what is no uid stays."""
+    assert turned_uid("30316465-6365-4463-ad63-3564622d3638") == "0c8c26a6-c6a6-44c6-adc6-ac2646b46c1c"
+    assert turned_uid("0c8c26a6-c6a6-44c6-adc6-ac2646b46c1c") == "30316465-6365-4463-ad63-3564622d3638"
+    assert turned_uid("pool") == "pool"
+    assert turned_uid("") == ""
+
+
+def test_resources_carry_their_metadata_in_an_annotation() -> None:
+    """Labels of our own domains stand beside it as well; an owner of our API is named as the server knows it."""
+    owner = {"apiVersion": "projectcalico.org/v3", "kind": "IPPool", "uid": "0c8c26a6-c6a6-44c6-adc6-ac2646b46c1c"}
+    labels = {"rack": "a", "projectcalico.org/created-by": "x", "operator.tigera.io/y": "z"}
+    metadata: Json = {
+        "name": "p",
+        "uid": "0c8c26a6-c6a6-44c6-adc6-ac2646b46c1c",
+        "creationTimestamp": "2026-11-20T18:03:22Z",
+        "labels": labels,
+        "annotations": {"note": "mine"},
+        "ownerReferences": [owner],
+        "finalizers": ["f"],
+    }
+    pool = Resource("IPPool", metadata, {"cidr": "10.0.0.0/24", "unknown": 1})
+    data = BACKING.encode(ResourceKey("IPPool", "p"), pool)
+    native = data["metadata"]
+    assert native["labels"] == {"projectcalico.org/created-by": "x", "operator.tigera.io/y": "z"}
+    assert native["ownerReferences"] == [
+        owner | {"apiVersion": "crd.projectcalico.org/v1", "uid": "30316465-6365-4463-ad63-3564622d3638"}
+    ]
+    assert "uid" not in native
+    carried = json.loads(native["annotations"]["projectcalico.org/metadata"])
+    assert carried == {"creationTimestamp": "2026-11-20T18:03:22Z", "labels": labels, "annotations": {"note": "mine"}}
+    native["uid"] = "30316465-6365-4463-ad63-3564622d3638"
+    assert BACKING.decode("IPPool", data) == (ResourceKey("IPPool", "p"), pool)
+
+
+def test_resources_that_others_wrote_plainly_are_read() -> None:
+    """As by kubectl: there is no annotation, and the labels are native."""
+    data = {"metadata": {"name": "p", "resourceVersion": "1", "generation": 3, "labels": {"a": "b"}}, "spec": {"cidr": "x"}}
+    _, value = BACKING.decode("IPPool", data)
+    assert value == Resource("IPPool", {"name": "p", "labels": {"a": "b"}}, {"cidr": "x"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("IPAMBlock", {"metadata": {"name": "b"}}),
+        (
+            "IPAMBlock",
+            {"metadata": {}, "spec": {"cidr": "10.0.0.0/30", "allocations": [None], "unallocated": [0], "attributes": []}},
+        ),
+        ("BlockAffinity", {"metadata": {}, "spec": {"cidr": "10.0.0.0/30"}}),
+        ("IPAMHandle", {"metadata": {}, "spec": {"handleID": "h", "block": {"x": 1}}}),
+        ("IPPool", {"metadata": {"name": "p", "annotations": {"projectcalico.org/metadata": "{"}}, "spec": {}}),
+        ("IPPool", {"metadata": {"name": "p", "annotations": {"projectcalico.org/metadata": "[]"}}, "spec": {}}),
+        ("IPPool", {"metadata": {"name": "p"}, "spec": ["x"]}),
+    ],
+)
+def test_damaged_objects_are_value_errors(kind: str, data: Json) -> None:
+    """Whatever is wrong with them."""
+    with pytest.raises(ValueError, match=r"."):
+        BACKING.decode(kind, data)
+
+
+def test_tombstones_are_marked_in_every_group() -> None:
+    """And hold what the schema demands."""
+    for objects in (BACKING, PLAIN):
+        for key in (HandleKey("H.c1"), AffinityKey("n", Cidr("10.0.0.0/30"))):
+            data = objects.tombstone(key, "9")
+            assert is_marked(data)
+            assert data["metadata"]["resourceVersion"] == "9"
+            assert objects.decode(data["kind"], data)[0] == key
+    assert not is_marked(BACKING.encode(HandleKey("h"), Handle({})))
+
+
+def test_handles_keep_their_case_in_the_object() -> None:
+    """Its name cannot."""
+    data = BACKING.encode(HandleKey("Net.C1"), Handle({"10.0.0.0/30": 1}))
+    assert data["metadata"]["name"] == "net.c1"
+    assert BACKING.decode("IPAMHandle", data) == (HandleKey("Net.C1"), Handle({"10.0.0.0/30": 1}))
+
+
+def test_a_block_of_nobody_has_no_affinity_field() -> None:
+    """And its list of attributes is never null."""
+    block = Block.from_json({"cidr": "10.0.0.0/31", "allocations": [None, None], "unallocated": [0, 1], "sequenceNumber": 5})
+    spec = BACKING.encode(BlockKey(block.cidr), block)["spec"]
+    assert "affinity" not in spec
+    assert spec["attributes"] == []
+    assert spec["strictAffinity"] is False
+
+
+def test_plurals_are_those_of_the_api() -> None:
+    """As in its paths."""
+    kinds = ("IPAMBlock", "BlockAffinity", "IPAMHandle", "IPAMConfig", "IPAMConfiguration", "IPPool")
+    plurals = ["ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs", "ipamconfigurations", "ippools"]
+    assert [kind_plural(kind) for kind in kinds] == plurals
+    assert Objects(Group(DEFAULT, DEFAULT.crd_api_version)).group.root == "/apis/crd.svc.internal/v1"

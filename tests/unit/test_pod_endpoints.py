@@ -1,0 +1,162 @@
+"""Endpoints and nodes as they follow from the orchestrator's own objects."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svc.model.corenode import node_resource
+from svc.model.keys import ResourceKey, ResourceQuery
+from svc.model.pod import PodInterface, endpoints_of, pod_interface, unwiring, wiring
+from svc.model.resource import Resource
+from svc.names import Names
+
+INCUMBENT = Names(
+    plugin="calico", annotation_prefix="cni.projectcalico.org", interface_prefix="cali", label_prefix="projectcalico.org"
+)
+FIXTURES = Path(__file__).parent / "fixtures"
+NOTE = INCUMBENT.annotation_prefix
+
+Json = dict[str, Any]
+
+
+def captured_pod(state: str) -> Json:
+    """The pod of a captured state, with the fields that a server adds."""
+    lines = (FIXTURES / f"{state}.jsonl").read_text().splitlines()[1:]
+    pod: Json = next(item for item in map(json.loads, lines) if item["kind"] == "Pod")
+    port = {"containerPort": 8080, "name": "http", "protocol": "TCP"}
+    pod["spec"] = {"nodeName": "node1", "serviceAccountName": "sa", "containers": [{"ports": [port, {"containerPort": 1}]}]}
+    return pod
+
+
+def endpoints(pod: Json) -> list[Resource]:
+    return [resource for _, resource in endpoints_of(INCUMBENT, pod)]
+
+
+def test_a_wired_pod_is_an_endpoint() -> None:
+    """All that policy needs follows from the pod."""
+    (endpoint,) = endpoints(captured_pod("orch-1-add-dual"))
+    assert endpoint.name == "node1-k8s-web--0-eth0"
+    assert endpoint.metadata["labels"] == {
+        "app": "web",
+        "projectcalico.org/namespace": "default",
+        "projectcalico.org/orchestrator": "k8s",
+        "projectcalico.org/serviceaccount": "sa",
+    }
+    assert endpoint.spec == {
+        "orchestrator": "k8s",
+        "node": "node1",
+        "containerID": "c3",
+        "pod": "web-0",
+        "endpoint": "eth0",
+        "serviceAccountName": "sa",
+        "ipNetworks": ["10.77.0.128/32", "fd77::a680/128"],
+        "ipNATs": [{"internalIP": "10.77.0.128", "externalIP": "192.0.2.55"}],
+        "profiles": ["kns.default", "ksa.default.sa"],
+        "interfaceName": "cali0d7763386da",
+        "ports": [{"name": "http", "protocol": "TCP", "port": 8080, "hostPort": 0, "hostIP": ""}],
+    }
+
+
+def test_an_unwired_pod_is_none() -> None:
+    """After its DEL, on the host's network, or before it has a node."""
+    assert endpoints(captured_pod("orch-2-del")) == []
+    for change in ({"hostNetwork": True}, {"nodeName": ""}):
+        pod = captured_pod("orch-1-add-dual")
+        pod["spec"] |= change
+        assert endpoints(pod) == []
+
+
+def test_wiring_is_what_others_write() -> None:
+    """The annotations of the captured pod, before and after its DEL."""
+    pod, gone = captured_pod("orch-1-add-dual"), captured_pod("orch-2-del")
+    (endpoint,) = endpoints(pod)
+    written = {name: text for name, text in pod["metadata"]["annotations"].items() if name.startswith(f"{NOTE}/")}
+    del written[f"{NOTE}/floatingIPs"]
+    assert wiring(INCUMBENT, "eth0", endpoint) == written
+    assert unwiring(INCUMBENT, "eth0").items() <= gone["metadata"]["annotations"].items()
+    assert wiring(INCUMBENT, "eth0", Resource("WorkloadEndpoint", {})) == {}
+
+
+def test_another_interface_has_annotations_of_its_own() -> None:
+    """The first one's stay as they are."""
+    pod = captured_pod("orch-1-add-dual")
+    second = Resource("WorkloadEndpoint", {}, {"ipNetworks": ["10.78.0.1/32"], "containerID": "c3"})
+    notes = wiring(INCUMBENT, "net1", second)
+    assert not notes.keys() & pod["metadata"]["annotations"].keys()
+    pod["metadata"]["annotations"] |= notes
+    assert [endpoint.spec["ipNetworks"][0] for endpoint in endpoints(pod)] == ["10.77.0.128/32", "10.78.0.1/32"]
+    pod["metadata"]["annotations"] |= unwiring(INCUMBENT, "net1")
+    assert [endpoint.name for endpoint in endpoints(pod)] == ["node1-k8s-web--0-eth0"]
+
+
+@pytest.mark.parametrize("text", ["[", '"x"', '["not an address"]', "[1]", "null"])
+def test_bad_annotations_of_users_are_passed_over(text: str) -> None:
+    """A pod must be deletable whatever is written on it."""
+    pod = captured_pod("orch-1-add-dual")
+    pod["metadata"]["annotations"] |= {f"{NOTE}/floatingIPs": text, f"{NOTE}/allowedSourcePrefixes": text}
+    (endpoint,) = endpoints(pod)
+    assert "ipNATs" not in endpoint.spec
+    assert "allowSpoofedSourcePrefixes" not in endpoint.spec
+
+
+def test_a_finished_pod_has_no_addresses() -> None:
+    """They may be somebody else's by now."""
+    pod = captured_pod("orch-1-add-dual")
+    pod["status"] = {"phase": "Succeeded"}
+    (endpoint,) = endpoints(pod)
+    assert "ipNetworks" not in endpoint.spec
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (ResourceKey("WorkloadEndpoint", "my--node.x-k8s-web--0-eth0", "ns"), PodInterface("my-node.x", "web-0", "ns", "eth0")),
+        (ResourceKey("WorkloadEndpoint", "node1-cni-c1-eth0", "default"), None),
+        (ResourceKey("WorkloadEndpoint", "node1-k8s-web", "default"), None),
+        (ResourceKey("WorkloadEndpoint", "node1-k8s-web-eth0", ""), None),
+        (ResourceQuery("WorkloadEndpoint", "ns", "node1-k8s-web--0-"), PodInterface("node1", "web-0", "ns", "")),
+        (ResourceQuery("WorkloadEndpoint", "ns", "node1-k8s-web--"), None),
+        (ResourceQuery("WorkloadEndpoint", "ns", "node1-k8s-web"), None),
+        (ResourceQuery("WorkloadEndpoint", "", "node1-k8s-web-"), None),
+    ],
+)
+def test_names_of_endpoints_lead_to_pods(key: ResourceKey | ResourceQuery, expected: PodInterface | None) -> None:
+    """Whole ones, and the start of one that ends behind the pod."""
+    assert pod_interface(INCUMBENT, key) == expected
+
+
+def test_a_node_shows_what_is_written_on_it() -> None:
+    """Labels of both kinds, addresses of both kinds; what cannot be read counts as absent."""
+    notes = {
+        "IPv4Address": "192.0.2.2/24",
+        "ASNumber": "64512",
+        "IPv4VXLANTunnelAddr": "10.0.0.1",
+        "labels": '{"rack":"a","zone":"old"}',
+        "Interfaces": "[broken",
+        "WireguardPublicKey": "k",
+    }
+    node = {
+        "metadata": {
+            "name": "n1",
+            "uid": "u",
+            "labels": {"zone": "z"},
+            "annotations": {f"projectcalico.org/{name}": text for name, text in notes.items()} | {"other/labels": "x"},
+            "managedFields": [],
+        },
+        "spec": {"podCIDRs": ["10.1.0.0/24"]},
+        "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.2"}, {"type": "Hostname", "address": "n1"}]},
+    }
+    resource = node_resource(INCUMBENT, node)
+    assert resource.metadata == {"name": "n1", "uid": "u", "labels": {"zone": "z", "rack": "a"}}
+    assert resource.spec == {
+        "bgp": {"ipv4Address": "192.0.2.2/24", "asNumber": 64512},
+        "ipv4VXLANTunnelAddr": "10.0.0.1",
+        "orchRefs": [{"nodeName": "n1", "orchestrator": "k8s"}],
+        "addresses": [
+            {"address": "192.0.2.2/24", "type": "CalicoNodeIP"},
+            {"address": "192.0.2.2", "type": "InternalIP"},
+        ],
+    }
+    assert resource.status == {"wireguardPublicKey": "k", "podCIDRs": ["10.1.0.0/24"]}
