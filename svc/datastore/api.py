@@ -12,7 +12,7 @@ A revision is an opaque string; it changes with every change of its key's value.
 4. A write whose fate is unknown is looked up before anything is reported: it is never repeated blindly.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -67,6 +67,18 @@ Write = Create | Update | Delete | Check
 
 MAX_WRITES = 128
 """Of one call; what a server takes that was not told otherwise."""
+
+
+def demand_checks(get: Callable[[Key], Entry], writes: Sequence[Write]) -> None:
+    """Conflict when a check among the writes fails: for stores without transactions, which read before they write."""
+    for write in writes:
+        if isinstance(write, Check):
+            try:
+                stands = get(write.key).revision == write.revision
+            except NotFound:
+                stands = False
+            if not stands:
+                raise Conflict(write.key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,19 @@ import time
 from collections.abc import Callable, Sequence
 
 from harness.ipam import PATIENCE
-from svc.datastore.api import Backend, Create, Delete, Entry, PartialWrite, StoreError, Update, Watch, Write
+from svc.datastore.api import (
+    Backend,
+    Check,
+    Create,
+    Delete,
+    Entry,
+    PartialWrite,
+    StoreError,
+    Update,
+    Watch,
+    Write,
+    demand_checks,
+)
 from svc.ipam.allocator import Ipam
 from svc.model.codec import Codec
 from svc.model.ipam import Affinity
@@ -76,8 +88,12 @@ class Piecemeal(Through):
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         _demand_storable(writes)
+        demand_checks(self.inner.get, writes)
         done: list[Entry | None] = []
         for write in writes:
+            if isinstance(write, Check):
+                done.append(None)
+                continue
             try:
                 done.extend(super().write([write], durable=durable))
             except StoreError as cause:
@@ -157,5 +173,5 @@ def _demand_storable(writes: Sequence[Write]) -> None:
     codec = Codec(DEFAULT)
     for write in writes:
         codec.path(write.key).encode()
-        if not isinstance(write, Delete):
+        if isinstance(write, Create | Update):
             codec.encode(write.value)

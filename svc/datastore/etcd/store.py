@@ -24,7 +24,7 @@ from svc.datastore.etcd.messages import Message, RangeRequest
 from svc.datastore.etcd.settings import read_settings
 from svc.datastore.etcd.watch import Listing, Watcher, Watchers
 from svc.model.codec import Codec, matches
-from svc.model.keys import Key, Query, ResourceQuery
+from svc.model.keys import IPAM_CONFIG, IpamConfigKey, Key, Query, ResourceQuery
 from svc.names import Names
 
 PAGE = 2000  # entries that are read at once; a block of 64 addresses is 1 to 10 KB
@@ -45,7 +45,7 @@ class EtcdStore:
         self._files = {path: _identity(path) for path in cluster.files}
         self._link = Link(cluster)
         self._watchers = Watchers()
-        self._generations = Generations(self._link, lambda kind: self._span(ResourceQuery(kind)))
+        self._generations = Generations(self._link, self._counted)
 
     def is_current(self) -> bool:
         """False when a certificate or key was replaced."""
@@ -102,6 +102,13 @@ class EtcdStore:
             if not answer.more:
                 return Listing(request.revision, entries)
             request.key = answer.kvs[-1].key + b"\0"
+
+    def _counted(self, kind: str) -> Span:
+        """Where what is counted under this name is kept."""
+        if kind == IPAM_CONFIG:
+            path = self._codec.path(IpamConfigKey()).encode()
+            return path, path + b"\0"
+        return self._span(ResourceQuery(kind))
 
     def _span(self, query: Query) -> Span:
         """The first key that may answer, and the one after the last; a prefix does not end with the highest byte."""

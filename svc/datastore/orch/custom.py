@@ -18,7 +18,7 @@ from svc.model import crd
 from svc.model.codec import Value
 from svc.model.crd import Objects
 from svc.model.errors import CallerError
-from svc.model.keys import AffinityKey, BlockKey, HandleKey, Key, Query
+from svc.model.keys import AffinityKey, BlockKey, HandleKey, IpamConfigKey, Key, Query
 from svc.model.objects import Group
 from svc.names import Names
 
@@ -54,10 +54,15 @@ class Customs:
         return Entry(key, value, revision_of(data))
 
     def source(self, query: Query) -> Source:
-        objects = self._objects
-        selector = objects.selector(query)
-        path = f"{objects.group.root}/{crd.kind_plural(objects.kind(query))}"
-        return Source(path, partial(_read, objects, objects.kind(query)), {"labelSelector": selector} if selector else {})
+        return self._collection_of(self._objects.kind(query), self._objects.selector(query))
+
+    def settings(self) -> Source:
+        """Where the record of IPAM settings is, which no query asks for."""
+        return self._collection_of(self._objects.kind(IpamConfigKey()), "")
+
+    def _collection_of(self, kind: str, selector: str) -> Source:
+        path = f"{self._objects.group.root}/{crd.kind_plural(kind)}"
+        return Source(path, partial(_read, self._objects, kind), {"labelSelector": selector} if selector else {})
 
     def create(self, write: Create) -> Entry:
         key, body = write.key, self._objects.encode(write.key, write.value)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any
 
-from svc.datastore.api import Create, Delete, Entry, PartialWrite, StoreError, Update, Write
+from svc.datastore.api import Check, Create, Delete, Entry, PartialWrite, StoreError, Update, Write, demand_checks
 from svc.datastore.orch.access import Access
 from svc.datastore.orch.client import Client
 from svc.datastore.orch.custom import Customs
@@ -23,7 +23,7 @@ from svc.datastore.orch.source import Source
 from svc.datastore.orch.watcher import Watcher, Watchers
 from svc.model import corenode, crd, endpoint
 from svc.model.codec import Codec, matches
-from svc.model.keys import HandleKey, Key, Query, ResourceKey, ResourceQuery
+from svc.model.keys import IPAM_CONFIG, HandleKey, Key, Query, ResourceKey, ResourceQuery
 from svc.names import Names
 
 SIDE_BY_SIDE = 8  # writes at a time
@@ -31,6 +31,7 @@ SIDE_BY_SIDE = 8  # writes at a time
 _log = logging.getLogger(__name__)
 
 _APPLY: dict[type, Callable[[Shelf, Any], Entry | None]] = {
+    Check: lambda shelf, write: None,  # they were made before the first write
     Create: lambda shelf, write: shelf.create(write),
     Update: lambda shelf, write: shelf.update(write),
     Delete: lambda shelf, write: shelf.delete(write),
@@ -50,7 +51,7 @@ class OrchStore:
         self._customs = Customs(self.client, names, settings.get("api_group", ""))
         self._pods = Pods(self.client, names)
         self._core: dict[str, Shelf] = {corenode.KIND: Nodes(self.client, names), endpoint.KIND: self._pods}
-        self._generations = Generations(self.client, lambda kind: self._source(ResourceQuery(kind)))
+        self._generations = Generations(self.client, self._counted)
         self._watchers = Watchers()
         self._lock = threading.Lock()
         self._workers: ThreadPoolExecutor | None = None
@@ -71,6 +72,7 @@ class OrchStore:
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:  # noqa: ARG002 always durable
         """In order; PartialWrite once something was done."""
+        demand_checks(self.get, writes)
         done: list[Entry | None] = []
         for batch in _batches(writes):
             outcomes = self._side_by_side(batch) if len(batch) > 1 else [self._attempt(batch[0])]
@@ -106,6 +108,10 @@ class OrchStore:
         if key.kind not in self._core:
             raise StoreError(f"{key.kind} is not kept in this datastore", details="it follows from namespaces and accounts")
         return self._core[key.kind]
+
+    def _counted(self, kind: str) -> Source:
+        """Where what is counted under this name is kept."""
+        return self._customs.settings() if kind == IPAM_CONFIG else self._source(ResourceQuery(kind))
 
     def _source(self, query: Query) -> Source:
         return self._shelf(query).source(query)
