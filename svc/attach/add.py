@@ -5,18 +5,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
-from svc.attach.context import Context, Session
+from svc.attach.context import Context
 from svc.attach.endpoints import drop_endpoint, endpoint_stands, write_endpoint
 from svc.attach.record import ADDED, ADDING, Record
 from svc.attach.request import AddRequest, Sandbox
+from svc.attach.session import Session
 from svc.attach.teardown import owe, release, take_down, unwire
 from svc.dataplane.plan import effective_mtu
 from svc.dataplane.wire import HostNameTaken, Wired, wire
 from svc.ipam.requests import Allocation, Assign
 from svc.model.endpoint import endpoint, has_endpoint, host_interface
 from svc.model.errors import Code, PeerError
+from svc.model.pod import facts_of
 from svc.model.resource import Resource
 from svc.model.result import Interface, IpConfig, Result, Route
+from svc.orch.pods import PodInfo
 from svc.times import date_and_time
 from svc.trace import Trace
 
@@ -24,9 +27,10 @@ from svc.trace import Trace
 def add(context: Context, request: AddRequest, trace: Trace) -> Result:
     """Attaches the sandbox and returns what it got; an attachment that stands is only reported. SvcError: nothing is left."""
     session = context.session(request.where.profile, request.where.datastore, request.where.node)
-    session.require_ready()
+    pod = _pod(context, session, request)
     previous = context.journal.get(request.id)
     if previous is not None:
+        session.require_ready()
         result = _recorded_result(context, session, previous, request)
         if result is not None:
             trace.info("attached already: the recorded result is returned")
@@ -38,16 +42,27 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Result:
                 details="the datastore failed meanwhile: try again when it answers",
                 code=Code.DATASTORE,
             )
-    return Addition(context, session, request, trace).run()
+    return Addition(context, session, request, pod, trace).run()
+
+
+def _pod(context: Context, session: Session, request: AddRequest) -> PodInfo:
+    """What the orchestrator says, where it is to be asked. Whether the datastore is locked is asked meanwhile."""
+    workload = request.workload
+    if not (request.orchestrator and workload.is_pod):
+        session.expect_ready()
+        return PodInfo()
+    pods = context.pods(request.orchestrator)
+    return pods.read(workload.namespace, workload.pod if request.policy else "", request.pod_uid, session.expect_ready)
 
 
 class Addition:
     """One ADD on its way. The steps of `run` are its order; each leaves its undo behind."""
 
-    def __init__(self, context: Context, session: Session, request: AddRequest, trace: Trace) -> None:
+    def __init__(self, context: Context, session: Session, request: AddRequest, pod: PodInfo, trace: Trace) -> None:
         self._context = context
         self._session = session
         self._request = request
+        self._pod = pod
         self._trace = trace
         self._undo = ExitStack()
         self._undo_failed = False
@@ -97,6 +112,7 @@ class Addition:
                     versions=self._request.versions,
                     pools=self._request.pools,
                     address=self._request.address,
+                    namespace_labels=self._pod.namespace_labels,
                 )
             )
             self._record.addresses = [str(allocation.address) for allocation in allocations]
@@ -182,6 +198,7 @@ class Addition:
                 "mac": record.mac,
             },
             profiles=[record.id.network],
+            facts=facts_of(self._session.names, self._pod.pod) if self._pod.pod else None,
         )
 
     def _result(self) -> Result:

@@ -3,8 +3,8 @@
 from datetime import datetime, timezone
 from uuid import uuid4
 
-from svc.attach.context import Session
 from svc.attach.record import Record
+from svc.attach.session import Session
 from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, StoreError, Update
 from svc.model.endpoint import KIND, has_endpoint
 from svc.model.keys import ResourceKey

@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 
 from svc._core.cidr import Address, Cidr
-from svc.attach.context import Context, Session
+from svc.attach.context import Context
 from svc.attach.record import ADDED, Record, handle_of
 from svc.attach.request import NodeSettings
+from svc.attach.session import Session
 from svc.attach.teardown import take_down
 from svc.datastore.api import NotFound
 from svc.ipam.blocks import held_by, holder

@@ -45,6 +45,9 @@ class AddRequest:
     mtu: int = 0
     queues: int = 1
     allow_ip_forwarding: bool = False
+    orchestrator: tuple[tuple[str, str], ...] = ()  # how to reach its API; empty: it is not asked
+    policy: bool = False  # whether the pod itself is read, for policy to know it
+    pod_uid: str = ""
 
 
 def open_sandbox(path: str, received_fd: int, own: tuple[int, int]) -> Sandbox:

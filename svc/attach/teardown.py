@@ -4,9 +4,11 @@ Every part may be repeated, and finds nothing to do where nothing is left. The a
 there, nobody else may get it.
 """
 
-from svc.attach.context import Context, Session
+from svc.attach.context import Context
 from svc.attach.endpoints import drop_endpoint
+from svc.attach.ready import Locked
 from svc.attach.record import ADDING, DELETING, Record
+from svc.attach.session import Session
 from svc.datastore.api import StoreError
 from svc.ipam.requests import Release
 from svc.trace import Trace
@@ -82,5 +84,7 @@ def _may_own(context: Context, other: Record, index: int) -> bool:
 def _refuse_when_locked(context: Context, record: Record, trace: Trace) -> None:
     try:
         context.session(record.profile, record.settings, record.node).require_ready()
+    except Locked:
+        raise
     except StoreError as failure:
         trace.warning(f"the datastore cannot be asked whether it is locked: {failure}")

@@ -8,7 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from svc.attach.context import Context, OpenBackend, Sessions
+from svc.attach.context import Context
+from svc.attach.session import OpenBackend, Sessions
 from svc.cni.edge import answer, failed_before_start
 from svc.cni.exclusive import alone
 from svc.cni.inputs import Inputs, Reply

@@ -4,7 +4,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from svc.attach.context import NamesOf, Session, Sessions
+from svc.attach.context import NamesOf
+from svc.attach.session import Session, Sessions
 from svc.cni.apiserver import server_version
 from svc.cni.inputs import Inputs
 from svc.cni.verbs import node_settings

@@ -129,29 +129,31 @@ HANDLERS: dict[str, Callable[[Invocation], Result | None]] = {
 
 
 def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
-    netconf = invocation.netconf
+    netconf, args = invocation.netconf, invocation.args()
     return AddRequest(
         id=invocation.id,
-        workload=invocation.workload(),
+        workload=Workload(invocation.call.container_id, args.pod_name, args.pod_namespace),
         sandbox=sandbox,
         where=invocation.where,
         versions=invocation.versions,
         pools=invocation.pools,
-        address=_requested_address(invocation),
+        address=_requested_address(args, invocation.versions),
         mtu=netconf.mtu,
         queues=netconf.num_queues,
         allow_ip_forwarding=netconf.allow_ip_forwarding,
+        orchestrator=netconf.orchestrator,
+        policy=netconf.policy,
+        pod_uid=args.pod_uid,
     )
 
 
-def _requested_address(invocation: Invocation) -> Address | None:
-    text = invocation.args().ip
-    if not text:
+def _requested_address(args: Args, versions: tuple[int, ...]) -> Address | None:
+    if not args.ip:
         return None
-    address = Address(text)
-    if address.version not in invocation.versions:
+    address = Address(args.ip)
+    if address.version not in versions:
         raise CallerError(
-            f"CNI_ARGS IP = {text!r} is an IPv{address.version} address, but the network assigns none of that family",
+            f"CNI_ARGS IP = {args.ip!r} is an IPv{address.version} address, but the network assigns none of that family",
             details=f'ask for an address of the other family, or set ipam.assign_ipv{address.version} to "true"',
             code=Code.ADDRESS_UNAVAILABLE,
         )

@@ -34,6 +34,17 @@ class Workload:
         return names.orchestrator if self.is_pod else "cni"
 
 
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """What policy knows a pod by, as its endpoint carries it."""
+
+    labels: dict[str, str]
+    generate_name: str
+    service_account: str
+    ports: list[dict[str, Any]]
+    profiles: list[str]
+
+
 def endpoint_key(names: Names, node: str, workload: Workload, ifname: str) -> ResourceKey:
     """NODE-ORCHESTRATOR-WORKLOAD-INTERFACE; a dash inside a segment is doubled."""
     segments = (node, workload.orchestrator(names), workload.pod if workload.is_pod else workload.container_id, ifname)
@@ -60,11 +71,23 @@ def host_interface(names: Names, workload: Workload, ifname: str) -> str:
 
 
 def endpoint(
-    names: Names, key: ResourceKey, node: str, workload: Workload, ifname: str, *, spec: dict[str, Any], profiles: list[str]
+    names: Names,
+    key: ResourceKey,
+    node: str,
+    workload: Workload,
+    ifname: str,
+    *,
+    spec: dict[str, Any],
+    profiles: list[str],
+    facts: PodFacts | None = None,
 ) -> Resource:
-    """The resource without its uid and creation time. `spec` has ipNetworks, interfaceName and mac."""
+    """The resource without its uid and creation time. `spec` has ipNetworks, interfaceName and mac.
+
+    What is known of the pod replaces the profiles.
+    """
     orchestrator = workload.orchestrator(names)
-    labels = {
+    facts = facts or PodFacts({}, "", "", [], profiles)
+    labels = facts.labels | {
         f"{names.label_prefix}/namespace": workload.endpoint_namespace,
         f"{names.label_prefix}/orchestrator": orchestrator,
     }
@@ -74,10 +97,17 @@ def endpoint(
         "containerID": workload.container_id,
         "pod": workload.pod if workload.is_pod else "",
         "endpoint": ifname,
+        "serviceAccountName": facts.service_account,
         "ipNetworks": spec["ipNetworks"],
-        "profiles": profiles,
+        "profiles": facts.profiles,
         "interfaceName": spec["interfaceName"],
         "mac": spec["mac"],
+        "ports": facts.ports,
     }
-    metadata = {"name": key.name, "namespace": key.namespace, "labels": labels}
+    metadata = {
+        "name": key.name,
+        "generateName": facts.generate_name,
+        "namespace": key.namespace,
+        "labels": dict(sorted(labels.items())),
+    }
     return Resource(KIND, metadata, {name: value for name, value in fields.items() if value})

@@ -32,6 +32,7 @@ class Code(IntEnum):
     INTERFACE_EXISTS = 108
     CONCURRENCY = 109
     SHUTTING_DOWN = 110
+    ORCHESTRATOR = 111
 
 
 class SvcError(Exception):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import orjson
 
 from svc._core.cidr import Address, Cidr
-from svc.model.endpoint import KIND, PRIMARY_INTERFACE, Workload, endpoint_key, host_interface
+from svc.model.endpoint import KIND, PRIMARY_INTERFACE, PodFacts, Workload, endpoint_key, host_interface
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.resource import Resource, ordered
 from svc.names import Names
@@ -79,6 +79,17 @@ def unwiring(names: Names, interface: str) -> Json:
     return {_note(names, name, interface): "" for name in ("podIP", "podIPs")}
 
 
+def facts_of(names: Names, pod: Json) -> PodFacts:
+    """Of a pod as the API gives it."""
+    metadata, spec = pod["metadata"], pod.get("spec") or {}
+    account = spec.get("serviceAccountName") or ""
+    labels = dict(metadata.get("labels") or {})
+    if 0 < len(account) < _LONGEST_LABEL:
+        labels[f"{names.label_prefix}/serviceaccount"] = account
+    ports, profiles = list(_ports(spec)), _profiles(names, metadata["namespace"], account)
+    return PodFacts(labels, metadata.get("generateName") or "", account, ports, profiles)
+
+
 def _note(names: Names, name: str, interface: str) -> str:
     suffix = "" if interface == PRIMARY_INTERFACE else f".{interface}"
     return f"{names.annotation_prefix}/{name}{suffix}"
@@ -100,7 +111,7 @@ def _endpoint(names: Names, pod: Json, interface: str, notes: dict[str, str]) ->
         "serviceAccountName": account,
         "ipNetworks": networks,
         "ipNATs": _nats(names, notes, networks) if interface == PRIMARY_INTERFACE else [],
-        "profiles": _profiles(metadata["namespace"], account),
+        "profiles": _profiles(names, metadata["namespace"], account),
         "interfaceName": host_interface(names, workload, interface),
         "ports": list(_ports(pod["spec"])),
         "allowSpoofedSourcePrefixes": [
@@ -132,8 +143,9 @@ def _networks(names: Names, pod: Json, interface: str, notes: dict[str, str]) ->
     return [str(Cidr.masked(text)) for text in texts if text]
 
 
-def _profiles(namespace: str, account: str) -> list[str]:
-    return [f"kns.{namespace}"] + ([f"ksa.{namespace}.{account}"] if account else [])
+def _profiles(names: Names, namespace: str, account: str) -> list[str]:
+    profile = f"{names.namespace_profile}{namespace}"
+    return [profile, f"{names.service_account_profile}{namespace}.{account}"] if account else [profile]
 
 
 def _ports(spec: Json) -> Iterator[Json]:

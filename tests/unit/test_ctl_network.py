@@ -18,7 +18,6 @@ from svc.ctl import conflist, kubeconfig
 from svc.ctl.installation import find_executable
 from svc.model.errors import CallerError, PeerError
 from svc.names import DEFAULT
-from svc.netconf import fields
 from svc.netconf.profiles import load_profile
 
 CALICO = load_profile("calico")
@@ -288,9 +287,6 @@ def test_nothing_but_a_token_is_watched(installer: Installer) -> None:
     assert installer("--watch").returncode == 2
 
 
-@pytest.mark.xfail(
-    "orch" not in fields.SERVED_DATASTORES, reason="the orchestrator's API is no datastore that is served yet", strict=True
-)
 def test_watched_token_is_renewed(installer: Installer, account: Path) -> None:
     """Each time that the pod gets another; SIGTERM ends it."""
     installer.environment |= IN_POD

@@ -31,7 +31,7 @@ SIDE_BY_SIDE = 8  # writes at a time
 _log = logging.getLogger(__name__)
 
 _APPLY: dict[type, Callable[[Shelf, Any], Entry | None]] = {
-    Check: lambda shelf, write: None,  # they were made before the first write
+    Check: lambda _shelf, _write: None,  # they were made before the first write
     Create: lambda shelf, write: shelf.create(write),
     Update: lambda shelf, write: shelf.update(write),
     Delete: lambda shelf, write: shelf.delete(write),

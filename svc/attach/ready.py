@@ -1,0 +1,107 @@
+"""Whether a datastore takes changes: its ClusterInformation says so, or somebody is migrating it.
+
+A transaction may carry the question with it: then it is asked at the very moment of the write, and costs no call of its own.
+"""
+
+from collections.abc import Sequence
+
+from svc.combine import Combiner
+from svc.datastore.api import Backend, Check, Conflict, Entry, NotFound, StoreError, Watch, Write
+from svc.model.errors import Code
+from svc.model.keys import Query, ResourceKey
+from svc.model.resource import Resource
+
+KEY = ResourceKey("ClusterInformation", "default")
+
+_TRIES = 10  # of a write, against others who keep changing the flag's resource
+
+
+class Locked(StoreError):
+    """The datastore answers, and says that it takes no changes."""
+
+    code = Code.DATASTORE_LOCKED
+
+
+class Readiness:
+    """Of one datastore. From any thread."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._last: Entry | None = None
+        self._readers: Combiner[None, None] = Combiner(self._read)
+
+    def require(self) -> None:
+        """As the datastore says it now; calls that wait at the same time share one reading. Locked; StoreError."""
+        self._readers.run(None)
+
+    def expected(self) -> Entry:
+        """What was read last, and said that the datastore is ready: for a `Check`. Locked; StoreError."""
+        while (last := self._last) is None:
+            self.require()
+        return last
+
+    def forget(self) -> None:
+        """When a `Check` has failed."""
+        self._last = None
+
+    def _read(self, readers: Sequence[None]) -> list[None]:
+        self._last = None
+        try:
+            entry = self._backend.get(KEY)
+        except NotFound:
+            raise _not_initialised() from None
+        assert isinstance(entry.value, Resource)
+        ready = entry.value.spec.get("datastoreReady")
+        if ready is not True:
+            raise _locked() if ready is False else _not_initialised()
+        self._last = entry
+        return [None for _ in readers]
+
+
+class Guarded:
+    """A datastore with transactions that is only written to while it is ready; Locked otherwise."""
+
+    def __init__(self, inner: Backend, readiness: Readiness) -> None:
+        assert inner.atomic
+        self._inner = inner
+        self._readiness = readiness
+        self.atomic = inner.atomic
+        self.needs_node = inner.needs_node
+        self.get = inner.get
+        self.list = inner.list
+        self.generation = inner.generation
+        self.is_current = inner.is_current
+        self.close = inner.close
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        for _ in range(_TRIES):
+            ready = self._readiness.expected()
+            try:
+                return self._inner.write([Check(ready.key, ready.revision), *writes], durable=durable)[1:]
+            except Conflict as conflict:
+                if conflict.key != KEY:
+                    raise
+                self._readiness.forget()
+        raise StoreError(f"{KEY.kind} {KEY.name} kept changing", details="something else writes it all the time")
+
+    def watch(self, query: Query) -> Watch:
+        return self._inner.watch(query)
+
+
+def _locked() -> Locked:
+    return Locked(
+        "the datastore is locked",
+        details="it is being migrated: wait, or `svcctl clusterinfo unlock` (datastoreReady of ClusterInformation default)",
+    )
+
+
+def _not_initialised() -> Locked:
+    return Locked(
+        "the datastore is not initialised",
+        details="`svcctl clusterinfo init` does that (datastoreReady of ClusterInformation default)",
+    )
+
+
+def guarded(backend: Backend, readiness: Readiness) -> Backend:
+    """A store without transactions is asked before the first write of a call instead."""
+    return Guarded(backend, readiness) if backend.atomic else backend

@@ -1,0 +1,1 @@
+"""What the orchestrator says of workloads."""
