@@ -22,9 +22,10 @@ def open_backend(settings: dict[str, str], state_dir: Path, names: Names) -> Bac
 def _open_etcd(settings: dict[str, str], names: Names) -> Backend:
     try:
         from svc.datastore.etcd.store import EtcdStore  # only here: it loads gRPC
+
+        return EtcdStore(settings, names)
     except ModuleNotFoundError as error:
         raise CallerError(
             f"datastore_type = 'etcdv3' needs the Python package {error.name!r}, which is not installed",
             details="install the extra: pip install 'svc[etcd]'",
         ) from error
-    return EtcdStore(settings, names)

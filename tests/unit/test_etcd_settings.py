@@ -232,20 +232,25 @@ except KeyError:
     assert run(program) == "apart\n"
 
 
-def test_a_missing_package_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("package", "setting"), [("etcd3", "etcd_endpoints"), ("dns", "etcd_discovery_srv")])
+def test_a_missing_package_is_named(tmp_path: Path, package: str, setting: str) -> None:
     """With the extra that brings it."""
     program = f"""
 import sys
 from pathlib import Path
-sys.modules["etcd3"] = None
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == {package!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
 from svc.datastore.open import open_backend
-from svc.model.faults import shown
 from svc.names import DEFAULT
 try:
-    open_backend({{"kind": "etcdv3"}}, Path({str(tmp_path)!r}), DEFAULT)
+    open_backend({{"kind": "etcdv3", {setting!r}: "http://a"}}, Path({str(tmp_path)!r}), DEFAULT)
 except Exception as error:
     print(type(error).__name__, error)
 """
-    assert "CallerError" in run(program)
-    assert "etcd3" in run(program)
-    assert "svc[etcd]" in run(program)
+    printed = run(program)
+    assert printed.startswith("CallerError")
+    assert package in printed
+    assert "svc[etcd]" in printed

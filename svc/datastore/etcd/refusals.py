@@ -31,6 +31,7 @@ _REMEDIES = (  # what the message says, what to do
     ("permission denied", "grant the user of the client certificate read and write on all keys below the key root"),
     ("user name is empty", "etcd wants an authenticated user: set etcd_cert_file, with the user as its common name"),
     ("request is too large", "raise etcd's --max-request-bytes"),
+    ("larger than max", "raise etcd's --max-request-bytes"),
     ("too many operations", "raise etcd's --max-txn-ops to 128 or more"),
     ("etcdserver:", "look at the cluster's health: etcdctl endpoint health --cluster"),
 )
