@@ -76,7 +76,7 @@ class _Counter:
         self._thread.join()
 
     def _run(self) -> None:
-        outage = Outage(self._kind)
+        outage = Outage(self._link, self._kind)
         while not self._closed.is_set():
             try:
                 self._follow(outage)

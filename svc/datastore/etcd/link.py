@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would print is in the errors that calls raise
@@ -17,7 +18,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would print is in the
 import grpc
 
 from svc.datastore.api import StoreError
-from svc.datastore.etcd.messages import KVStub, Message, WatchRequest, WatchResponse
+from svc.datastore.etcd.messages import KVStub, Message, RangeRequest, WatchRequest, WatchResponse
 from svc.datastore.etcd.refusals import NO_ANSWER_IN_TIME, remedy_for
 from svc.datastore.etcd.settings import Cluster, Endpoint
 from svc.datastore.etcd.tls import Tls
@@ -40,6 +41,7 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", int(DIAL_SECONDS * 1000)),  # this is the time for a connection
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.dns_min_time_between_resolutions_ms", 1000),
     ("grpc.enable_http_proxy", 0),  # what the environment of a runtime names is for images
     ("grpc.use_local_subchannel_pool", 1),  # sessions with other credentials share no connection
 )
@@ -53,6 +55,7 @@ _NO_ANSWER = frozenset(
         grpc.StatusCode.UNKNOWN,
     }
 )
+_KNOCK = RangeRequest(key=b"\0", keys_only=True)
 _NOT_CONNECTED = ("failed to connect", "errors resolving", "DNS resolution failed")
 
 
@@ -108,7 +111,22 @@ class Link:
     def tries(self) -> "Tries":
         if self._failed and self._rediscover is not None:
             self._move(self._rediscover)
-        return Tries(len(self._servers), self._give_up)
+        return Tries(self, len(self._servers))
+
+    def connect(self, seconds: float, then: Callable[[], None] = lambda: None) -> None:
+        """Tries to reach the servers in the background for so long, and calls `then` when one answers, or none has in time.
+
+        Calls fail at once where the last connection has failed, and many releases of gRPC connect only while a call waits.
+        """
+        with self._lock:
+            servers = () if self._closed else tuple(self._servers)
+        with suppress(ValueError):  # closed meanwhile
+            for knock in [server.range.future(_KNOCK, timeout=seconds, wait_for_ready=True) for server in servers]:
+                knock.add_done_callback(lambda _: then())
+
+    def give_up(self) -> None:
+        """A call has tried all servers in vain."""
+        self._failed = True
 
     def range(self, request: Message, seconds: float) -> Message:
         return self._call(self._server(), lambda server: server.range(request, timeout=seconds))
@@ -153,9 +171,6 @@ class Link:
                 self._use(cluster)
             for server in left:
                 server.close()
-
-    def _give_up(self) -> None:
-        self._failed = True
 
     def _server(self) -> "_Server":
         with self._lock:
@@ -202,8 +217,8 @@ class Link:
 class Tries:
     """The time that one call has, and whether another try is worth it."""
 
-    def __init__(self, servers: int, give_up: Callable[[], None]) -> None:
-        self._give_up = give_up
+    def __init__(self, link: Link, servers: int) -> None:
+        self._link = link
         self._until = time.monotonic() + CALL_SECONDS
         self._servers = servers
         self._failed = 0
@@ -231,9 +246,14 @@ class Tries:
         rounds, within = divmod(self._failed, self._servers)
         pause = 0.0 if within else min(PAUSE_MOST, PAUSE_SECONDS * 2 ** (rounds - 1))
         if self._deaf >= DEAF_ROUNDS * self._servers or time.monotonic() + pause >= self._until:
-            self._give_up()
+            self._link.give_up()
             raise failure
-        time.sleep(pause)
+        if pause and failure.deaf:
+            connected = threading.Event()
+            self._link.connect(pause, connected.set)
+            connected.wait(pause)
+        else:
+            time.sleep(pause)
 
 
 class _Server:

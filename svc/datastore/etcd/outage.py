@@ -3,6 +3,8 @@
 import logging
 import threading
 
+from svc.datastore.etcd.link import Link
+
 FIRST_SECONDS = 0.2
 MOST_SECONDS = 5.0
 
@@ -12,7 +14,8 @@ _log = logging.getLogger(__name__)
 class Outage:
     """Of one watch. Used by one thread."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, link: Link, what: str) -> None:
+        self._link = link
         self._what = what
         self._pause = 0.0  # zero while there is none
 
@@ -21,6 +24,7 @@ class Outage:
         if not self._pause and not closed.is_set():
             _log.warning("the watch of %s is broken and taken up again: %s", self._what, failure)
         self._pause = min(MOST_SECONDS, 2 * self._pause or FIRST_SECONDS)
+        self._link.connect(self._pause)
         closed.wait(self._pause)
 
     def over(self) -> None:

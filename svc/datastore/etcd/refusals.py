@@ -4,6 +4,7 @@ NO_ANSWER_IN_TIME = "no answer in time"
 
 _OUR_CERTIFICATE = "set etcd_cert_file and etcd_key_file to a certificate, valid today, that the server's CA has issued"
 _PLAIN = "look whether etcd runs there, and whether it wants https:// and a client certificate (etcd_cert_file)"
+_HOST = "name the server as its certificate does, or give it a certificate with this name"
 _NAME = "correct the host name, or make it known to the system's resolver"
 
 _REMEDIES = (  # what the message says, what to do
@@ -11,7 +12,8 @@ _REMEDIES = (  # what the message says, what to do
         "CERTIFICATE_VERIFY_FAILED",
         "let etcd_ca_cert_file hold the root that issued the server's certificate, and give the server one that is valid today",
     ),
-    ("Hostname Verification", "name the server as its certificate does, or give it a certificate with this name"),
+    ("Hostname Verification", _HOST),
+    ("Peer name", _HOST),
     ("Unwrap failed", f"the server refuses our client certificate, or wants one: {_OUR_CERTIFICATE}"),
     (
         "Handshake read failed",

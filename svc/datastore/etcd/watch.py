@@ -41,7 +41,7 @@ class Watcher:
         self._known: dict[Key, None] = {}  # a set that keeps its order
         self._told: deque[Event] = deque()
         self._stream: Stream | None = None
-        self._outage = Outage(span[0].decode())
+        self._outage = Outage(link, span[0].decode())
         self._closing = threading.Lock()
         self._closed = threading.Event()
 
