@@ -22,9 +22,10 @@ def open_backend(settings: dict[str, str], state_dir: Path, names: Names) -> Bac
         case "embedded":
             return EmbeddedStore(state_dir / EMBEDDED_FILE, names)
         case "etcdv3":
-            with _extra("etcd", "grpc", "google", "etcd3"):
+            with _extra("etcd", "grpc", "google", "etcd3", "dns"):
                 from svc.datastore.etcd.store import EtcdStore  # only here: it loads gRPC
-            return EtcdStore(settings, names)
+
+                return EtcdStore(settings, names)
         case "orch":
             with _extra("orch", "kubernetes", "urllib3"):
                 from svc.datastore.orch.store import OrchStore  # the Kubernetes client is 25 MiB of memory and 0.3 s

@@ -1,24 +1,22 @@
-"""Several etcd members, some of them dead: nothing is lost and nothing is done twice."""
+"""Several etcd members, some of them dead, and connections that break: nothing is lost and nothing is done twice."""
 
 import random
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from harness.churn import churning
 from harness.etcd import Cluster, cluster
-from harness.etcd_sessions import HANDLES, create, handle, session
-from svc.datastore.api import Conflict, Create, Delete, KeyedError, NotFound, StoreError, Update
-from svc.datastore.etcd.store import EtcdStore
-from svc.model.ipam import Handle
-from svc.model.keys import HandleKey, HandleQuery
+from harness.etcd_sessions import HANDLES, create, session
+from harness.proxy import proxy
+from svc.datastore.api import StoreError
 
-WORKERS = 4
 KILLS = 2
 OPERATIONS = 60  # of each worker after each kill, and before the first one
-SHARED = HandleKey("shared")  # everybody counts in it, each under a name of his own
+BREAKS = 40
+LOSSES = ((True, False), (True, False), (False, True), (False, False))  # of answers, of requests
 
 
 @pytest.fixture
@@ -27,124 +25,33 @@ def three(tmp_path: Path) -> Iterator[Cluster]:
         yield running
 
 
-class Worker:
-    """Counts in the shared key, and creates and deletes keys of its own; knows what must be there."""
-
-    def __init__(self, number: int, endpoints: str) -> None:
-        self.thread = threading.Thread(target=self._run, name=f"worker-{number}")
-        self.block = f"10.0.{number}.0/26"
-        self._number = number
-        self._endpoints = endpoints
-        self._dice = random.Random(number)
-        self.counted = 0
-        self.keys: set[str] = set()
-        self.operations = 0
-        self.unknown = 0
-        self.stopping = threading.Event()
-        self.failure: BaseException | None = None
-
-    def _run(self) -> None:
-        try:
-            with session(self._endpoints) as store:
-                while not self.stopping.is_set():
-                    self._dice.choice([self._count, self._create, self._delete])(store)
-                    self.operations += 1
-        except BaseException as failure:
-            self.failure = failure
-
-    def _count(self, store: EtcdStore) -> None:
-        try:
-            entry = store.get(SHARED)
-            assert isinstance(entry.value, Handle)
-            assert entry.value.blocks.get(self.block, 0) == self.counted, "lost or doubled"
-            store.write([Update(SHARED, entry.value.changed(self.block, 1), entry.revision)])
-            self.counted += 1
-        except Conflict:
-            return
-        except StoreError:
-            self.unknown += 1
-            self.counted = self._stored_count(store)
-
-    def _stored_count(self, store: EtcdStore) -> int:
-        """For a write of which nothing is known: it was made or not, never twice."""
-        while True:
-            try:
-                value = store.get(SHARED).value
-            except StoreError:
-                continue
-            assert isinstance(value, Handle)
-            count = value.blocks.get(self.block, 0)
-            assert count in (self.counted, self.counted + 1)
-            return count
-
-    def _create(self, store: EtcdStore) -> None:
-        """A key that nobody else knows is never there already."""
-        name = f"own.{self._number}.{self._dice.getrandbits(64)}"
-        self._own(store, name, Create(HandleKey(name), handle(1)))
-
-    def _delete(self, store: EtcdStore) -> None:
-        if self.keys:
-            name = self._dice.choice(sorted(self.keys))
-            self._own(store, name, Delete(HandleKey(name)))
-
-    def _own(self, store: EtcdStore, name: str, write: Create | Delete) -> None:
-        try:
-            store.write([write])
-            self.keys ^= {name}
-        except KeyedError:
-            raise
-        except StoreError:
-            self.unknown += 1
-            self.keys.discard(name)
-            if self._exists(store, name):
-                self.keys.add(name)
-
-    def _exists(self, store: EtcdStore, name: str) -> bool:
-        while True:
-            try:
-                store.get(HandleKey(name))
-            except NotFound:
-                return False
-            except StoreError:
-                continue
-            return True
-
-
-def go_on(workers: list[Worker], operations: int) -> None:
-    """Until each has done so many more."""
-    goals = {worker: worker.operations + operations for worker in workers}
-    pause = threading.Event()
-    while any(worker.operations < goal for worker, goal in goals.items()):
-        assert [worker.failure for worker in workers if worker.failure] == []
-        pause.wait(0.05)
-
-
 def test_killed_leaders_lose_and_double_nothing(three: Cluster) -> None:
-    """Counters and keys are as every worker was told, whatever was on its way when the leader died."""
-    with session(three.endpoints) as store:
-        store.write([Create(SHARED, Handle({}))])
-        workers = [Worker(number, three.endpoints) for number in range(WORKERS)]
-        try:
-            for worker in workers:
-                worker.thread.start()
-            go_on(workers, OPERATIONS)
-            for _ in range(KILLS):
-                leader = three.leader()
-                leader.kill()
-                go_on(workers, OPERATIONS)
-                three.restart(leader)
-        finally:
-            for worker in workers:
-                worker.stopping.set()
-            for worker in workers:
-                worker.thread.join()
-        assert [worker.failure for worker in workers if worker.failure] == []
-        shared = store.get(SHARED).value
-        assert isinstance(shared, Handle)
-        assert shared.blocks == {worker.block: worker.counted for worker in workers}
-        present = {entry.key.handle for entry in store.list(HandleQuery()) if isinstance(entry.key, HandleKey)}
-        assert present - {SHARED.handle} == set.union(*(worker.keys for worker in workers))
-        assert Counter(worker.unknown for worker in workers)[0] == WORKERS, "a write that could be looked up was given up"
+    """Counters and keys are as every worker was told, whatever was on its way when the leader died; and nobody saw an error."""
+    with session(three.endpoints) as sound, churning(three.endpoints, sound) as churn:
+        churn.go_on(OPERATIONS)
+        for _ in range(KILLS):
+            leader = three.leader()
+            leader.kill()
+            churn.go_on(OPERATIONS)
+            three.restart(leader)
+
+
+def test_broken_connections_lose_and_double_nothing(tmp_path: Path) -> None:
+    """Requests and answers are lost at random, then the connections break."""
+    dice = random.Random("breaks")
+    pause = threading.Event()
+    with cluster(tmp_path) as server, session(server.endpoints) as sound, proxy(server.members[0].ports[0]) as way:
+        with churning(f"http://{way.authority}", sound) as churn:
+            for _ in range(BREAKS):
+                churn.go_on(3)
+                way.discard_replies, way.discard_requests = dice.choice(
+                    [(True, False), (True, False), (False, True), (False, False)]
+                )
+                pause.wait(0.02 * dice.random())
+                way.cut()
+                way.discard_replies = way.discard_requests = False
+                way.cut()
+        assert way.connections > BREAKS
 
 
 def test_two_dead_members_are_passed_over(three: Cluster) -> None:

@@ -3,18 +3,13 @@
 A number that nobody could have moved is worth nothing, so while a watch is not open, every call gets another one.
 """
 
-import logging
 import threading
 from collections.abc import Callable
 
 from svc.datastore.api import StoreError
 from svc.datastore.etcd.link import Link, Stream
 from svc.datastore.etcd.messages import WatchCreateRequest
-
-PAUSE_SECONDS = 0.2  # before a broken watch is opened again; doubled each time
-PAUSE_MOST = 10.0
-
-_log = logging.getLogger(__name__)
+from svc.datastore.etcd.outage import Outage
 
 Span = tuple[bytes, bytes]  # first key, and the key after the last one
 
@@ -60,7 +55,7 @@ class _Counter:
         self._kind = kind
         self._span = span
         self._lock = threading.Lock()
-        self._number = 0
+        self._number = 1
         self._watching = False
         self._stream: Stream | None = None
         self._closed = threading.Event()
@@ -81,21 +76,20 @@ class _Counter:
         self._thread.join()
 
     def _run(self) -> None:
-        pause = PAUSE_SECONDS
+        outage = Outage(self._link, self._kind)
         while not self._closed.is_set():
             try:
-                self._follow()
+                self._follow(outage)
             except StoreError as failure:
-                pause = PAUSE_SECONDS if self._watching else min(2 * pause, PAUSE_MOST)
                 self._count(watching=False)
-                if not self._closed.wait(pause):
-                    _log.info("changes of %s are watched again: %s", self._kind, failure)
+                outage.wait(failure, self._closed)
 
-    def _follow(self) -> None:
+    def _follow(self, outage: Outage) -> None:
         """Until the watch breaks, and that is a StoreError."""
         stream = self._open()
         while True:
             answer = stream.receive()
+            outage.over()
             if answer.created or answer.events:
                 self._count(watching=True)
 

@@ -4,11 +4,13 @@ Each server has a channel of its own, so each is held to the name in its own cer
 fails a call; then the next one is asked. The first is chosen at random, or all nodes would ask the same.
 """
 
+import logging
 import os
 import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would print is in the errors that calls raise
@@ -16,10 +18,13 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would print is in the
 import grpc
 
 from svc.datastore.api import StoreError
-from svc.datastore.etcd.messages import KVStub, Message, WatchRequest, WatchResponse
-from svc.datastore.etcd.refusals import remedy_for
+from svc.datastore.etcd.messages import KVStub, Message, RangeRequest, WatchRequest, WatchResponse
+from svc.datastore.etcd.refusals import NO_ANSWER_IN_TIME, remedy_for
 from svc.datastore.etcd.settings import Cluster, Endpoint
 from svc.datastore.etcd.tls import Tls
+from svc.model.errors import SvcError
+
+_log = logging.getLogger(__name__)
 
 CALL_SECONDS = 10.0  # for everything that one call of a Backend does
 TRY_SECONDS = 4.0  # for one server's answer, before the next one is asked
@@ -36,6 +41,8 @@ _OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", int(DIAL_SECONDS * 1000)),  # this is the time for a connection
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.dns_min_time_between_resolutions_ms", 1000),
+    ("grpc.enable_http_proxy", 0),  # what the environment of a runtime names is for images
     ("grpc.use_local_subchannel_pool", 1),  # sessions with other credentials share no connection
 )
 _NO_ANSWER = frozenset(
@@ -48,6 +55,7 @@ _NO_ANSWER = frozenset(
         grpc.StatusCode.UNKNOWN,
     }
 )
+_KNOCK = RangeRequest(key=b"\0", keys_only=True)
 _NOT_CONNECTED = ("failed to connect", "errors resolving", "DNS resolution failed")
 
 
@@ -87,90 +95,130 @@ class Stream:
 
 
 class Link:
-    """Connections to a cluster, made when they are first used. From any thread."""
+    """Connections to a cluster, made when they are first used. From any thread.
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    `rediscover` says where the cluster is now; it is asked after all servers have failed a call.
+    """
+
+    def __init__(self, cluster: Cluster, rediscover: Callable[[], Cluster] | None = None) -> None:
         self._lock = threading.Lock()
-        self._servers: list[_Server | None] = [None] * len(cluster.endpoints)
-        self._current = random.randrange(len(cluster.endpoints))  # noqa: S311 no secret
+        self._moving = threading.Lock()
+        self._rediscover = rediscover
+        self._failed = False  # whether a call has been given up since the last look-up
         self._closed = False
-        self.seen = 0  # the revision in the latest answer
+        self._use(cluster)
 
     def tries(self) -> "Tries":
-        return Tries(len(self._servers))
+        if self._failed and self._rediscover is not None:
+            self._move(self._rediscover)
+        return Tries(self, len(self._servers))
+
+    def connect(self, seconds: float, then: Callable[[], None] = lambda: None) -> None:
+        """Tries to reach the servers in the background for so long, and calls `then` when one answers, or none has in time.
+
+        Calls fail at once where the last connection has failed, and many releases of gRPC connect only while a call waits.
+        """
+        with self._lock:
+            servers = () if self._closed else tuple(self._servers)
+        with suppress(ValueError):  # closed meanwhile
+            for knock in [server.range.future(_KNOCK, timeout=seconds, wait_for_ready=True) for server in servers]:
+                knock.add_done_callback(lambda _: then())
+
+    def give_up(self) -> None:
+        """A call has tried all servers in vain."""
+        self._failed = True
 
     def range(self, request: Message, seconds: float) -> Message:
-        return self._call(lambda server: server.range(request, timeout=seconds))
+        return self._call(self._server(), lambda server: server.range(request, timeout=seconds))
 
     def txn(self, request: Message, seconds: float) -> Message:
-        return self._call(lambda server: server.txn(request, timeout=seconds))
+        return self._call(self._server(), lambda server: server.txn(request, timeout=seconds))
 
     def watch(self, create: Message, seconds: float | None = None) -> Stream:
         """With `seconds`, it ends then."""
-        number, server = self._server()
-        call = self._on(number, lambda: server.watch(WatchRequest(create_request=create), timeout=seconds))
-        return Stream(call, lambda step: self._on(number, step))
+        server = self._server()
+        call = self._on(server, lambda: server.watch(WatchRequest(create_request=create), timeout=seconds))
+        return Stream(call, lambda step: self._on(server, step))
 
     def close(self) -> None:
+        self._closed = True
         with self._lock:
-            self._closed = True
-            servers, self._servers = self._servers, [None] * len(self._servers)
-        for server in filter(None, servers):
+            servers = tuple(self._servers)
+        for server in servers:
             server.close()
 
-    def _call(self, call: Callable[["_Server"], Message]) -> Message:
-        number, server = self._server()
-        answer = self._on(number, lambda: call(server))
+    def _use(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._servers = [_Server(endpoint, cluster.tls) for endpoint in cluster.endpoints]
+        self._current = random.randrange(len(cluster.endpoints))  # noqa: S311 no secret
+        self.seen = 0  # the revision in the latest answer
+
+    def _move(self, rediscover: Callable[[], Cluster]) -> None:
+        with self._moving:
+            if not self._failed:  # somebody else has just looked
+                return
+            self._failed = False
+            try:
+                cluster = rediscover()
+            except SvcError as failure:
+                _log.warning("etcd's servers cannot be looked up again: %s", failure)
+                return
+            if set(cluster.endpoints) == set(self._cluster.endpoints):
+                return
+            _log.info("etcd's servers are now %s", ", ".join(map(str, cluster.endpoints)))
+            with self._lock:
+                left = tuple(self._servers)
+                self._use(cluster)
+            for server in left:
+                server.close()
+
+    def _server(self) -> "_Server":
+        with self._lock:
+            if self._closed:
+                raise _closed()
+            return self._servers[self._current]
+
+    def _call(self, server: "_Server", call: Callable[["_Server"], Message]) -> Message:
+        answer = self._on(server, lambda: call(server))
         self.seen = answer.header.revision
         return answer
 
-    def _on(self, number: int, step: Callable[[], Message]) -> Message:
+    def _on(self, server: "_Server", step: Callable[[], Message]) -> Message:
         """Carries out a step with one of the servers, and puts our errors in place of gRPC's."""
         try:
             return step()
         except grpc.RpcError as error:
-            raise self._failure(number, error) from error
+            raise self._failure(server, error.code(), str(error.details())) from error
         except ValueError as error:  # gRPC's word for a channel that was closed meanwhile
-            raise _closed() from error
+            raise self._failure(server, grpc.StatusCode.CANCELLED, "the connection was closed") from error
 
-    def _server(self) -> tuple[int, "_Server"]:
-        number = self._current
-        server = self._servers[number]
-        if server is not None:
-            return number, server
-        with self._lock:
-            if self._closed:
-                raise _closed()
-            server = self._servers[number] = self._servers[number] or _Server(
-                self._cluster.endpoints[number], self._cluster.tls
-            )
-        return number, server
-
-    def _failure(self, number: int, error: Any) -> StoreError:
+    def _failure(self, server: "_Server", code: Any, text: str) -> StoreError:
         """What to raise. The next server is for the next call, when this one has not answered."""
         if self._closed:
             return _closed()
-        code, text = error.code(), str(error.details())
         if code is grpc.StatusCode.OUT_OF_RANGE:
             return Compacted(f"etcd refused a request: {text}")
         if code not in _NO_ANSWER and "too many requests" not in text:
-            return StoreError(f"etcd at {self._cluster.endpoints[number]} refused a request: {text}", details=remedy_for(text))
-        with self._lock:
-            if self._current == number:
-                self._current = (number + 1) % len(self._servers)
+            return StoreError(f"etcd at {server.endpoint} refused a request: {text}", details=remedy_for(text))
+        self._pass_over(server)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            text = "no answer in time"
-        message = f"etcd at {self._cluster.endpoints[number]} ({self._cluster.origin}) does not answer: {text}"
+            text = NO_ANSWER_IN_TIME
+        message = f"etcd at {server.endpoint} ({self._cluster.origin}) does not answer: {text}"
         failure = Unanswered(message, details=remedy_for(text))
         failure.deaf = any(words in text for words in _NOT_CONNECTED)
         return failure
+
+    def _pass_over(self, server: "_Server") -> None:
+        with self._lock:
+            if self._servers[self._current] is server:
+                self._current = (self._current + 1) % len(self._servers)
 
 
 class Tries:
     """The time that one call has, and whether another try is worth it."""
 
-    def __init__(self, servers: int) -> None:
+    def __init__(self, link: Link, servers: int) -> None:
+        self._link = link
         self._until = time.monotonic() + CALL_SECONDS
         self._servers = servers
         self._failed = 0
@@ -198,14 +246,21 @@ class Tries:
         rounds, within = divmod(self._failed, self._servers)
         pause = 0.0 if within else min(PAUSE_MOST, PAUSE_SECONDS * 2 ** (rounds - 1))
         if self._deaf >= DEAF_ROUNDS * self._servers or time.monotonic() + pause >= self._until:
+            self._link.give_up()
             raise failure
-        time.sleep(pause)
+        if pause and failure.deaf:
+            connected = threading.Event()
+            self._link.connect(pause, connected.set)
+            connected.wait(pause)
+        else:
+            time.sleep(pause)
 
 
 class _Server:
     """The calls of one server."""
 
     def __init__(self, endpoint: Endpoint, tls: Tls | None) -> None:
+        self.endpoint = endpoint
         target = f"dns:///{endpoint}"
         if tls is None:
             channel = grpc.insecure_channel(target, _OPTIONS)

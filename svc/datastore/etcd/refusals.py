@@ -1,27 +1,40 @@
 """What etcd, gRPC and TLS say when something fails, and what to do about it."""
 
+NO_ANSWER_IN_TIME = "no answer in time"
+
+_OUR_CERTIFICATE = "set etcd_cert_file and etcd_key_file to a certificate, valid today, that the server's CA has issued"
+_PLAIN = "look whether etcd runs there, and whether it wants https:// and a client certificate (etcd_cert_file)"
+_HOST = "name the server as its certificate does, or give it a certificate with this name"
+_NAME = "correct the host name, or make it known to the system's resolver"
+
 _REMEDIES = (  # what the message says, what to do
     (
         "CERTIFICATE_VERIFY_FAILED",
-        "let etcd_ca_cert_file hold the root that issued the server's certificate, and the server have one that is valid today",
+        "let etcd_ca_cert_file hold the root that issued the server's certificate, and give the server one that is valid today",
     ),
-    ("Peer name", "the server's certificate must name the host of its endpoint: reissue it, or name the server as it does"),
-    ("WRONG_VERSION_NUMBER", "the server speaks no TLS: give the endpoint as http://, or switch TLS on at the server"),
+    ("Hostname Verification", _HOST),
+    ("Peer name", _HOST),
+    ("Unwrap failed", f"the server refuses our client certificate, or wants one: {_OUR_CERTIFICATE}"),
     (
-        "andshake",
-        "set etcd_cert_file and etcd_key_file to a valid client certificate, issued by a CA that the server trusts",
+        "Handshake read failed",
+        f"the server speaks no TLS (then it is http://), or refuses our certificate: {_OUR_CERTIFICATE}",
     ),
+    ("andshake", f"the TLS handshake fails: {_OUR_CERTIFICATE}, and use https:// only where the server speaks TLS"),
     ("Connection refused", "start etcd there, or correct the endpoint"),
-    ("errors resolving", "correct the host name, or make it known to the system's resolver"),
-    ("DNS resolution failed", "correct the host name, or make it known to the system's resolver"),
-    ("no answer in time", "look at the server's health (etcdctl endpoint health) and at the network between"),
-    ("etcdserver: mvcc: database space exceeded", "compact and defragment etcd, then disarm its alarm (etcdctl alarm disarm)"),
-    ("permission denied", "grant the role of the client certificate's user read and write on the key root"),
+    ("errors resolving", _NAME),
+    ("DNS resolution failed", _NAME),
+    (NO_ANSWER_IN_TIME, "look at the server's health (etcdctl endpoint health) and at the network between"),
+    ("Socket closed", "look whether etcd runs there, and whether it wants https:// and a client certificate (etcd_cert_file)"),
+    (
+        "onnection reset",
+        "look whether etcd runs there, and whether it wants https:// and a client certificate (etcd_cert_file)",
+    ),
+    ("database space exceeded", "compact and defragment etcd, then disarm its alarm (etcdctl alarm disarm)"),
+    ("permission denied", "grant the user of the client certificate read and write on all keys below the key root"),
     ("user name is empty", "etcd wants an authenticated user: set etcd_cert_file, with the user as its common name"),
     ("request is too large", "raise etcd's --max-request-bytes"),
+    ("larger than max", "raise etcd's --max-request-bytes"),
     ("too many operations", "raise etcd's --max-txn-ops to 128 or more"),
-    ("Socket closed", "if the server wants client certificates, set etcd_cert_file and etcd_key_file to one that it accepts"),
-    ("onnection reset", "if the server wants client certificates, set etcd_cert_file and etcd_key_file to one that it accepts"),
     ("etcdserver:", "look at the cluster's health: etcdctl endpoint health --cluster"),
 )
 

@@ -1,21 +1,23 @@
 """From the settings of a netconf (spec section 2.2) to servers and credentials."""
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from svc.datastore.etcd import discovery
-from svc.datastore.etcd.tls import Tls, load_tls
+from svc.datastore.etcd.tls import FILES, Tls, load_tls
 from svc.model.errors import Code
 from svc.model.faults import Faults
 
 AUTHORITY = "127.0.0.1:2379"
 SCHEME = "http"
 PORT = 2379
-FILES = ("etcd_ca_cert_file", "etcd_cert_file", "etcd_key_file")
 
+_SCHEMES = ("http", "https")
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")  # a name or an address
 _EXAMPLE = 'give URLs such as "https://10.0.0.1:2379", separated by commas'
 
 _log = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ class Cluster:
     tls: Tls | None
     origin: str  # the setting that named the endpoints, with its value
     files: tuple[Path, ...]  # that were read
+    discovered: bool  # by SRV records, which may change
 
 
 def read_settings(settings: Mapping[str, str], resolver: "discovery.Resolver | None" = None) -> Cluster:
@@ -49,13 +52,15 @@ def read_settings(settings: Mapping[str, str], resolver: "discovery.Resolver | N
     urls, origin = _urls(given, faults, resolver)
     parsed = [url for url in (_parse(text, origin, faults) for text in urls) if url is not None]
     schemes = {url.scheme for url in parsed}
+    if not urls and not faults.found:
+        faults.add(*origin, "names no server", _EXAMPLE)
     if len(schemes) > 1:
         faults.add(*origin, "mixes http and https", "give all endpoints the same scheme")
     tls = load_tls(given, faults) if schemes == {"https"} else None
     faults.raise_if_any()
     endpoints = dict.fromkeys(Endpoint(str(url.hostname), url.port or PORT) for url in parsed)
     files = tuple(Path(given[name]) for name in FILES if name in given) if tls else ()
-    return Cluster(tuple(endpoints), tls, f"{origin[0]} = {origin[1]!r}", files)
+    return Cluster(tuple(endpoints), tls, f"{origin[0]} = {origin[1]!r}", files, origin[0] == "etcd_discovery_srv")
 
 
 def _urls(given: Mapping[str, str], faults: Faults, resolver: "discovery.Resolver | None") -> tuple[list[str], tuple[str, str]]:
@@ -63,14 +68,22 @@ def _urls(given: Mapping[str, str], faults: Faults, resolver: "discovery.Resolve
     endpoints, domain = given.get("etcd_endpoints", ""), given.get("etcd_discovery_srv", "")
     if endpoints and domain:
         faults.add("etcd_discovery_srv", domain, "excludes etcd_endpoints", "remove one of the two")
-        return [], ("etcd_endpoints", endpoints)
+        faults.raise_if_any()
     _warn_of_deprecated(given, used=not endpoints and not domain)
     if domain:
         return discovery.find(domain, faults, resolver), ("etcd_discovery_srv", domain)
     if endpoints:
-        return [text.strip() for text in endpoints.split(",") if text.strip()], ("etcd_endpoints", endpoints)
-    authority = given.get("etcd_authority", AUTHORITY)
-    return [f"{given.get('etcd_scheme', SCHEME)}://{authority}"], ("etcd_authority", authority)
+        texts = [text.strip() for text in endpoints.split(",") if text.strip()]
+        return texts, ("etcd_endpoints", _without_password(endpoints))
+    return _deprecated(given, faults)
+
+
+def _deprecated(given: Mapping[str, str], faults: Faults) -> tuple[list[str], tuple[str, str]]:
+    scheme, authority = given.get("etcd_scheme", SCHEME), given.get("etcd_authority", AUTHORITY)
+    if scheme not in _SCHEMES:
+        faults.add("etcd_scheme", scheme, "is neither http nor https", "remove it, and set etcd_endpoints")
+        return [], ("etcd_scheme", scheme)
+    return [f"{scheme}://{authority}"], ("etcd_authority", authority)
 
 
 def _warn_of_deprecated(given: Mapping[str, str], *, used: bool) -> None:
@@ -85,9 +98,14 @@ def _parse(text: str, origin: tuple[str, str], faults: Faults) -> SplitResult | 
     try:
         url = urlsplit(text)
         extra = url.path.strip("/") or url.query or url.fragment or url.username is not None
-        if url.scheme in ("http", "https") and url.hostname and url.port != 0 and not extra:
+        if url.scheme in _SCHEMES and _HOST.fullmatch(url.hostname or "") and url.port != 0 and not extra:
             return url
     except ValueError:  # a port that is no number, brackets that do not match
         pass
-    faults.add(origin[0], text, "is no URL of an etcd server", _EXAMPLE)
+    faults.add(origin[0], _without_password(text), "is no URL of an etcd server", _EXAMPLE)
     return None
+
+
+def _without_password(text: str) -> str:
+    """Credentials have no place in a URL of etcd, nor in an error."""
+    return re.sub(r"//[^/,]*@", "//...@", text)

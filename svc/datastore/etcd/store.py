@@ -43,7 +43,7 @@ class EtcdStore:
         self._codec = Codec(names)
         self._origin = cluster.origin
         self._files = {path: _identity(path) for path in cluster.files}
-        self._link = Link(cluster)
+        self._link = Link(cluster, lambda: read_settings(settings, resolver)) if cluster.discovered else Link(cluster)
         self._watchers = Watchers()
         self._generations = Generations(self._link, self._counted)
 

@@ -15,6 +15,9 @@ _SYSTEM_ROOTS = (  # where distributions keep them
 )
 
 
+_ROOTS, _CERTIFICATE, _KEY = FILES = ("etcd_ca_cert_file", "etcd_cert_file", "etcd_key_file")
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Tls:
     """PEM; `certificate` and `key` are None for a client that does not identify itself."""
@@ -28,15 +31,15 @@ def load_tls(given: Mapping[str, str], faults: Faults) -> Tls | None:
     """None, and faults, when a file cannot be used. The CA file may hold several roots, each is trusted."""
     before = len(faults.found)
     _demand_pair(given, faults)
-    certificate, key = _read("etcd_cert_file", given, faults), _read("etcd_key_file", given, faults)
-    roots = _roots(given, faults)
-    if len(faults.found) == before and certificate and key:
+    roots = _certificates(_ROOTS, given, faults) if _ROOTS in given else _system_roots(faults)
+    certificate, key = _certificates(_CERTIFICATE, given, faults), _read(_KEY, given, faults)
+    if len(faults.found) == before and certificate is not None:
         _check_pair(given, faults)
     return Tls(roots or b"", certificate, key) if len(faults.found) == before else None
 
 
 def _demand_pair(given: Mapping[str, str], faults: Faults) -> None:
-    for name, other in (("etcd_cert_file", "etcd_key_file"), ("etcd_key_file", "etcd_cert_file")):
+    for name, other in ((_CERTIFICATE, _KEY), (_KEY, _CERTIFICATE)):
         if name in given and other not in given:
             faults.add(name, given[name], f"needs {other}", f"set {other} as well, or remove {name}")
 
@@ -51,17 +54,15 @@ def _read(name: str, given: Mapping[str, str], faults: Faults) -> bytes | None:
         return None
 
 
-def _roots(given: Mapping[str, str], faults: Faults) -> bytes | None:
-    if "etcd_ca_cert_file" not in given:
-        return _system_roots(faults)
-    data = _read("etcd_ca_cert_file", given, faults)
+def _certificates(name: str, given: Mapping[str, str], faults: Faults) -> bytes | None:
+    """The content of a file of one or more certificates."""
+    data = _read(name, given, faults)
     if data is None:
         return None
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=data.decode("ascii", "replace"))
-    except ssl.SSLError as error:
-        problem = f"holds no certificate that can be read: {error.reason or error}"
-        faults.add("etcd_ca_cert_file", given["etcd_ca_cert_file"], problem, "name a PEM file of one or more root certificates")
+    except (ssl.SSLError, ValueError):
+        faults.add(name, given[name], "holds no certificate that can be read", "name a PEM file of certificates")
     return data
 
 
@@ -71,20 +72,20 @@ def _system_roots(faults: Faults) -> bytes | None:
     found = next((path for path in map(Path, filter(None, paths)) if path.is_file()), None)
     if found is not None:
         return found.read_bytes()
-    faults.missing("etcd_ca_cert_file", "set it, or install the system's root certificates (package ca-certificates)")
+    faults.missing(_ROOTS, "set it, or install the system's root certificates (package ca-certificates)")
     return None
 
 
 def _check_pair(given: Mapping[str, str], faults: Faults) -> None:
-    certificate, key = given["etcd_cert_file"], given["etcd_key_file"]
+    certificate, key = given[_CERTIFICATE], given[_KEY]
 
     def refuse_password() -> str:
         raise ValueError("it is encrypted")
 
     try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_cert_chain(certificate, key, password=refuse_password)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password=refuse_password)
     except (ssl.SSLError, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
-        remedy = f"name the private key, in PEM and without a password, that belongs to etcd_cert_file = {certificate!r}"
-        faults.add("etcd_key_file", key, f"does not fit the certificate: {reason}", remedy)
+        reason = "it is of another certificate" if "KEY_VALUES_MISMATCH" in str(error) else "it cannot be read"
+        reason = str(error) if isinstance(error, ValueError) and not isinstance(error, ssl.SSLError) else reason
+        remedy = f"name the private key of {_CERTIFICATE} = {certificate!r}, in PEM and without a password"
+        faults.add(_KEY, key, f"is no key for the certificate: {reason}", remedy)

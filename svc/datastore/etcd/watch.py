@@ -4,7 +4,6 @@ A watcher lists what is there and follows from the next revision on. After a bro
 when etcd has compacted that away, it lists again and tells what is gone.
 """
 
-import logging
 import threading
 import weakref
 from collections import deque
@@ -14,11 +13,8 @@ from dataclasses import dataclass
 from svc.datastore.api import Entry, Event, StoreError
 from svc.datastore.etcd.link import Compacted, Link, Stream, Unanswered
 from svc.datastore.etcd.messages import Message, WatchCreateRequest
+from svc.datastore.etcd.outage import Outage
 from svc.model.keys import Key
-
-PAUSE_SECONDS = 0.2  # before a broken watch is taken up again
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +41,7 @@ class Watcher:
         self._known: dict[Key, None] = {}  # a set that keeps its order
         self._told: deque[Event] = deque()
         self._stream: Stream | None = None
+        self._outage = Outage(link, span[0].decode())
         self._closing = threading.Lock()
         self._closed = threading.Event()
 
@@ -75,8 +72,7 @@ class Watcher:
             self._stream, self._next = None, 0
         except Unanswered as failure:
             self._stream = None
-            if not self._closed.wait(PAUSE_SECONDS):
-                _log.info("a watch is taken up again: %s", failure)
+            self._outage.wait(failure, self._closed)
         except StoreError:
             if not self._closed.is_set():
                 raise
@@ -100,6 +96,7 @@ class Watcher:
         self._next = listing.revision + 1
 
     def _take(self, answer: Message) -> None:
+        self._outage.over()
         for change in answer.events:
             event = self._read(change.kv)
             if event is not None:

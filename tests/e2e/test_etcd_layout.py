@@ -1,0 +1,74 @@
+"""What the incumbent left in a real etcd: read, gone on from, and written back byte for byte."""
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from harness.etcd import Cluster, cluster
+from harness.ipam import free, holdings, take
+from svc._core.cidr import Address, Cidr
+from svc.datastore.api import Update
+from svc.datastore.etcd.store import EtcdStore
+from svc.ipam.allocator import Ipam
+from svc.model.keys import AffinityQuery, BlockQuery, HandleQuery, Query, ResourceQuery
+from svc.names import Names
+
+INCUMBENT = Names(key_root="/calico", api_version="projectcalico.org/v3")
+STATES = sorted((Path(__file__).parents[1] / "unit" / "fixtures").glob("etcd-*.jsonl"))
+KINDS = ("ClusterInformation", "IPPool", "IPReservation", "Node", "Profile", "WorkloadEndpoint")
+QUERIES: list[Query] = [BlockQuery(), AffinityQuery(), HandleQuery(), *map(ResourceQuery, KINDS)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("etcd")) as running:
+        yield running
+
+
+@pytest.fixture(params=STATES, ids=[path.stem for path in STATES])
+def state(request: pytest.FixtureRequest, server: Cluster) -> dict[str, str]:
+    """Keys and documents of a captured state, put there by etcd's own tool."""
+    server.ctl("del", "--prefix", "/")
+    items = [json.loads(line) for line in request.param.read_text().splitlines()[1:]]
+    for item in items:
+        server.put(item["key"], item["value"])
+    return {item["key"]: item["value"] for item in items}
+
+
+@pytest.fixture
+def store(server: Cluster) -> Iterator[EtcdStore]:
+    with closing(EtcdStore({"kind": "etcdv3", "etcd_endpoints": server.endpoints}, INCUMBENT)) as opened:
+        yield opened
+
+
+def raw(server: Cluster) -> dict[str, str]:
+    kvs = json.loads(server.ctl("get", "--prefix", "/", "-w", "json"))["kvs"]
+    return {base64.b64decode(kv["key"]).decode(): base64.b64decode(kv["value"]).decode() for kv in kvs}
+
+
+def test_everything_is_read_and_written_back(state: dict[str, str], server: Cluster, store: EtcdStore) -> None:
+    """Every entry, with not a byte changed."""
+    entries = [entry for query in QUERIES for entry in store.list(query)]
+    assert len(entries) == len(state)
+    store.write([Update(entry.key, entry.value, entry.revision) for entry in entries])
+    assert raw(server) == state
+
+
+def test_addresses_are_assigned_from_there_on(state: dict[str, str], server: Cluster, store: EtcdStore) -> None:
+    """In both families, out of the same blocks, none of those held or reserved; given back, nothing is left of it."""
+    held = holdings(store)
+    ipam = Ipam(store, "node1")
+    got = take(ipam, "net1.c9", versions=(4, 6))
+    assert [Address(address) in Cidr(pool) for address, pool in zip(got, ("10.77.0.0/24", "fd77::/112"), strict=True)] == [
+        True
+    ] * 2
+    assert holdings(store) == held | {"net1.c9": frozenset(map(Address, got))}
+    added = raw(server).keys() - state.keys()
+    assert "/calico/ipam/v2/handle/net1.c9" in added
+    assert all(key.startswith("/calico/ipam/v2/") for key in added)
+    free(ipam, "net1.c9")
+    assert holdings(store) == held

@@ -1,0 +1,114 @@
+"""Workers that count, create and delete in etcd, and know exactly what must be there."""
+
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from harness.etcd_sessions import handle, session
+from svc.datastore.api import Conflict, Create, Delete, Update
+from svc.datastore.etcd.store import EtcdStore
+from svc.model.ipam import Handle
+from svc.model.keys import HandleKey, HandleQuery
+
+SHARED = HandleKey("shared")  # everybody counts in it, each under a name of his own
+WORKERS = 4
+
+
+class Worker:
+    """A session and a thread. Whatever it is told by the store has to be true; an error other than a conflict fails it."""
+
+    def __init__(self, number: int, endpoints: str) -> None:
+        self.name = f"10.0.{number}.0/26"
+        self.counted = 0
+        self.keys: set[str] = set()
+        self.operations = 0
+        self.failure: BaseException | None = None
+        self._number = number
+        self._endpoints = endpoints
+        self._dice = random.Random(number)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"worker-{number}")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with session(self._endpoints) as store:
+                while not self._stopping.is_set():
+                    self._dice.choice([self._count, self._create, self._delete])(store)
+                    self.operations += 1
+        except BaseException as failure:
+            self.failure = failure
+
+    def _count(self, store: EtcdStore) -> None:
+        entry = store.get(SHARED)
+        assert isinstance(entry.value, Handle)
+        assert entry.value.blocks.get(self.name, 0) == self.counted, "lost or doubled"
+        try:
+            store.write([Update(SHARED, entry.value.changed(self.name, 1), entry.revision)])
+        except Conflict:
+            return
+        self.counted += 1
+
+    def _create(self, store: EtcdStore) -> None:
+        """A key that nobody else knows is never there already."""
+        name = f"own.{self._number}.{self._dice.getrandbits(64)}"
+        store.write([Create(HandleKey(name), handle(1))])
+        self.keys.add(name)
+
+    def _delete(self, store: EtcdStore) -> None:
+        """And is there until it is deleted."""
+        if self.keys:
+            name = self.keys.pop()
+            store.write([Delete(HandleKey(name))])
+
+
+class Churn:
+    """Several workers at once."""
+
+    def __init__(self, workers: Sequence[Worker]) -> None:
+        self._workers = workers
+
+    def go_on(self, operations: int) -> None:
+        """Until each worker has done so many more."""
+        goals = {worker: worker.operations + operations for worker in self._workers}
+        pause = threading.Event()
+        while any(worker.operations < goal for worker, goal in goals.items()):
+            self.demand_success()
+            pause.wait(0.02)
+
+    def demand_success(self) -> None:
+        for worker in self._workers:
+            if worker.failure is not None:
+                raise worker.failure
+
+    def demand_consistency(self, store: EtcdStore) -> None:
+        """Everything is as the workers were told, and nothing else is there."""
+        self.demand_success()
+        shared = store.get(SHARED).value
+        assert isinstance(shared, Handle)
+        assert shared.blocks == {worker.name: worker.counted for worker in self._workers if worker.counted}
+        present = {entry.key.handle for entry in store.list(HandleQuery()) if isinstance(entry.key, HandleKey)}
+        assert present - {SHARED.handle} == set[str]().union(*(worker.keys for worker in self._workers))
+
+
+@contextmanager
+def churning(endpoints: str, sound: EtcdStore) -> Iterator[Churn]:
+    """Workers at these endpoints; at the end they are stopped, and by a sound session everything is found in order."""
+    sound.write([Create(SHARED, Handle({}))])
+    workers = [Worker(number, endpoints) for number in range(WORKERS)]
+    churn = Churn(workers)
+    try:
+        for worker in workers:
+            worker.start()
+        yield churn
+    finally:
+        for worker in workers:
+            worker.stop()
+    churn.demand_consistency(sound)

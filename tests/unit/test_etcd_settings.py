@@ -1,0 +1,256 @@
+"""The etcd settings of a netconf: what they mean, and what is said of those that cannot be used."""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from harness.certificates import Authority
+from svc.datastore.etcd.settings import Endpoint, read_settings
+from svc.datastore.open import open_backend
+from svc.model.errors import CallerError, Code
+from svc.model.faults import shown
+from svc.names import DEFAULT
+
+
+def authorities(**settings: str) -> list[str]:
+    return [str(endpoint) for endpoint in read_settings({"kind": "etcdv3", **settings}).endpoints]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("http://10.0.0.1:2379", ["10.0.0.1:2379"]),
+        (" http://a:1 ,http://b:2/,, http://a:1", ["a:1", "b:2"]),
+        ("http://etcd.test", ["etcd.test:2379"]),
+        ("http://[fd00::1]:23", ["[fd00::1]:23"]),
+        ("http://[::1]", ["[::1]:2379"]),
+    ],
+)
+def test_endpoints_are_urls_separated_by_commas(given: str, expected: list[str]) -> None:
+    """The port may be left out; what is given twice counts once."""
+    assert authorities(etcd_endpoints=given) == expected
+
+
+def test_without_settings_it_is_the_local_server() -> None:
+    """Empty ones are none."""
+    cluster = read_settings({"kind": "etcdv3", "etcd_endpoints": "", "etcd_cert_file": " "})
+    assert cluster.endpoints == (Endpoint("127.0.0.1", 2379),)
+    assert cluster.tls is None
+
+
+def test_deprecated_settings_are_used_with_a_warning(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """As long as nothing else says where etcd is."""
+    root = str(Authority(tmp_path, "ours").root)
+    cluster = read_settings({"etcd_authority": "10.0.0.1:99", "etcd_scheme": "https", "etcd_ca_cert_file": root})
+    assert cluster.endpoints == (Endpoint("10.0.0.1", 99),)
+    assert cluster.tls is not None
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert "etcd_authority = '10.0.0.1:99' is deprecated: set etcd_endpoints" in caplog.text
+
+
+def test_deprecated_settings_are_ignored_beside_endpoints(caplog: pytest.LogCaptureFixture) -> None:
+    """With a warning as well."""
+    given = authorities(etcd_authority="10.0.0.1:99", etcd_scheme="https", etcd_endpoints="http://a:1")
+    assert given == ["a:1"]
+    assert "ignored" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"etcd_endpoints": "http://a:1", "etcd_discovery_srv": "b"}, ["etcd_discovery_srv = 'b'", "excludes etcd_endpoints"]),
+        ({"etcd_endpoints": "http://a:1,https://b:2"}, ["etcd_endpoints", "http://a:1,https://b:2", "mixes http and https"]),
+        ({"etcd_endpoints": "a:1"}, ["etcd_endpoints = 'a:1'", "no URL"]),
+        ({"etcd_endpoints": "http://a:x"}, ["http://a:x", "no URL"]),
+        ({"etcd_endpoints": "http://a:0"}, ["http://a:0", "no URL"]),
+        ({"etcd_endpoints": "http://a:99999"}, ["http://a:99999", "no URL"]),
+        ({"etcd_endpoints": "http://:1"}, ["http://:1", "no URL"]),
+        ({"etcd_endpoints": "http://[::1"}, ["http://[::1", "no URL"]),
+        ({"etcd_endpoints": "http://a/v3"}, ["http://a/v3", "no URL"]),
+        ({"etcd_endpoints": "http://user:secret@a"}, ["no URL"]),
+        ({"etcd_endpoints": "unix:///run/etcd"}, ["unix:///run/etcd", "no URL"]),
+        ({"etcd_endpoints": "http://a b"}, ["http://a b", "no URL"]),
+        ({"etcd_endpoints": ","}, ["etcd_endpoints = ','", "names no server"]),
+        ({"etcd_authority": "host name"}, ["etcd_authority", "no URL"]),
+        ({"etcd_scheme": "ftp"}, ["etcd_scheme = 'ftp'"]),
+    ],
+)
+def test_bad_endpoints_are_refused(settings: dict[str, str], words: list[str]) -> None:
+    """One error with setting, value and remedy; a password in it is not shown."""
+    with pytest.raises(CallerError) as caught:
+        read_settings(settings)
+    for word in words:
+        assert word in str(caught.value)
+    assert caught.value.code == Code.INVALID_NETCONF
+    assert caught.value.details
+    assert "secret" not in str(caught.value)
+
+
+Files = dict[str, Path]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    ours = Authority(tmp_path, "ours")
+    certificate, key = ours.issue("client")
+    return {"ca_cert": ours.root, "cert": certificate, "key": key}
+
+
+def read_tls(files: Files) -> None:
+    given = {f"etcd_{name}_file": str(path) for name, path in files.items()}
+    cluster = read_settings({"etcd_endpoints": "https://a:1", **given})
+    assert cluster.tls is not None
+    assert cluster.files == tuple(files.values())
+
+
+def without(name: str) -> Callable[[Files], Files]:
+    return lambda files: {key: path for key, path in files.items() if key != name}
+
+
+def holding(name: str, text: str) -> Callable[[Files], Files]:
+    def spoil(files: Files) -> Files:
+        files[name].write_text(text)
+        return files
+
+    return spoil
+
+
+def missing(name: str) -> Callable[[Files], Files]:
+    return lambda files: {**files, name: Path("/nowhere/file.pem")}
+
+
+def another_key(files: Files) -> Files:
+    return {**files, "key": Authority(files["key"].parent, "other").issue("client")[1]}
+
+
+def encrypted_key(files: Files) -> Files:
+    key = serialization.load_pem_private_key(files["key"].read_bytes(), None)
+    files["key"].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"password"),
+        )
+    )
+    return files
+
+
+def test_good_files_are_read(files: Files) -> None:
+    """With a client certificate and without one."""
+    read_tls(files)
+    read_tls({"ca_cert": files["ca_cert"]})
+
+
+@pytest.mark.parametrize(
+    ("spoil", "name", "problem"),
+    [
+        (without("key"), "cert", "needs etcd_key_file"),
+        (without("cert"), "key", "needs etcd_cert_file"),
+        (missing("ca_cert"), "ca_cert", "cannot be read: No such file"),
+        (missing("cert"), "cert", "cannot be read: No such file"),
+        (missing("key"), "key", "cannot be read: No such file"),
+        (lambda files: {**files, "key": files["key"].parent}, "key", "cannot be read: Is a directory"),
+        (holding("ca_cert", "nothing"), "ca_cert", "holds no certificate"),
+        (holding("ca_cert", ""), "ca_cert", "holds no certificate"),
+        (holding("cert", "nothing"), "cert", "holds no certificate"),
+        (holding("key", "nothing"), "key", "is no key for the certificate: it cannot be read"),
+        (another_key, "key", "is no key for the certificate: it is of another certificate"),
+        (encrypted_key, "key", "is no key for the certificate: it is encrypted"),
+    ],
+)
+def test_bad_files_are_refused(files: Files, spoil: Callable[[Files], Files], name: str, problem: str) -> None:
+    """One error with the setting, the file and what to do, and nothing of what is in it."""
+    spoilt = spoil(files)
+    with pytest.raises(CallerError) as caught:
+        read_tls(spoilt)
+    assert f"etcd_{name}_file = {shown(str(spoilt[name]))} {problem}" in caught.value.msg
+    assert caught.value.details
+    assert "PRIVATE" not in str(caught.value)
+
+
+def test_all_faults_are_told_at_once(files: Files) -> None:
+    """Endpoints and files."""
+    settings = {"etcd_endpoints": "https://a:1,https://b:x", "etcd_cert_file": "/nowhere", "etcd_key_file": str(files["key"])}
+    with pytest.raises(CallerError, match="2 faults") as caught:
+        read_settings(settings)
+    assert "https://b:x" in caught.value.details
+    assert "etcd_cert_file" in caught.value.details
+
+
+def test_settings_of_files_do_not_matter_without_tls(files: Files) -> None:
+    """A manifest that names them may serve a plain server."""
+    assert read_settings({"etcd_endpoints": "http://a:1", "etcd_cert_file": "/nowhere"}).files == ()
+
+
+def test_open_backend_speaks_to_nobody(tmp_path: Path) -> None:
+    """A session is there without a server; what is wrong with the settings shows at once."""
+    store = open_backend({"kind": "etcdv3", "etcd_endpoints": "http://127.0.0.1:1"}, tmp_path, DEFAULT)
+    assert (store.atomic, store.needs_node, store.is_current()) == (True, True, True)
+    store.close()
+    store.close()
+    with pytest.raises(CallerError):
+        open_backend({"kind": "etcdv3", "etcd_endpoints": "nonsense"}, tmp_path, DEFAULT)
+
+
+def run(program: str) -> str:
+    """Output of a Python of its own, in which warnings are errors."""
+    return subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, capture_output=True, text=True).stdout
+
+
+def test_an_embedded_node_loads_no_grpc() -> None:
+    """Nor anything else that the etcd store needs."""
+    program = (
+        "import svc.datastore.open, sys; print([m for m in ('grpc', 'etcd3', 'google', 'dns', 'ssl') if m in sys.modules])"
+    )
+    assert run(program) == "[]\n"
+
+
+def test_an_etcd_node_loads_no_dns() -> None:
+    """Unless it discovers its servers."""
+    assert run("import svc.datastore.etcd.store, sys; print('dns' in sys.modules)") == "False\n"
+
+
+def test_messages_are_those_of_etcd3() -> None:
+    """Rebuilt where the package's own modules do not import; they leave the default pool of descriptors alone."""
+    program = """
+from svc.datastore.etcd import messages
+import etcd3
+from google.protobuf import descriptor_pool
+assert etcd3.etcdrpc.TxnRequest is messages.TxnRequest
+request = messages.RangeRequest(key=b"k", sort_order="DESCEND")
+assert messages.RangeRequest.FromString(request.SerializeToString()) == request
+try:
+    descriptor_pool.Default().FindFileByName("kv.proto")
+except KeyError:
+    print("apart")
+"""
+    assert run(program) == "apart\n"
+
+
+@pytest.mark.parametrize(("package", "setting"), [("etcd3", "etcd_endpoints"), ("dns", "etcd_discovery_srv")])
+def test_a_missing_package_is_named(tmp_path: Path, package: str, setting: str) -> None:
+    """With the extra that brings it."""
+    program = f"""
+import sys
+from pathlib import Path
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == {package!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+from svc.datastore.open import open_backend
+from svc.names import DEFAULT
+try:
+    open_backend({{"kind": "etcdv3", {setting!r}: "http://a"}}, Path({str(tmp_path)!r}), DEFAULT)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    printed = run(program)
+    assert printed.startswith("CallerError")
+    assert package in printed
+    assert "svc[etcd]" in printed
