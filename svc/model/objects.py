@@ -90,7 +90,7 @@ class Group:
         return f"{self.names.label_prefix}/metadata"
 
     def _own(self, pairs: dict[str, str] | None) -> dict[str, str]:
-        domains = (f"{self.names.label_prefix}/", f"{self.names.operator_domain}/")
+        domains = self.names.native_domains
         return {name: text for name, text in (pairs or {}).items() if any(domain in name for domain in domains)}
 
     @staticmethod

@@ -26,7 +26,6 @@ class Names:
     state_dir: str = "/var/lib/svc"
     run_dir: str = "/var/run/svc"
     log_dir: str = "/var/log/svc/cni"
-    operator_domain: str = "operator.svc.internal"  # of labels and annotations that an operator puts on custom resources
 
     orch_section: str = "orch"  # netconf: the section with the access to the orchestrator's API
     orch_api_root: str = "orch_api_root"  # netconf: the API's URL in it

@@ -10,7 +10,6 @@ from svc.datastore.api import (
     Backend,
     Check,
     Create,
-    Delete,
     Entry,
     PartialWrite,
     StoreError,

@@ -22,7 +22,7 @@ INCUMBENT = Names(
     crd_api_version="crd.projectcalico.org/v1",
     interface_prefix="cali",
     label_prefix="projectcalico.org",
-    operator_domain="operator.tigera.io",
+    native_domains=("projectcalico.org/", "operator.tigera.io/"),
 )
 FIXTURES = Path(__file__).parent / "fixtures"
 BACKING = Objects(Group(INCUMBENT, INCUMBENT.crd_api_version))

@@ -17,12 +17,22 @@ NAME = re.compile(
 )
 
 # Where such a word is no name of a deployment.
+ACCESS = {"k8s_auth_token", "k8s_client_certificate", "k8s_client_key", "k8s_certificate_authority"}  # of the netconf's policy
+FIELDS = {f"policy.{name}" for name in ACCESS}
 ALLOWED = {
     "svc/__init__.py": {"svc"},  # the distribution's name
     "svc/netconf/fields.py": {  # words of the specification and of the orchestrator, read under every profile
-        "kubernetes", "k8s", "kubernetes.kubeconfig", "orch.k8s_api_root", "kubernetes.orch_api_root", "kubernetes.k8s_api_root",
-        "kubernetes.node_name",
+        "kubernetes", "k8s", "kubernetes.kubeconfig", "orch.k8s_api_root", "kubernetes.orch_api_root",
+        "kubernetes.k8s_api_root", "kubernetes.node_name", "policy.k8s_api_root", *FIELDS,
     },
+    "svc/netconf/netconf.py": FIELDS,
+    "svc/netconf/rules.py": {"policy.k8s_client_certificate", "policy.k8s_client_key"},
+    "svc/datastore/open.py": {"kubernetes"},  # a package
+    "svc/datastore/orch/client.py": {"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"},
+    "svc/deploy/crds.py": {"apiextensions.k8s.io/v1", "x-kubernetes-preserve-unknown-fields"},  # the API's own
+    "svc/deploy/rbac.py": {"rbac.authorization.k8s.io"},
+    "svc/model/pod.py": {"k8s.v1.cni.cncf.io/network-status"},  # another program's
+    "svc/datastore/orch/access.py": {"/var/run/secrets/kubernetes.io/serviceaccount", *ACCESS},  # where every pod finds it
 }  # fmt: skip
 
 
@@ -57,8 +67,8 @@ def test_names_would_be_seen_elsewhere(name: str) -> None:
     """The pattern knows our own names that are not plain words."""
     value = getattr(DEFAULT, name)
     plain = {"orch_section", "orch_api_root", "orch_policy", "orch_datastore", "network", "version_field",
-             "namespace_profile", "service_account_profile", "namespace_label", "service_account_label", "default_allow_profile",
-             "node_address", "environment_prefix", "operator_network"}  # fmt: skip
+             "namespace_profile", "service_account_profile", "namespace_label", "service_account_label",
+             "default_allow_profile", "node_address", "environment_prefix", "operator_network"}  # fmt: skip
     if isinstance(value, str) and name not in plain:
         assert NAME.search(value), value
 
