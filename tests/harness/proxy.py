@@ -1,9 +1,12 @@
-"""A TCP proxy on loopback that loses what tests want lost."""
+"""A TCP proxy on loopback that loses what tests want lost, or that leads out of a network namespace."""
 
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+
+from harness.inside import entered
+from harness.netns import Netns
 
 _CHUNK = 1 << 16
 
@@ -11,9 +14,10 @@ _CHUNK = 1 << 16
 class Proxy:
     """`discard_requests` and `discard_replies` may be set at any time; `cut` breaks every connection there is."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, inside: Netns | None = None) -> None:
         self._target = ("127.0.0.1", port)
-        self._listening = socket.create_server(("127.0.0.1", 0))
+        with entered(inside) if inside else nullcontext():
+            self._listening = socket.create_server(("127.0.0.1", 0))
         self._lock = threading.Lock()
         self._connections: list[socket.socket] = []
         self._pumps: list[threading.Thread] = []
@@ -54,6 +58,8 @@ class Proxy:
             except OSError:
                 client.close()
                 continue
+            for end in (client, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what was written at once arrives at once
             with self._lock:
                 self._connections += [client, server]
             self._pump(client, server)
@@ -81,8 +87,9 @@ class Proxy:
 
 
 @contextmanager
-def proxy(port: int) -> Iterator[Proxy]:
-    running = Proxy(port)
+def proxy(port: int, inside: Netns | None = None) -> Iterator[Proxy]:
+    """To a server on the test's own loopback; listens on that of the namespace, where one is given."""
+    running = Proxy(port, inside)
     try:
         yield running
     finally:
