@@ -85,6 +85,11 @@ class Kube:
         found: Json = json.loads(text)
         return found
 
+    def text(self, path: str) -> str:
+        """What the administrator reads where the answer is no JSON."""
+        with self._lock:
+            return self._ask("GET", path, None, {"Authorization": f"Bearer {ADMIN_TOKEN}"})[1]
+
     def _ask(self, method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, str]:
         if self._connection is None:
             context = ssl.create_default_context(cafile=str(self.authority))
