@@ -157,7 +157,8 @@ def test_collection_frees_with_the_right_names(node: Node, sandbox: MakeSandbox)
     pod.add()
     other.add()
     restart_agent(node)
-    collected = pod.call("GC", **{"cni.dev/valid-attachments": []})
+    nothing: dict[str, Any] = {"cni.dev/valid-attachments": []}
+    collected = pod.call("GC", **nothing)
     assert collected.status == 0, collected
     assert endpoints(node, CALICO) == {}
     assert links(node) == {other.host_name}

@@ -189,7 +189,7 @@ def test_outside_of_a_pod_there_is_no_access(account: Path) -> None:
     with pytest.raises(CallerError, match="KUBERNETES_SERVICE_HOST"):
         kubeconfig.files(account, {}, Path("/x"), DEFAULT)
     (account / "ca.crt").unlink()
-    with pytest.raises(CallerError, match="ca.crt") as caught:
+    with pytest.raises(CallerError, match=r"ca\.crt") as caught:
         kubeconfig.files(account, IN_POD, Path("/x"), DEFAULT)
     assert "secret" not in str(caught.value)
 

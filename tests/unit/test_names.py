@@ -16,14 +16,36 @@ NAME = re.compile(
     r"svc\.internal|projectcalico|tigera|\bcali|/(lib|run|log)/(svc|calico)|k8s|kubernetes|^/?svc(-ipam|-controllers)?$|svc\.conf"
 )
 
-# Where such a word is no name of a deployment.
+# Where such a word is no name of a deployment: the distribution's name; words of the specification and of the orchestrator,
+# which are read under every profile.
 ALLOWED = {
-    "svc/__init__.py": {"svc"},  # the distribution's name
-    "svc/netconf/fields.py": {  # words of the specification and of the orchestrator, read under every profile
-        "kubernetes", "k8s", "kubernetes.kubeconfig", "orch.k8s_api_root", "kubernetes.orch_api_root", "kubernetes.k8s_api_root",
+    "svc/__init__.py": {"svc"},
+    "svc/netconf/fields.py": {
+        "kubernetes",
+        "k8s",
+        "kubernetes.kubeconfig",
         "kubernetes.node_name",
+        "orch.k8s_api_root",
+        "kubernetes.orch_api_root",
+        "kubernetes.k8s_api_root",
     },
-}  # fmt: skip
+}
+PLAIN = {
+    "orch_section",
+    "orch_api_root",
+    "orch_policy",
+    "orch_datastore",
+    "network",
+    "version_field",
+    "namespace_profile",
+    "service_account_profile",
+    "namespace_label",
+    "service_account_label",
+    "default_allow_profile",
+    "node_address",
+    "environment_prefix",
+    "operator_network",
+}
 
 
 def texts(source: Path) -> Iterator[str]:
@@ -56,10 +78,7 @@ def test_allowed_words_are_still_there() -> None:
 def test_names_would_be_seen_elsewhere(name: str) -> None:
     """The pattern knows our own names that are not plain words."""
     value = getattr(DEFAULT, name)
-    plain = {"orch_section", "orch_api_root", "orch_policy", "orch_datastore", "network", "version_field",
-             "namespace_profile", "service_account_profile", "namespace_label", "service_account_label", "default_allow_profile",
-             "node_address", "environment_prefix", "operator_network"}  # fmt: skip
-    if isinstance(value, str) and name not in plain:
+    if isinstance(value, str) and name not in PLAIN:
         assert NAME.search(value), value
 
 
