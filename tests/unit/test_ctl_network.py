@@ -292,14 +292,17 @@ def test_nothing_but_a_token_is_watched(installer: Installer) -> None:
     "orch" not in fields.SERVED_DATASTORES, reason="the orchestrator's API is no datastore that is served yet", strict=True
 )
 def test_watched_token_is_renewed(installer: Installer, account: Path) -> None:
-    """Each time that the pod gets another; SIGTERM ends it."""
-    installer.environment |= IN_POD
-    command = installer.arguments("--datastore", "orch", "--service-account", str(account), "--watch")
+    """Each time that the pod gets another; SIGTERM ends it. The list names the kubeconfig as the host does."""
+    installer.environment |= IN_POD | {"KUBERNETES_NODE_NAME": "node-7"}
+    access = ("--datastore", "orch", "--service-account", str(account), "--host-conf-dir", "/etc/cni/net.d")
+    command = installer.arguments(*access, "--watch")
     with subprocess.Popen(command, env=installer.environment, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         try:
             told = [running.stdout.readline() for _ in range(7)]
             assert all(line.endswith("installed\n") for line in told), told
+            entry = json.loads((installer.conf_dir / "10-svc.conflist").read_text())["plugins"][0]
+            assert (entry["orch"]["kubeconfig"], entry["nodename"]) == ("/etc/cni/net.d/svc-kubeconfig", "node-7")
             draft = account / "draft"
             draft.write_text("secret-2")
             draft.rename(account / "token")
