@@ -122,7 +122,8 @@ def _check(name: str, value: Any, default: Any, faults: Faults) -> None:
     if isinstance(default, tuple):
         _check_list(name, value, faults)
     elif type(value) is not type(default):
-        faults.add(name, value, f"is {json_kind(value)}", f"give {json_kind(default)}")
+        kind = "a date or time" if hasattr(value, "isoformat") else json_kind(value)
+        faults.add(name, value, f"is {kind}", f"give {json_kind(default)}")
     elif isinstance(value, str) and (finding := _finding(name, value)):
         faults.add(name, value, *finding)
 

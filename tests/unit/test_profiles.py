@@ -52,6 +52,7 @@ def test_file_replaces_what_it_names(file: Path) -> None:
     [
         ("unknown = 1", "unknown = 1 is not known"),
         ("plugin = 7", "plugin = 7 is a number: give a string"),
+        ("plugin = 2026-11-21", "is a date or time: give a string"),
         ('plugin = ""', "plugin = '' is empty"),
         ('plugin = "a/b"', "plugin = 'a/b' is not a name"),
         ('plugin = "same"\nipam_plugin = "same"', "ipam_plugin = 'same' is the plugin's name too"),
