@@ -109,9 +109,11 @@ class Link:
         self._use(cluster)
 
     def tries(self) -> "Tries":
+        """For one call; its time begins now."""
+        until = time.monotonic() + CALL_SECONDS
         if self._failed and self._rediscover is not None:
             self._move(self._rediscover)
-        return Tries(self, len(self._servers))
+        return Tries(self, len(self._servers), until)
 
     def connect(self, seconds: float, then: Callable[[], None] = lambda: None) -> None:
         """Tries to reach the servers in the background for so long, and calls `then` when one answers, or none has in time.
@@ -217,9 +219,9 @@ class Link:
 class Tries:
     """The time that one call has, and whether another try is worth it."""
 
-    def __init__(self, link: Link, servers: int) -> None:
+    def __init__(self, link: Link, servers: int, until: float) -> None:
         self._link = link
-        self._until = time.monotonic() + CALL_SECONDS
+        self._until = until
         self._servers = servers
         self._failed = 0
         self._deaf = 0
