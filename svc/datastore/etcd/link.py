@@ -55,6 +55,7 @@ _NO_ANSWER = frozenset(
         grpc.StatusCode.UNKNOWN,
     }
 )
+_WITH_LEADER = (("hasleader", "true"),)  # a server that has lost its cluster ends the watch, where it would be silent
 _KNOCK = RangeRequest(key=b"\0", keys_only=True)
 _NOT_CONNECTED = ("failed to connect", "errors resolving", "DNS resolution failed")
 
@@ -139,7 +140,8 @@ class Link:
     def watch(self, create: Message, seconds: float | None = None) -> Stream:
         """With `seconds`, it ends then."""
         server = self._server()
-        call = self._on(server, lambda: server.watch(WatchRequest(create_request=create), timeout=seconds))
+        request = WatchRequest(create_request=create)
+        call = self._on(server, lambda: server.watch(request, timeout=seconds, metadata=_WITH_LEADER))
         return Stream(call, lambda step: self._on(server, step))
 
     def close(self) -> None:
