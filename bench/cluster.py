@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -28,6 +29,7 @@ from harness.etcd import cluster
 from harness.inside import entered
 from harness.kube import running
 from harness.orch import PODS, install, put_core_node, put_pod
+from harness.proxy import Proxy, proxy
 from svc.datastore.api import Create, Update
 from svc.datastore.etcd.store import EtcdStore
 from svc.model.ipam import Handle
@@ -37,6 +39,7 @@ from svc.names import DEFAULT
 TRANSACTIONS = 200
 CROWD = 100  # pods that come at once
 POOLS = {"pool4": "10.66.0.0/16", "pool6": "fd66::/112"}  # the embedded store of the node has others
+DELAY = 0.05  # seconds
 SETTLE = 0.5  # seconds, for watches to begin
 
 Counts = Counter[str]
@@ -48,6 +51,8 @@ class Server:
 
     kind: str
     plugin: Plugin
+    detour: Plugin  # the same by way of the proxy
+    proxy: Proxy
     counts: Callable[[], Counts]
     prepare: Callable[[list[Pod]], None] = lambda _pods: None
 
@@ -94,7 +99,8 @@ def _common(
             f"{kind}_{verb.lower()}", "ms", found.sample(kind, verb), n, peer=peer, peer_name="ptp + host-local",
             goal=goals[0], then=goals[1], note=programs.require_ptp(), versions=VERSIONS,
         )  # fmt: skip
-    yield _calls(f"{kind}_add_calls", found.calls, found.adds, at_most(trips))
+    yield _trips(stage, server, trips)
+    yield _calls(f"{kind}_add_calls", found.calls, found.adds, None)
     yield from _burst(stage, server, found, options, burst_calls)
     yield from _memory(stage, server, options, memory)
 
@@ -128,6 +134,23 @@ def _deleted(stage: Stage, plugin: Plugin, pod: Pod) -> Outcome:
 
 def _note(found: Found, name: str, verb: str, outcomes: Iterator[Outcome]) -> None:
     found.ms.setdefault((name, verb), []).extend(outcome.ms for outcome in outcomes)
+
+
+def _trips(stage: Stage, server: Server, most: float) -> Figure:
+    """Calls one after another: what a slow network adds to an ADD, in units of its slowness."""
+    pods = stage.pods(TURN)
+    server.prepare(pods)
+    times = dict[float, list[float]]()
+    for delay in (0.0, DELAY, 0.0, DELAY):
+        server.proxy.delay = delay
+        times.setdefault(delay, []).extend(stage.execute(server.detour, "ADD", pod).ms for pod in pods)
+        server.proxy.delay = 0.0
+        stage.execute_all(server.detour, "DEL", pods, AT_ONCE)
+    extra = Sample.of(times[DELAY]).p50 - Sample.of(times[0.0]).p50
+    note = f"{extra:.1f} ms more with every reply {DELAY * 1000:.0f} ms late"
+    return Figure(
+        f"{server.kind}_add_trips", "trips", Sample(round(extra / 1000 / DELAY, 1)), TURN, goal=at_most(most), note=note
+    )
 
 
 def _burst(stage: Stage, server: Server, found: Found, options: Options, calls: float) -> Iterator[Figure]:
@@ -166,7 +189,7 @@ def _crowd(stage: Stage, server: Server) -> Iterator[Figure]:
     yield Figure(f"{server.kind}_crowd_block_writes", "writes", Sample(writes), CROWD, goal=at_most(10))
 
 
-def _calls(name: str, counts: Counts, adds: int, goal: Goal) -> Figure:
+def _calls(name: str, counts: Counts, adds: int, goal: Goal | None) -> Figure:
     note = ", ".join(f"{what} {number / adds:.2f}" for what, number in sorted(counts.items()))
     return Figure(name, "calls an ADD", Sample(counts.total() / adds), adds, goal=goal, note=note)
 
@@ -189,9 +212,12 @@ def _etcd(stage: Stage) -> Iterator[tuple[Server, float]]:
         settings = {"datastore_type": "etcdv3", "etcd_endpoints": etcd.endpoints}
         metrics = f"http://127.0.0.1:{etcd.members[0].ports[2]}/metrics"
         pattern = re.compile(r'^grpc_server_started_total\{grpc_method="(Range|Put|Txn|DeleteRange)".*\} (\d+)', re.M)
-        server = Server("etcd", stage.ours(**settings), lambda: _scraped(urlopen(metrics).read().decode(), pattern))
-        _register(stage, server.plugin.netconf)
-        yield server, _transaction(EtcdStore({"kind": "etcdv3", "etcd_endpoints": etcd.endpoints}, DEFAULT))
+        with proxy(etcd.members[0].ports[0]) as way:
+            detour = stage.ours(datastore_type="etcdv3", etcd_endpoints=f"http://{way.authority}")
+            counts = partial(_scraped, metrics, pattern)
+            server = Server("etcd", stage.ours(**settings), detour, way, counts)
+            _register(stage, server.plugin.netconf)
+            yield server, _transaction(EtcdStore({"kind": "etcdv3", "etcd_endpoints": etcd.endpoints}, DEFAULT))
 
 
 @contextmanager
@@ -200,12 +226,10 @@ def _orch(stage: Stage) -> Iterator[Server]:
     with _required(lambda: running(folder)) as kube:
         install(kube)
         put_core_node(kube, os.uname().nodename.lower())
-        settings: dict[str, Any] = {
-            "datastore_type": "orch",
-            "orch": {"kubeconfig": str(kube.kubeconfig(folder / "kubeconfig"))},
-        }
+        direct = kube.kubeconfig(folder / "kubeconfig")
         pattern = re.compile(
-            r'^apiserver_request_total\{[^}]*resource="([a-z]+)"[^}]*verb="(GET|POST|PUT|PATCH|DELETE)"[^}]*\} (\d+)', re.M
+            r'^apiserver_request_total\{(?:[^}]*,)?resource="([a-z]+)"[^}]*verb="(GET|POST|PUT|PATCH|DELETE)"[^}]*\} (\d+)',
+            re.M,
         )
 
         def counts() -> Counts:
@@ -220,17 +244,27 @@ def _orch(stage: Stage) -> Iterator[Server]:
                 pod.args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-{pod.container[:8]}"
                 put_pod(kube, f"pod-{pod.container[:8]}", os.uname().nodename.lower())
 
-        server = Server("orch", stage.ours(policy={"type": "orch"}, **settings), counts, prepare)
-        _register(stage, server.plugin.netconf, node=False)
-        yield server
+        with proxy(kube.port) as way:
+            around = folder / "kubeconfig-around"
+            around.write_text(direct.read_text().replace(kube.url, f"https://{way.authority}"))
+            plugin, detour = (_orch_plugin(stage, kubeconfig) for kubeconfig in (direct, around))
+            server = Server("orch", plugin, detour, way, counts, prepare)
+            _register(stage, server.plugin.netconf, node=False)
+            yield server
         kube.call("DELETE", f"{PODS}?gracePeriodSeconds=0")
+
+
+def _orch_plugin(stage: Stage, kubeconfig: Path) -> Plugin:
+    settings: dict[str, Any] = {"policy": {"type": "orch"}, "orch": {"kubeconfig": str(kubeconfig)}}
+    return stage.ours(datastore_type="orch", **settings)
 
 
 _OURS = {"pods", "namespaces", "ippools", "ipamblocks", "ipamhandles", "blockaffinities", "clusterinformations", "nodes"}
 
 
-def _scraped(text: str, pattern: "re.Pattern[str]") -> Counts:
-    return Counter({name: int(number) for name, number in pattern.findall(text)})
+def _scraped(url: str, pattern: "re.Pattern[str]") -> Counts:
+    with urlopen(url) as reply:
+        return Counter({name: int(number) for name, number in pattern.findall(reply.read().decode())})
 
 
 def _transaction(store: EtcdStore) -> float:

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from harness.node import netconf
-from svc.attach.context import Sessions
+from svc.attach.session import Sessions
 from svc.cni import probe
 from svc.cni.inputs import Inputs
 from svc.datastore.api import Backend, StoreError
