@@ -87,9 +87,10 @@ class Group:
             self._go_on(plan, planned, writes, partial)
             return
         self._remember(entries)
+        releases = any(not isinstance(request, Assign) for request in self._open.values())
         for number, each in planned.items():
             self._close(number, each.outcome)
-        self._follow_up(plan, writes)
+        self._follow_up(plan, writes, releases=releases)
 
     def _close(self, number: int, outcome: Outcome) -> None:
         before = self._freed.get(number)
@@ -157,12 +158,12 @@ class Group:
 
     # what follows from what was written
 
-    def _follow_up(self, plan: Plan, writes: Sequence[Write]) -> None:
+    def _follow_up(self, plan: Plan, writes: Sequence[Write], *, releases: bool) -> None:
         """Nothing of it may fail a request that is served."""
         try:
             if not self._backend.atomic:
                 settle(self._backend, corrections(plan, Progress.complete(writes)))
-            for block in plan.emptied():
+            for block in plan.emptied() if releases else ():
                 self._give_up_if_misplaced(plan, block)
         except (SvcError, ClaimLost, NotEmpty) as failure:
             _log.warning("after a release: %s", failure)
