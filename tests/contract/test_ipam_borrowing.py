@@ -257,6 +257,18 @@ def test_an_owner_who_comes_back_in_time_keeps_its_block(store: Backend, number:
     demand_whole_claims(store)
 
 
+def test_a_take_over_that_fails_leaves_no_doubt(store: Backend) -> None:
+    """The owner, who has the block in use again, would have to look otherwise."""
+    owned_by(store, "node2", *CIDRS, claimed_at=None)
+    owner = Ipam(store, "node2")
+    take(owner, "net.warm")
+    free(owner, "net.warm")
+    crossed = Interfering(store, 2, lambda: fill(owner, "net.owner", 16))
+    with pytest.raises(PeerError, match="no free IPv4 address"):
+        take(Ipam(crossed, NODE), "net.c")
+    assert affinities(store) == {("node2", cidr): CONFIRMED for cidr in CIDRS}
+
+
 @pytest.mark.parametrize("state", [PENDING, CONFIRMED, PENDING_DELETION])
 def test_a_broken_off_take_over_is_finished_by_somebody(store: Backend, state: str) -> None:
     """Whatever its affinity said when the taker was killed."""
