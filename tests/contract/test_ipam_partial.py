@@ -10,6 +10,7 @@ from itertools import count
 
 import pytest
 
+from contract.conftest import STORES
 from harness.faulty import Faults, FaultyBackend, Kind
 from harness.ipam import NODE, block_of, blocks, free, handles, holdings, in_threads, put_node, put_pool, put_settings, take
 from harness.wrapped import Interfering, Piecemeal, Slow
@@ -24,6 +25,8 @@ from svc.ipam.settings import rest_of
 from svc.ipam.view import View
 from svc.model.ipam import IpamConfig
 from svc.model.keys import AffinityKey
+
+pytestmark = pytest.mark.parametrize("open_store", [name for name in STORES if name != "piecemeal"], indirect=True)
 
 KINDS = pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLY_LOST, Kind.OUTAGE], ids=lambda kind: str(kind.value))
 BOTH = (4, 6)
@@ -178,6 +181,12 @@ def _frees_the_same_handles(store: Backend) -> None:
         free(Ipam(store, NODE), handle)
 
 
+def _frees_and_takes(store: Backend) -> None:
+    """Whoever takes back what he had counted for them takes it from somebody else."""
+    _frees_the_same_handles(store)
+    _same_handles(store)
+
+
 def _lets_rest(store: Backend) -> None:
     put_settings(store, cooldown_seconds=3600)
     free(Ipam(store, NODE), "net.b")
@@ -188,6 +197,7 @@ DEEDS: dict[str, Callable[[Backend], object]] = {
     "takes addresses": _another_address,
     "takes addresses for the same handles": _same_handles,
     "frees the same handles": _frees_the_same_handles,
+    "frees the same handles and takes for them": _frees_and_takes,
     "takes the blocks away": lambda store: release_host(store, NODE),
     "lets addresses rest": _lets_rest,
 }
@@ -203,7 +213,7 @@ def test_others_may_be_at_work_between_any_two_writes(store: Backend, name: str,
         crossed = Interfering(store, number, lambda: DEEDS[deed](store))
         outcomes = carry_out(Piecemeal(crossed), requests)
         assert not any(isinstance(outcome, BaseException) for outcome in outcomes)
-        if deed in ("frees the same handles", "lets addresses rest"):
+        if "frees" in deed or "rest" in deed:
             holdings(store)
         else:
             demand_done(store, requests, outcomes)
