@@ -57,22 +57,27 @@ STORES: dict[str, Callable[[pytest.FixtureRequest], Datastore]] = {
 }
 
 
-# What the allocator does not yet do over a store whose writes may be applied in part.
-UNFINISHED = {
-    "test_two_processes_of_a_node_claim_the_same_block_once",
-    "test_blocks_taken_away_behind_our_back_are_given_up",
-    "test_no_address_is_given_twice_and_none_is_lost",
-    "test_rivals_for_the_last_addresses_share_them_out",
-    "test_a_request_that_cannot_be_stored_leaves_its_group_alone",
-    "test_what_was_wiped_is_made_anew",
-    "test_a_lost_race_is_run_again",
-    "test_a_race_that_is_always_lost_ends",
-}
+# What the allocator does not yet do over a store whose writes may be applied in part: starts of names of tests.
+UNFINISHED = (
+    "test_two_processes_of_a_node_claim_the_same_block_once[orch",
+    "test_blocks_taken_away_behind_our_back_are_given_up[orch-b",
+    "test_blocks_taken_away_behind_our_back_are_given_up[orch-g",
+    "test_no_address_is_given_twice_and_none_is_lost[orch",
+    "test_rivals_for_the_last_addresses_share_them_out[orch",
+    "test_a_request_that_cannot_be_stored_leaves_its_group_alone[orch",
+    "test_what_was_wiped_is_made_anew[orch-late news-blocks",
+    "test_what_was_wiped_is_made_anew[orch-late news-all",
+    "test_what_was_wiped_is_made_anew[orch-prompt news-blocks",
+    "test_what_was_wiped_is_made_anew[orch-prompt news-all",
+    "test_a_datastore_wiped_to_the_ground_serves_again[orch-late news",
+    "test_a_lost_race_is_run_again[orch",
+    "test_a_race_that_is_always_lost_ends[orch",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if isinstance(item, pytest.Function) and item.originalname in UNFINISHED and "[orch" in item.name:
+        if item.name.startswith(UNFINISHED):
             reason = "a group of writes that was partly applied is not gone on with"
             item.add_marker(pytest.mark.xfail(strict=True, reason=reason))
 
