@@ -1,5 +1,6 @@
 """Every datastore, fresh for each test. A new store joins the suite with an entry in `STORES`."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -54,35 +55,40 @@ class Orch:
 STORES: dict[str, Callable[[pytest.FixtureRequest], Datastore]] = {
     "embedded": lambda request: Embedded(),
     "orch": lambda request: Orch(request.getfixturevalue("kube"), DEFAULT.crd_api_version),
+    "orch, plain group": lambda request: Orch(request.getfixturevalue("kube"), DEFAULT.api_version),
 }
+OF_THE_STORE_ITSELF = {"orch, plain group": ("test_backend", "test_watch")}  # what is above it cannot tell the groups apart
 
 
-# What the allocator does not yet do over a store whose writes may be applied in part: starts of names of tests.
-UNFINISHED = (
-    "test_two_processes_of_a_node_claim_the_same_block_once[orch",
-    "test_blocks_taken_away_behind_our_back_are_given_up[orch-b",
-    "test_blocks_taken_away_behind_our_back_are_given_up[orch-g",
-    "test_no_address_is_given_twice_and_none_is_lost[orch",
-    "test_rivals_for_the_last_addresses_share_them_out[orch",
-    "test_a_request_that_cannot_be_stored_leaves_its_group_alone[orch",
-    "test_what_was_wiped_is_made_anew[orch-late news-blocks",
-    "test_what_was_wiped_is_made_anew[orch-late news-all",
-    "test_what_was_wiped_is_made_anew[orch-prompt news-blocks",
-    "test_what_was_wiped_is_made_anew[orch-prompt news-all",
-    "test_a_datastore_wiped_to_the_ground_serves_again[orch-late news",
-    "test_a_lost_race_is_run_again[orch",
-    "test_a_race_that_is_always_lost_ends[orch",
+# What the allocator does not yet do over a store whose writes may be applied in part.
+UNFINISHED = re.compile(
+    r"test_two_processes_of_a_node_claim_the_same_block_once\[orch|"
+    r"test_blocks_taken_away_behind_our_back_are_given_up\[orch-[bg]|"
+    r"test_no_address_is_given_twice_and_none_is_lost\[.*orch|"
+    r"test_rivals_for_the_last_addresses_share_them_out\[orch|"
+    r"test_a_request_that_cannot_be_stored_leaves_its_group_alone\[orch|"
+    r"test_what_was_wiped_is_made_anew\[.*orch-(blocks|all)|"
+    r"test_a_datastore_wiped_to_the_ground_serves_again\[late news-orch|"
+    r"test_a_lost_race_is_run_again\[orch|"
+    r"test_a_race_that_is_always_lost_ends\[orch"
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.name.startswith(UNFINISHED):
+        if UNFINISHED.match(item.name):
             reason = "a group of writes that was partly applied is not gone on with"
             item.add_marker(pytest.mark.xfail(strict=True, reason=reason))
 
 
-@pytest.fixture(scope="session", params=STORES)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "datastore" in metafunc.fixturenames:
+        module = metafunc.module.__name__.rpartition(".")[2]
+        wanted = [name for name in STORES if module in OF_THE_STORE_ITSELF.get(name, (module,))]
+        metafunc.parametrize("datastore", wanted, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def datastore(request: pytest.FixtureRequest) -> Datastore:
     return STORES[request.param](request)
 

@@ -3,13 +3,14 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from contract.samples import bare, block, handle, pool
 from harness.front import Fate, Front, Order
 from harness.ipam import await_news, in_threads
-from harness.kube import ADMIN_TOKEN, Kube
+from harness.kube import ADMIN_TOKEN, Kube, Refused, running
 from harness.orch import install, put_core_node, put_pod, wipe
 from svc._core.cidr import Cidr
 from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, PartialWrite, StoreError, Update, Value, Write
@@ -21,10 +22,12 @@ from svc.model.keys import (
     AffinityKey,
     AffinityQuery,
     BlockKey,
+    BlockQuery,
     HandleKey,
     HandleQuery,
     IpamConfigKey,
     Key,
+    Query,
     ResourceKey,
     ResourceQuery,
 )
@@ -221,28 +224,29 @@ def test_everything_before_a_block_is_written_before_it(store: OrchStore, front:
     assert plurals == ["ipamhandles"] * 5 + ["ipamblocks", "ipamhandles"]
 
 
-def test_a_marked_object_is_gone_for_everybody(store: OrchStore, cluster: Kube) -> None:
-    """For lists; for a get, which removes it; for a create, which takes its place."""
-    affinity, cidr = AffinityKey("node1", Cidr("10.0.0.0/30")), Cidr("10.0.0.0/30")
-    for key, value, mark in (
-        (KEY, handle(1), True),
-        (affinity, Affinity(CONFIRMED), "true"),
-        (BlockKey(cidr), block(), True),
-    ):
-        for reader in (store.get, lambda key, value=value: write(store, Create(key, value))):  # type: ignore[misc]
-            write(store, Create(key, value))
-            place = store._customs._path(key)
-            marked = cluster.call("PATCH", place, {"spec": {"deleted": mark}}, "application/merge-patch+json")
-            assert store.list(AffinityQuery() if key == affinity else HandleQuery()) == []
-            if reader == store.get:
-                with pytest.raises(NotFound):
-                    reader(key)
-            else:
-                assert store._customs._present(key) is None
-                entry = reader(key)  # type: ignore[arg-type]
-                assert isinstance(entry, Entry)
-                store.write([Delete(key, entry.revision)])
-            assert marked["metadata"]["uid"]
+def marked(store: OrchStore, cluster: Kube, key: Key, value: Value) -> str:
+    """The path of an object that somebody has begun to delete."""
+    write(store, Create(key, value))
+    path = store._customs._path(key)
+    mark = "true" if isinstance(key, AffinityKey) else True
+    cluster.call("PATCH", path, {"spec": {"deleted": mark}}, "application/merge-patch+json")
+    return path
+
+
+@pytest.mark.parametrize("sample", SAMPLES[:3], ids=["block", "affinity", "handle"])
+def test_a_marked_object_is_gone_for_everybody(store: OrchStore, cluster: Kube, sample: tuple[Key, Value, Value]) -> None:
+    """For lists; for a get, which removes it; for a delete; for a create, which takes its place."""
+    key, value, other = sample
+    path = marked(store, cluster, key, value)
+    queries: list[Query] = [BlockQuery(), AffinityQuery(), HandleQuery()]
+    assert [entry for query in queries for entry in store.list(query)] == []
+    for reader in (lambda: store.get(key), lambda: store.write([Delete(key)])):
+        with pytest.raises(NotFound):
+            reader()
+        with pytest.raises(Refused):
+            cluster.call("GET", path)
+        marked(store, cluster, key, value)
+    assert write(store, Create(key, other)) == store.get(key)
 
 
 def test_handles_that_differ_in_case_only_are_told_apart(store: OrchStore) -> None:
@@ -250,7 +254,7 @@ def test_handles_that_differ_in_case_only_are_told_apart(store: OrchStore) -> No
     write(store, Create(KEY, handle(1)))
     with pytest.raises(NotFound):
         store.get(HandleKey("Net1.C1"))
-    with pytest.raises(StoreError, match="cannot be kept beside 'net1.c1'"):
+    with pytest.raises(StoreError, match=r"cannot be kept beside 'net1\.c1'"):
         store.write([Create(HandleKey("Net1.C1"), handle(1))])
 
 
@@ -314,32 +318,35 @@ def test_a_watch_survives_broken_connections(store: OrchStore, front: Front) -> 
     assert told[first.key] is None
 
 
-def test_a_server_started_again_loses_nothing(cluster: Kube, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_server_started_again_loses_nothing(tmp_path: Path) -> None:
     """Four threads count while it is killed and started: an error is an error, a success is a success."""
-    kubeconfig = cluster.kubeconfig(tmp_path_factory.mktemp("restart") / "kubeconfig")
-    with closing(OrchStore({"kubeconfig": str(kubeconfig)}, DEFAULT)) as store:
-        await_news(store)
-        entry = write(store, Create(KEY, handle(0)))
-        stop = threading.Event()
-        counters = [_counter(store, entry.key, stop) for _ in range(4)]
+    with running(tmp_path) as server:
+        install(server)
+        with closing(OrchStore({"kubeconfig": str(server.kubeconfig(tmp_path / "kubeconfig"))}, DEFAULT)) as store:
+            _count_over_a_restart(server, store)
 
-        def restart() -> int:
-            cluster.stop_server()
-            cluster.start_server()
+
+def _count_over_a_restart(server: Kube, store: OrchStore) -> None:
+    await_news(store)
+    write(store, Create(KEY, handle(0)))
+    stop = threading.Event()
+
+    def restart() -> tuple[int, int]:
+        try:
+            server.stop_server()
+            server.start_server()
             threading.Event().wait(0.5)
+        finally:
             stop.set()
-            return 0
+        return 0, 0
 
-        outcomes = in_threads([*counters, restart])
-        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-        assert failures == []
-        counted = store.get(KEY).value
-        assert isinstance(counted, Handle)
-        sure, unsure = sum(outcome[0] for outcome in outcomes[:-1]), sum(outcome[1] for outcome in outcomes[:-1])
-        assert sure <= sum(counted.blocks.values()) <= sure + unsure
-        assert sure > 0
-        await_news(store)
-    wipe(cluster)
+    outcomes = in_threads([*(_counter(store, KEY, stop) for _ in range(4)), restart])
+    assert [outcome for outcome in outcomes if isinstance(outcome, BaseException)] == []
+    counted = store.get(KEY).value
+    assert isinstance(counted, Handle)
+    sure, unsure = (sum(column) for column in zip(*outcomes, strict=True))
+    assert 0 < sure <= sum(counted.blocks.values()) <= sure + unsure
+    await_news(store)
 
 
 def _counter(store: OrchStore, key: Key, stop: threading.Event) -> Callable[[], tuple[int, int]]:

@@ -265,12 +265,18 @@ def _message(answer: _Answer) -> tuple[str, str]:
     return "", (answer.data.decode(errors="replace").splitlines() or [""])[0][:200]
 
 
+_BREAKS = (  # what urllib3 raises, what it means to a user
+    (failures.ConnectTimeoutError, "no connection in time"),
+    (failures.ReadTimeoutError, "no answer in time"),
+    (failures.ProtocolError, "the connection broke off"),
+)
+
+
 def _unreachable(credentials: Credentials, error: Exception, *, perhaps_done: bool) -> Unreachable:
-    reason = str(error)
+    reason = next((text for kind, text in _BREAKS if isinstance(error, kind)), str(error))
+    details = "see whether the API server runs there, and is reached from here"
     if isinstance(error, failures.SSLError):
         details = "its certificate is not signed by the certificate-authority of the kubeconfig: give the right one"
-    else:
-        details = "see whether the API server runs there, and is reached from here"
-    if isinstance(error, failures.NewConnectionError):
+    elif isinstance(error, failures.NewConnectionError):
         reason = reason.rpartition(": ")[2]
     return Unreachable(f"API server {credentials.root} does not answer: {reason}", details=details, perhaps_done=perhaps_done)

@@ -12,7 +12,7 @@ from typing import Any
 
 from svc.datastore.api import Conflict, Create, Damaged, Delete, Entry, NotFound, StoreError, Update
 from svc.datastore.orch import shelf
-from svc.datastore.orch.client import ApiError, Client, segment
+from svc.datastore.orch.client import ApiError, Client, Unreachable, segment
 from svc.datastore.orch.source import Source, revision_of
 from svc.model import crd
 from svc.model.codec import Value
@@ -188,12 +188,14 @@ class Customs:
         return None
 
     def _remove(self, key: Key, data: Json) -> None:
-        """The second step. Where it fails, the next reader finishes it: the key is gone already."""
+        """The second step. Where it breaks off, the next reader finishes it: the key is gone already."""
         try:
             self._client.delete(self._path(key), _delete_options(uid=str(data["metadata"]["uid"])))
-        except StoreError as error:
-            if not isinstance(error, ApiError) or error.status not in (404, 409):  # gone, or another one by now
-                _log.warning("%s is marked as deleted and not removed: %s", self._path(key), error)
+        except ApiError as error:
+            if error.status not in (404, 409):  # gone, or another one by now
+                raise
+        except Unreachable as error:
+            _log.warning("%s is marked as deleted and not removed: %s", self._path(key), str(error))
 
 
 def _read(objects: Objects, kind: str, data: Json) -> Iterator[tuple[Key, Value]]:

@@ -82,7 +82,7 @@ class _Counter:
                     self._note(source, kind, data)
             except StoreError as error:
                 if not self._follower.closed.is_set():
-                    _log.info("changes of %s are not seen: %s", self._kind, error)
+                    _log.info("changes of %s are not seen: %s", self._kind, str(error))
             self._set_live(False)
             self._follower.closed.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)

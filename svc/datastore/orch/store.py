@@ -129,7 +129,7 @@ class OrchStore:
             if isinstance(entry, Entry):
                 failure = self._attempt(Delete(entry.key, entry.revision))
                 if failure is not None:
-                    _log.warning("%s was created and could not be taken back: %s", entry.key, failure)
+                    _log.warning("%s was created and could not be taken back: %s", entry.key, str(failure))
 
 
 def _batches(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:
