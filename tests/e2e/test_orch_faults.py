@@ -147,6 +147,15 @@ def test_a_broken_delete_deletes(
         front.hang_up()
 
 
+@EVERY_KIND
+def test_a_write_that_comes_late_is_ours(store: OrchStore, front: Front, key: Key, value: Value, other: Value) -> None:
+    """Its answer is lost, the look-up comes before it is carried out, and the second try finds it done."""
+    front.arm(Order(Fate.REPLY_LOST, "^POST"))
+    missing = b'{"kind":"Status","status":"Failure","reason":"NotFound","message":"not there yet","code":404}'
+    front.arm(Order(Fate.ANSWERED, "^GET", status=404, body=missing))
+    assert write(store, Create(key, value)) == store.get(key)
+
+
 def test_a_lost_answer_to_a_refused_write_is_a_conflict(store: OrchStore, front: Front) -> None:
     """Somebody else's object stands there: it was not ours that was carried out."""
     mine = write(store, Create(KEY, handle(1)))

@@ -153,6 +153,30 @@ def test_changed_files_are_read_again(folder: Path) -> None:
         assert access.renewed(first) is access.current()
 
 
+def test_what_is_half_written_does_not_count_yet(folder: Path) -> None:
+    """Whoever replaces a kubeconfig in place is given the time; whoever was refused is told."""
+    path = kubeconfig(folder, document())
+    with closing(Access({"kubeconfig": path})) as access:
+        first = access.current()
+        kubeconfig(folder, "clusters: [")
+        assert access.current() is first
+        with pytest.raises(CallerError, match="is no YAML"):
+            access.renewed(first)
+        kubeconfig(folder, document(users=[{"name": "u", "user": {"token": "another"}}]))
+        assert access.current().authorization() == "Bearer another"
+
+
+def test_a_token_file_that_vanishes_is_named(folder: Path) -> None:
+    """When it is needed."""
+    token = folder / "token"
+    token.write_text(SECRET)
+    path = kubeconfig(folder, document(users=[{"name": "u", "user": {"tokenFile": "token"}}]))
+    with closing(Access({"kubeconfig": path})) as access:
+        token.unlink()
+        with pytest.raises(CallerError, match="token file '.*' cannot be read: No such file"):
+            access.current().authorization()
+
+
 def test_a_pod_has_an_account_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path) -> None:
     """Then nothing needs to be set."""
     (tmp_path / "token").write_text(SECRET)

@@ -5,6 +5,7 @@ models cost more memory than all of ours. Files are looked at again before every
 are renewed in place by others.
 """
 
+import logging
 import os
 import re
 import threading
@@ -30,6 +31,8 @@ _FILES = {"k8s_client_certificate": "cert_file", "k8s_client_key": "key_file", "
 _INSIDE = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # of a pod
 _API_PATH = re.compile(r"/api(/.*)?$")
 
+_log = logging.getLogger(__name__)
+
 Settings = Mapping[str, str]
 Stamps = tuple[tuple[str, int, int], ...]
 
@@ -45,9 +48,11 @@ class Credentials:
     stamps: Stamps
 
     def authorization(self) -> str:
-        """The header's value; empty where the server knows us otherwise. An expired token of a plugin is renewed."""
+        """The header's value; empty where the server knows us otherwise. An expired token of a plugin is renewed.
+
+        CallerError when the token's file cannot be read."""
         if self.token_file:
-            return f"Bearer {Path(self.token_file).read_text().strip()}"
+            return f"Bearer {_token(self.token_file)}"
         found = self.configuration.auth_settings().get("BearerToken")
         return str(found["value"] or "").strip() if found else ""
 
@@ -61,14 +66,18 @@ class Access:
         self._credentials = _read(settings)
 
     def current(self) -> Credentials:
-        """Read again when one of the files has changed."""
+        """Read again when one of the files has changed; what is half-written does not count yet."""
         credentials = self._credentials
         if _stamps([name for name, _, _ in credentials.stamps]) == credentials.stamps:
             return credentials
-        return self.renewed(credentials)
+        try:
+            return self.renewed(credentials)
+        except CallerError as error:
+            _log.warning("going on with the credentials read before: %s", str(error))
+            return credentials
 
     def renewed(self, refused: Credentials) -> Credentials:
-        """Others than those that were refused, if the files hold others by now."""
+        """Others than those that were refused, if the files hold others by now. CallerError when they cannot be read."""
         with self._lock:
             if self._credentials is refused:
                 self._credentials = _read(self._settings)
@@ -191,6 +200,16 @@ def _override(settings: Settings, configuration: Configuration, token_file: str)
         configuration.refresh_api_key_hook = None
         return ""
     return token_file
+
+
+def _token(name: str) -> str:
+    try:
+        return Path(name).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise CallerError(
+            f"token file {name!r} cannot be read: {reason}", details="see who renews it, or name another one"
+        ) from None
 
 
 def _demand_file(field: str, name: str) -> None:

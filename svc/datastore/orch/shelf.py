@@ -51,17 +51,19 @@ def refuse(key: Key, error: ApiError) -> NoReturn:
 def settle(key: Key, send: Callable[[], Answer], look: Callable[[], Answer | None]) -> Answer:
     """Sends a write. When its answer is lost, `look` tells what has become of it: the answer, or None when it was not carried
     out, whereupon it is sent again. NotFound, Conflict, StoreError."""
-    for tries_left in reversed(range(TRIES)):
+    for attempt in range(1, TRIES + 1):
         try:
             return send()
         except ApiError as error:
-            refuse(key, error)
+            found = look() if attempt > 1 else None  # the first one may have come late, and be what stands in the way
+            if found is None:
+                refuse(key, error)
         except Unreachable as error:
             found = look() if error.perhaps_done else None
-            if found is not None:
-                return found
-            if not error.perhaps_done or not tries_left:
+            if found is None and (attempt == TRIES or not error.perhaps_done):
                 raise
+        if found is not None:
+            return found
     raise AssertionError
 
 
