@@ -78,7 +78,6 @@ class Kube:
             try:
                 status, text = self._ask(method, path, body, headers)
             except (OSError, http.client.HTTPException):  # the server was started again
-                self._connection = None
                 status, text = self._ask(method, path, body, headers)
         if status >= 300:
             raise Refused(status, text)
@@ -89,9 +88,18 @@ class Kube:
         if self._connection is None:
             context = ssl.create_default_context(cafile=str(self.authority))
             self._connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=context)
-        self._connection.request(method, path, None if body is None else json.dumps(body), headers)
-        reply = self._connection.getresponse()
-        return reply.status, reply.read().decode()
+        try:
+            self._connection.request(method, path, None if body is None else json.dumps(body), headers)
+            reply = self._connection.getresponse()
+            return reply.status, reply.read().decode()
+        except BaseException:
+            self._hang_up()
+            raise
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
 
     def apply(self, documents: Sequence[Json]) -> None:
         """Server-side apply of CRDs, roles and the like; CRDs are served when this returns."""
@@ -175,8 +183,7 @@ class Kube:
         openssl("x509", "-req", "-in", "client.csr", *signed, "-out", "client.crt")
 
     def stop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
+        self._hang_up()
         for name in list(self.processes):
             self._stop(name, signal.SIGKILL)
 

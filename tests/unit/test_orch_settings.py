@@ -173,7 +173,7 @@ def test_a_token_file_that_vanishes_is_named(folder: Path) -> None:
     path = kubeconfig(folder, document(users=[{"name": "u", "user": {"tokenFile": "token"}}]))
     with closing(Access({"kubeconfig": path})) as access:
         token.unlink()
-        with pytest.raises(CallerError, match="token file '.*' cannot be read: No such file"):
+        with pytest.raises(CallerError, match=r"token file '.*' cannot be read: No such file"):
             access.current().authorization()
 
 

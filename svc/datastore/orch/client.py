@@ -277,6 +277,6 @@ def _unreachable(credentials: Credentials, error: Exception, *, perhaps_done: bo
     details = "see whether the API server runs there, and is reached from here"
     if isinstance(error, failures.SSLError):
         details = "its certificate is not signed by the certificate-authority of the kubeconfig: give the right one"
-    elif isinstance(error, failures.NewConnectionError):
-        reason = reason.rpartition(": ")[2]
+    elif isinstance(error, failures.NewConnectionError):  # one of those that are connect time-outs by inheritance only
+        reason = str(error).rpartition(": ")[2]
     return Unreachable(f"API server {credentials.root} does not answer: {reason}", details=details, perhaps_done=perhaps_done)
