@@ -17,7 +17,7 @@ from harness.kube import ADMIN_TOKEN, Kube, free_port
 from harness.orch import install, put_core_node, put_pod, wipe
 from svc._core.cidr import Cidr
 from svc.ctl.main import main
-from svc.datastore.api import Create, Damaged, Delete, Entry, NotFound, StoreError, Update, Value
+from svc.datastore.api import Conflict, Create, Damaged, Delete, Entry, NotFound, StoreError, Update, Value
 from svc.datastore.orch.client import ApiError, Unreachable
 from svc.datastore.orch.store import OrchStore
 from svc.deploy.crds import definitions
@@ -308,6 +308,16 @@ def test_damaged_objects_are_told_or_left_out(clean: Kube, tmp_path: Path, caplo
             store.get(BlockKey(Cidr("10.0.0.0/30")))
         assert store.list(BlockQuery()) == []
         assert "10-0-0-0-30" in caplog.text
+
+
+def test_a_revision_that_is_none_is_a_conflict(clean: Kube, tmp_path: Path) -> None:
+    """The server would take zero for any revision, or call it invalid; nothing is changed."""
+    with closing(opened(clean, tmp_path)) as store:
+        (entry,) = store.write([Create(HandleKey("h"), handle(1))])
+        for attempt in (Update(HandleKey("h"), handle(2), "0"), Delete(HandleKey("h"), "0")):
+            with pytest.raises(Conflict):
+                store.write([attempt])
+        assert store.get(HandleKey("h")) == entry
 
 
 def test_schemas_refuse_what_is_malformed(clean: Kube, tmp_path: Path) -> None:

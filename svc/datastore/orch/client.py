@@ -43,12 +43,14 @@ _JSON = "application/json"
 
 
 class ApiError(StoreError):
-    """The server's answer is no. `reason` is its word for it (`AlreadyExists`), empty when the answer is none of its API."""
+    """The server's answer is no. `reason` is its word for it (`AlreadyExists`), empty when the answer is none of its API;
+    `fields` are those that it names as the cause."""
 
-    def __init__(self, status: int, reason: str, message: str, *, call: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, *, call: str, fields: frozenset[str] = frozenset()) -> None:
         super().__init__(f"{call}: {status} {message}", details=_REMEDIES.get(status, "see the API server's log"))
         self.status = status
         self.reason = reason
+        self.fields = fields
 
 
 class Unreachable(StoreError):
@@ -199,7 +201,7 @@ class Client:
                 raise _unreachable(credentials, error, perhaps_done=True) from None
         if answer.status in _UNCERTAIN and not request.is_read:
             raise Unreachable(
-                f"{request}: {answer.status} {_message(answer)[1]}", details="see the API server's log", perhaps_done=True
+                f"{request}: {answer.status} {_message(answer)}", details="see the API server's log", perhaps_done=True
             )
         return answer
 
@@ -250,19 +252,25 @@ _REMEDIES = {
 
 
 def _refusal(request: _Request, answer: _Answer) -> ApiError:
-    reason, message = _message(answer)
-    return ApiError(answer.status, reason, message, call=str(request))
+    status = _status(answer)
+    causes = (status.get("details") or {}).get("causes") or ()
+    fields = frozenset(str(cause.get("field")) for cause in causes)
+    return ApiError(answer.status, str(status.get("reason") or ""), _message(answer), call=str(request), fields=fields)
 
 
-def _message(answer: _Answer) -> tuple[str, str]:
-    """The server's reason and message; of something else than an API server the first line."""
+def _status(answer: _Answer) -> Json:
+    """What the server says of a failure; empty when it is no API server."""
     try:
         status = orjson.loads(answer.data)
-        if isinstance(status, dict) and status.get("kind") == "Status":
-            return str(status.get("reason") or ""), str(status.get("message") or "")
     except ValueError:
-        pass
-    return "", (answer.data.decode(errors="replace").splitlines() or [""])[0][:200]
+        return {}
+    return status if isinstance(status, dict) and status.get("kind") == "Status" else {}
+
+
+def _message(answer: _Answer) -> str:
+    """In the server's words; of something else than an API server the first line."""
+    first_line = (answer.data.decode(errors="replace").splitlines() or [""])[0][:200]
+    return str(_status(answer).get("message") or first_line)
 
 
 _BREAKS = (  # what urllib3 raises, what it means to a user

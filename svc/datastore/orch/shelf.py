@@ -41,9 +41,9 @@ def is_missing(error: ApiError) -> bool:
 
 def refuse(key: Key, error: ApiError) -> NoReturn:
     """NotFound or Conflict where that is what the server says, else its own error."""
-    if is_missing(error):
+    if is_missing(error) or error.fields == {"metadata.uid"}:
         raise NotFound(key) from None
-    if error.status == 409:
+    if error.status == 409 or error.fields == {"metadata.resourceVersion"}:
         raise Conflict(key) from None
     raise error
 
