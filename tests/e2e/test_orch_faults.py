@@ -225,6 +225,22 @@ def test_a_group_stops_at_its_first_failure(store: OrchStore, front: Front) -> N
     assert [entry.key for entry in store.list(HandleQuery())] == [HandleKey("c0"), HandleKey("c1"), HandleKey("c2")]
 
 
+def test_a_group_of_deletions_stops_at_its_first_failure(store: OrchStore, front: Front) -> None:
+    """What comes before it is gone, what comes after it is there."""
+    entries = [write(store, Create(HandleKey(f"c{number}"), handle(1))) for number in range(5)]
+    front.calls.clear()
+    writes: list[Write] = [Delete(entry.key, entry.revision) for entry in entries]
+    writes[3] = Delete(HandleKey("none"), "1")
+    with pytest.raises(PartialWrite) as partial:
+        store.write(writes)
+    assert partial.value.done == (None, None, None)
+    assert isinstance(partial.value.cause, NotFound)
+    assert [call.split()[0] for call in front.calls] == ["PUT"] * 4 + ["DELETE"] * 3
+    assert store.list(HandleQuery()) == entries[3:]
+    assert store.write([Delete(entry.key) for entry in entries[3:]]) == [None, None]
+    assert store.list(HandleQuery()) == []
+
+
 def test_everything_before_a_block_is_written_before_it(store: OrchStore, front: Front) -> None:
     """Handles first, all of them, then the block."""
     writes: list[Write] = [Create(HandleKey(f"c{number}"), handle(1)) for number in range(5)]
