@@ -143,6 +143,7 @@ class Kube:
             f"--etcd-servers=http://127.0.0.1:{self.etcd_port}",
             f"--secure-port={self.port}",
             "--bind-address=127.0.0.1",
+            "--advertise-address=192.0.2.1",  # else it wants a default route; nobody goes there
             f"--cert-dir={certs}",
             "--service-account-issuer=https://tests",
             f"--service-account-key-file={self.folder}/sa.key",
