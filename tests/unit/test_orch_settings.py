@@ -1,6 +1,8 @@
 """The settings of the orch store: what they lead to, and what is said where they lead nowhere."""
 
 import json
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -8,9 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
+from svc.datastore.api import Conflict, NotFound, StoreError
 from svc.datastore.open import open_backend, open_client
 from svc.datastore.orch.access import Access
+from svc.datastore.orch.client import ApiError
+from svc.datastore.orch.shelf import refuse
 from svc.model.errors import CallerError
+from svc.model.keys import HandleKey
 from svc.names import DEFAULT
 
 SECRET = "very-secret-token"
@@ -190,8 +196,6 @@ def test_a_pod_has_an_account_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an extra: the message says how to have it."""
-    import sys
-
     for name in [name for name in sys.modules if name.startswith("svc.datastore.orch")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "kubernetes", None)
@@ -199,3 +203,49 @@ def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(CallerError, match="the Kubernetes client is not installed"):
         open_client({"orch_api_root": "https://h"})
+
+
+def test_a_token_that_no_header_can_have_is_not_shown() -> None:
+    """It is told that there is one."""
+    with closing(open_client({"orch_api_root": "http://127.0.0.1:1", "k8s_auth_token": f"{SECRET}\nsecond line"})) as client:
+        with pytest.raises(StoreError, match="cannot be sent") as refusal:
+            client.get("/api")
+    assert "the token" in refusal.value.details
+    assert SECRET not in str(refusal.value)
+
+
+def test_the_client_is_loaded_when_it_is_used(tmp_path: Path) -> None:
+    """A node on the embedded store does not pay for it."""
+    program = """
+import sys
+from pathlib import Path
+from svc.datastore.open import open_backend
+from svc.names import DEFAULT
+open_backend({"kind": "embedded"}, Path(sys.argv[1]), DEFAULT).close()
+print([name for name in ("kubernetes", "urllib3", "yaml") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ApiError(404, "NotFound", "none", call="GET x"), NotFound),
+        (ApiError(404, "", "404 page not found", call="GET x"), ApiError),
+        (ApiError(409, "Conflict", "the object has been modified", call="PUT x"), Conflict),
+        (
+            ApiError(409, "Conflict", "Precondition failed: UID in precondition: a, UID in object meta: b", call="PUT x"),
+            NotFound,
+        ),
+        (ApiError(422, "Invalid", "x", call="PUT x", fields=frozenset({"metadata.resourceVersion"})), Conflict),
+        (ApiError(422, "Invalid", "x", call="PUT x", fields=frozenset({"metadata.uid"})), NotFound),
+        (ApiError(422, "Invalid", "x", call="PUT x", fields=frozenset({"metadata.uid", "spec.cidr"})), ApiError),
+        (ApiError(403, "Forbidden", "x", call="PUT x"), ApiError),
+    ],
+)
+def test_refusals_of_the_server_become_those_of_the_store(error: ApiError, expected: type[StoreError]) -> None:
+    """What says that the key is gone or was changed; anything else stays as it is."""
+    with pytest.raises(StoreError) as refusal:
+        refuse(HandleKey("h"), error)
+    assert type(refusal.value) is expected

@@ -41,7 +41,8 @@ def is_missing(error: ApiError) -> bool:
 
 def refuse(key: Key, error: ApiError) -> NoReturn:
     """NotFound or Conflict where that is what the server says, else its own error."""
-    if is_missing(error) or error.fields == {"metadata.uid"}:
+    replaced = error.status == 409 and "precondition" in error.msg.lower() and "UID" in error.msg  # by one of the same name
+    if is_missing(error) or replaced or error.fields == {"metadata.uid"}:
         raise NotFound(key) from None
     if error.status == 409 or error.fields == {"metadata.resourceVersion"}:
         raise Conflict(key) from None
