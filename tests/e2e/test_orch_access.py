@@ -280,12 +280,14 @@ def without_definitions(clean: Kube) -> Iterator[Kube]:
 
 def test_missing_definitions_are_told_and_made(without_definitions: Kube, tmp_path: Path) -> None:
     """A missing kind is no missing key; after `svcctl crd apply` the same session works."""
-    with closing(opened(without_definitions, tmp_path)) as store:
+    kubeconfig = str(without_definitions.kubeconfig(tmp_path / "kubeconfig"))
+    settings = {"kubeconfig": kubeconfig, "api_group": DEFAULT.crd_api_version}
+    with closing(OrchStore(settings, DEFAULT)) as store:
         for ask in (lambda: store.list(POOLS), lambda: store.get(HandleKey("h"))):
             with pytest.raises(ApiError, match="404") as refusal:
                 ask()
             assert "svcctl crd apply" in refusal.value.details
-        result = CliRunner().invoke(main, ["crd", "apply", "--kubeconfig", str(tmp_path / "kubeconfig")])
+        result = CliRunner().invoke(main, ["crd", "apply", "--kubeconfig", kubeconfig])
         assert result.exit_code == 0, result.output
         assert "ippools.crd.svc.internal applied" in result.output
         assert store.list(POOLS) == []
