@@ -6,6 +6,7 @@
 3. A write whose answer is lost raises Unreachable with `perhaps_done`: only the caller can find out.
 """
 
+import ssl
 import threading
 import time
 from collections.abc import Mapping
@@ -36,6 +37,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
 _CONNECT_SECONDS = 3.0
+_SHORTEST_SECONDS = 0.1  # for a request that comes at the end of a call's time
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _WAIT = (429, 503)  # the server wants us to come again
 _UNCERTAIN = (500, 502, 504)  # of a write: it may have been carried out all the same
@@ -193,7 +195,8 @@ class Client:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _attempt(self, request: _Request, credentials: Credentials, seconds: float) -> _Answer:
-        timeout = urllib3.Timeout(connect=min(_CONNECT_SECONDS, seconds), read=max(seconds, 0.1))
+        seconds = max(seconds, _SHORTEST_SECONDS)
+        timeout = urllib3.Timeout(connect=min(_CONNECT_SECONDS, seconds), read=seconds)
         with self._send(request, timeout, credentials) as reply:
             try:
                 answer = _Answer(reply.status, reply.data, reply.headers.get("Retry-After", ""))
@@ -221,10 +224,8 @@ class Client:
                 retries=False,
                 preload_content=False,
             )
-        except (failures.NewConnectionError, failures.ConnectTimeoutError, failures.SSLError) as error:
-            raise _unreachable(credentials, error, perhaps_done=False) from None
         except (failures.HTTPError, OSError) as error:
-            raise _unreachable(credentials, error, perhaps_done=True) from None
+            raise _unreachable(credentials, error, perhaps_done=not _never_sent(error)) from None
         except ValueError:  # urllib3 quotes what it refuses: a token, perhaps
             details = "the token, or the server's URL, has characters that no header can have"
             raise Unreachable(f"{request} cannot be sent", details=details, perhaps_done=False) from None
@@ -280,10 +281,19 @@ _BREAKS = (  # what urllib3 raises, what it means to a user
 )
 
 
+def _never_sent(error: Exception) -> bool:
+    return isinstance(error, failures.NewConnectionError | failures.ConnectTimeoutError) or _is_distrust(error)
+
+
+def _is_distrust(error: Exception) -> bool:
+    """Whether the server's certificate was refused. Other errors of TLS may come at any time."""
+    return isinstance(error, failures.SSLError) and isinstance(error.args[0], ssl.SSLCertVerificationError)
+
+
 def _unreachable(credentials: Credentials, error: Exception, *, perhaps_done: bool) -> Unreachable:
     reason = next((text for kind, text in _BREAKS if isinstance(error, kind)), str(error))
     details = "see whether the API server runs there, and is reached from here"
-    if isinstance(error, failures.SSLError):
+    if _is_distrust(error):
         details = "its certificate is not signed by the certificate-authority of the kubeconfig: give the right one"
     elif isinstance(error, failures.NewConnectionError):  # one of those that are connect time-outs by inheritance only
         reason = str(error).rpartition(": ")[2]
