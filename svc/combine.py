@@ -13,16 +13,16 @@ Result = TypeVar("Result")
 
 
 class _Ticket(Generic[Request, Result]):
-    """One caller: waits until it is answered or must lead."""
+    """One caller: waits for its turn until it is answered or must lead; who leads at once has nothing to wait for."""
 
     __slots__ = ("answered", "failure", "request", "result", "turn")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, turn: threading.Event | None) -> None:
         self.request = request
         self.result: Result | None = None
         self.failure: BaseException | None = None
         self.answered = False
-        self.turn = threading.Event()
+        self.turn = turn
 
     def answer(self, outcome: Result | BaseException) -> None:
         if isinstance(outcome, BaseException):
@@ -30,7 +30,11 @@ class _Ticket(Generic[Request, Result]):
         else:
             self.result = outcome
         self.answered = True
-        self.turn.set()
+        self.wake()
+
+    def wake(self) -> None:
+        if self.turn is not None:
+            self.turn.set()
 
 
 class Combiner(Generic[Request, Result]):
@@ -47,12 +51,11 @@ class Combiner(Generic[Request, Result]):
         self._led = False
 
     def run(self, request: Request) -> Result:
-        ticket = _Ticket[Request, Result](request)
         with self._lock:
+            ticket: _Ticket[Request, Result] = _Ticket(request, threading.Event() if self._led else None)
             self._waiting.append(ticket)
-            leads = not self._led
             self._led = True
-        if not leads:
+        if ticket.turn is not None:
             ticket.turn.wait()
         if not ticket.answered:
             self._lead()
@@ -78,7 +81,7 @@ class Combiner(Generic[Request, Result]):
         with self._lock:
             self._led = bool(self._waiting)
             if self._waiting:
-                self._waiting[0].turn.set()
+                self._waiting[0].wake()
 
 
 def _twin(failure: BaseException) -> BaseException:

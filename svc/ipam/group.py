@@ -87,9 +87,16 @@ class Group:
             self._go_on(plan, planned, writes, partial)
             return
         self._remember(entries)
+        due = {} if self._backend.atomic else corrections(plan, Progress.complete(writes))
+        releases = [number for number, request in self._open.items() if not isinstance(request, Assign)]
         for number, each in planned.items():
-            self._close(number, each.outcome)
-        self._follow_up(plan, writes)
+            if not (due and number in releases):
+                self._close(number, each.outcome)
+        settle(self._backend, due)  # if that fails, so do the releases: they are owed still
+        for number in list(self._open):
+            self._close(number, planned[number].outcome)
+        if releases:
+            self._tidy(plan)
 
     def _close(self, number: int, outcome: Outcome) -> None:
         before = self._freed.get(number)
@@ -157,11 +164,9 @@ class Group:
 
     # what follows from what was written
 
-    def _follow_up(self, plan: Plan, writes: Sequence[Write]) -> None:
+    def _tidy(self, plan: Plan) -> None:
         """Nothing of it may fail a request that is served."""
         try:
-            if not self._backend.atomic:
-                settle(self._backend, corrections(plan, Progress.complete(writes)))
             for block in plan.emptied():
                 self._give_up_if_misplaced(plan, block)
         except (SvcError, ClaimLost, NotEmpty) as failure:

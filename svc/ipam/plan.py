@@ -95,8 +95,10 @@ class Plan:
     def writes(self) -> list[Write]:
         """Handles that grow, blocks, handles that shrink: whoever reads in between finds a handle too many, never an
         address without one. Where writes are not atomic, a handle that does both only grows (see `settle`)."""
-        shrinking = [name for name in self._handles if self._only_shrinks(name)]
-        growing = [name for name in self._handles if name not in shrinking]
+        growing: list[str] = []
+        shrinking: list[str] = []
+        for name in self._handles:
+            (shrinking if self._only_shrinks(name) else growing).append(name)
         return [*self._handle_writes(growing), *map(self._block_write, self._blocks), *self._handle_writes(shrinking)]
 
     def emptied(self) -> list[Block]:
@@ -134,8 +136,10 @@ class Plan:
         return known.value if known is not None and isinstance(known.value, Handle) else Handle({})
 
     def _only_shrinks(self, name: str) -> bool:
+        if name not in self._known_handles:
+            return False
         before, after = self._before(name).blocks, self._handles[name].blocks
-        return name in self._known_handles and all(count <= before.get(cidr, 0) for cidr, count in after.items())
+        return all(count <= before.get(cidr, 0) for cidr, count in after.items())
 
     def _written(self, name: str) -> Handle:
         """The handle as it goes into the datastore with this plan's writes."""

@@ -18,7 +18,7 @@ PENDING_DELETION = "pendingDeletion"
 
 @dataclass(slots=True)
 class Attribute:
-    """Why an ordinal is not free: who holds it, or since when it cools down."""
+    """Why an ordinal is not free: who holds it, or since when it cools down. Never changed in place, for blocks share it."""
 
     handle_id: str | None = None
     secondary: dict[str, str] | None = None

@@ -49,6 +49,12 @@ def by_address(store: Backend, *names: str) -> ReleaseAddresses:
     return ReleaseAddresses(tuple(Held(address, name) for name in names for address in sorted(holdings(store)[name])))
 
 
+def outside_blocks(store: Backend) -> Address:
+    """The last address of the pool that is in no block yet."""
+    free_ones = (Address(f"10.65.0.{number}") for number in range(31, -1, -1))
+    return next(address for address in free_ones if not any(address in block.cidr for block in blocks(store).values()))
+
+
 CALLS: dict[str, Callable[[Backend], Requests]] = {
     "one address": lambda _: [assign("net.c")],
     "both families": lambda _: [assign("net.c", *BOTH)],
@@ -62,6 +68,7 @@ CALLS: dict[str, Callable[[Backend], Requests]] = {
     "one goes, one comes": lambda _: [Release("net.a"), assign("net.c", *BOTH)],
     "the same goes and comes": lambda _: [Release("net.a"), assign("net.a", *BOTH)],
     "the same comes and goes": lambda _: [assign("net.a", *BOTH), Release("net.a")],
+    "the same moves elsewhere": lambda store: [Release("net.a"), Assign("net.a", {}, address=outside_blocks(store))],
     "all at once": lambda store: [
         by_address(store, "net.b"),
         *(assign(f"net.c{n}", *BOTH) for n in range(4)),

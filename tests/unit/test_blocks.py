@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 
 from svc._core.cidr import Address, Cidr
 from svc.ipam import blocks
+from svc.ipam.blocks import Rest
+from svc.model.codec import Codec
 from svc.model.ipam import Attribute, Block, Handle
+from svc.model.keys import BlockKey
+from svc.names import DEFAULT
 
 FIXTURES = Path(__file__).parent / "fixtures"
 NOW = datetime(2026, 11, 20, 18, 3, 21, 779_619, timezone.utc)
@@ -68,6 +72,91 @@ def test_life_of_a_block() -> None:
     assert state(block) == ([None, 0, 0, None], [3, 0], [second], 1003, {"1": 1002, "2": 1002})
     blocks.release(block, [2])
     assert state(block) == ([None, 0, None, None], [3, 0, 2], [second], 1003, {"1": 1002})
+
+
+def test_life_of_a_block_with_a_cooldown() -> None:
+    """The golden life cycle, byte for byte as documents in the datastore."""
+    codec, key = Codec(DEFAULT), BlockKey(CIDR)
+    written: list[bytes] = []
+
+    def stored(block: Block) -> Block:
+        block.sequence += 1
+        written.append(codec.encode(block))
+        found = codec.decode(key, written[-1])
+        assert isinstance(found, Block)
+        return found
+
+    block = new()
+    written.append(codec.encode(block))
+    blocks.assign(block, owner("a", node="node1"))
+    block = stored(block)
+    blocks.release(block, blocks.held_by(block, "a"), Rest(60, NOW))
+    block = stored(block)
+    blocks.collect(block, Rest(0, NOW))
+    written.append(codec.encode(block))
+    for _ in range(2):
+        blocks.assign(block, owner("b", node="node1"))
+    block = stored(block)
+    blocks.release(block, [2], Rest(0, NOW))
+    written.append(codec.encode(block))
+    a, b = '{"handle_id":"a","secondary":{"node":"node1"}}', '{"handle_id":"b","secondary":{"node":"node1"}}'
+    assert [text.decode() for text in written] == [
+        _document("null,null,null,null", "0,1,2,3", "null", 1000, ""),
+        _document("0,null,null,null", "1,2,3", f"[{a}]", 1001, '"0":1000'),
+        _document("0,null,null,null", "1,2,3", '[{"releasedAt":"2026-11-20T18:03:21Z"}]', 1002, '"0":1000'),
+        _document("null,null,null,null", "1,2,3,0", "[]", 1002, ""),
+        _document("null,0,0,null", "3,0", f"[{b}]", 1003, '"1":1002,"2":1002'),
+        _document("null,0,null,null", "3,0,2", f"[{b}]", 1003, '"1":1002'),
+    ]
+
+
+def _document(allocations: str, unallocated: str, attributes: str, sequence: int, ordinals: str) -> str:
+    return (
+        '{"cidr":"10.65.0.64/30","affinity":"host:node1","affinity_claim_time":"2026-11-20T18:03:21Z",'
+        f'"allocations":[{allocations}],"unallocated":[{unallocated}],"attributes":{attributes},"sequenceNumber":{sequence},'
+        f'"sequenceNumberForAllocation":{{{ordinals}}},"deleted":false}}'
+    )
+
+
+@pytest.mark.parametrize(("seconds", "passed", "free"), [(60, 60, 0), (60, 61, 1), (0, 0, 1), (-1, 0, 1), (3600, 61, 0)])
+def test_addresses_rest_for_longer_than_the_cooldown(seconds: int, passed: int, free: int) -> None:
+    """The time since the release must exceed it; without one they are free at once."""
+    block = new()
+    blocks.assign(block, owner("a"))
+    blocks.release(block, [0], Rest(60, NOW))
+    assert (blocks.has_resting(block), blocks.is_empty(block)) == (True, False)
+    blocks.collect(block, Rest(seconds, NOW.replace(microsecond=0) + timedelta(seconds=passed)))
+    assert block.ordinals.free == 3 + free
+    assert blocks.is_empty(block) is bool(free)
+
+
+def test_released_together_rest_together() -> None:
+    """They share what is said of them; by address they get a new sequence as well, by handle they keep theirs."""
+    block = write(new())
+    for _ in range(4):
+        blocks.assign(block, owner("a"))
+    block = write(block)
+    blocks.release(block, [0, 1], Rest(60, NOW), restamp=True)
+    blocks.release(block, [3], Rest(60, NOW))
+    assert block.attributes == [owner("a"), Attribute(released_at="2026-11-20T18:03:21Z")]
+    assert block.ordinals.allocations() == [1, 1, 0, 1]
+    assert block.ordinal_sequences == {0: 1002, 1: 1002, 2: 1001, 3: 1001}
+    blocks.collect(block, Rest(60, NOW + timedelta(seconds=99)))
+    assert (block.ordinals.unallocated(), block.attributes) == ([0, 1, 3], [owner("a")])
+
+
+def test_what_another_system_sets_aside_leaves_a_block_empty() -> None:
+    """As such a node makes its blocks: the first three and the last address, under a handle of any case."""
+    data = new(Cidr("10.65.0.64/29")).to_json()
+    data |= {"allocations": [0, 0, 0, None, None, None, None, 0], "unallocated": [3, 4, 5, 6]}
+    data["attributes"] = [{"handle_id": "Windows-Reserved-IPAM-Handle", "secondary": {"note": "windows host rsvd"}}]
+    block = Block.from_json(data)
+    assert blocks.is_empty(block)
+    assert blocks.assign(block, owner("a")) == Address("10.65.0.67")
+    assert not blocks.is_empty(block)
+    blocks.release(block, [3])
+    assert blocks.is_empty(block)
+    assert block.to_json()["allocations"] == data["allocations"]
 
 
 def test_new_blocks_look_as_captured() -> None:

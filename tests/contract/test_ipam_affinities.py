@@ -1,0 +1,192 @@
+"""Giving up blocks in numbers, and how full the pools are."""
+
+from typing import Any
+
+import pytest
+
+from harness.faulty import Faults, FaultyBackend, Kind
+from harness.ipam import (
+    NODE,
+    affinities,
+    block_of,
+    blocks,
+    demand_whole_claims,
+    free,
+    holdings,
+    put,
+    put_block,
+    put_node,
+    put_pool,
+    put_reservation,
+    put_settings,
+    take,
+)
+from harness.wrapped import Interfering, Recording
+from svc._core.cidr import Cidr
+from svc.datastore.api import Backend
+from svc.ipam.affinities import release_host, release_pool, release_range, remove_host
+from svc.ipam.allocator import Ipam
+from svc.ipam.usage import ORPHANS, BlockUsage, PoolUsage, usage
+from svc.model.errors import CallerError, PeerError
+from svc.model.ipam import Affinity
+from svc.model.keys import AffinityKey
+
+POOL = "10.65.0.0/28"  # four blocks of four addresses
+
+
+@pytest.fixture
+def store(backend: Backend) -> Backend:
+    """Two nodes with a block in each of two pools, in one of which an address is held."""
+    for node in (NODE, "node2"):
+        put_node(backend, node)
+    put_pool(backend, "pool4", POOL, blockSize=30)
+    put_pool(backend, "pool6", "fd65::/124", blockSize=126)
+    for node in (NODE, "node2"):
+        ipam = Ipam(backend, node)
+        take(ipam, f"net.{node}", versions=(4, 6))
+        free(ipam, f"net.{node}", keep=[str(a) for a in holdings(backend)[f"net.{node}"] if a.version == 4])
+    return backend
+
+
+def mine(store: Backend, node: str = NODE) -> set[str]:
+    return {cidr for host, cidr in affinities(store) if host == node}
+
+
+def test_a_host_gives_up_all_its_blocks(store: Backend) -> None:
+    """Empty ones are deleted, the others go on without an owner; those of other hosts stay."""
+    recording = Recording(store)
+    assert remove_host(recording, NODE) == 2
+    assert recording.written == [
+        ["update affinity pendingDeletion"],
+        ["update block"],
+        ["delete affinity"],
+        ["update affinity pendingDeletion"],
+        ["delete block"],
+        ["delete affinity"],
+    ]
+    assert mine(store) == set()
+    assert len(mine(store, "node2")) == 2
+    orphan = block_of(store, str(next(iter(holdings(store)[f"net.{NODE}"]))))
+    assert (orphan.affinity, orphan.claimed_at) == (None, None)
+    assert "affinity_claim_time" not in orphan.to_json()
+    free(Ipam(store, "node2"), f"net.{NODE}")
+    assert str(orphan.cidr) not in blocks(store)
+    assert remove_host(store, NODE) == 0
+
+
+def test_blocks_in_use_may_be_spared(store: Backend) -> None:
+    """They are told; the empty ones are gone."""
+    with pytest.raises(PeerError, match="1 of 2 blocks could not be released") as refusal:
+        release_host(store, NODE, only_empty=True)
+    assert "addresses of it are in use" in refusal.value.details
+    assert {Cidr(cidr).version for cidr in mine(store)} == {4}
+    demand_whole_claims(store)
+
+
+def test_a_pool_is_given_up_by_everybody(store: Backend) -> None:
+    """As before it is deleted."""
+    assert release_pool(store, Cidr("fd65::/124"), only_empty=True) == 2
+    assert {Cidr(cidr).version for _, cidr in affinities(store)} == {4}
+    assert release_pool(store, Cidr(POOL)) == 2
+    assert affinities(store) == {}
+    assert len(blocks(store)) == 2
+
+
+def test_a_range_is_given_up_by_one_or_all(store: Backend) -> None:
+    """It must be made of blocks of a pool."""
+    assert release_range(store, Cidr("fd65::/124"), host=NODE) == 1
+    assert release_range(store, Cidr("fd65::/124")) == 1
+    for text, message in (("10.99.0.0/24", "no pool has all of it"), ("10.65.0.0/31", "smaller than a block")):
+        with pytest.raises(CallerError) as refusal:
+            release_range(store, Cidr(text))
+        assert message in refusal.value.details
+    for text in (POOL, *(f"10.65.0.{n}/30" for n in (0, 4, 8, 12))):
+        release_range(store, Cidr(text))
+    assert affinities(store) == {}
+
+
+def test_stale_and_missing_affinities_go_as_well(store: Backend) -> None:
+    """One behind which there is no block, one to another's block, one that is missing, one of a virtual host."""
+    (theirs,) = [cidr for cidr in mine(store, "node2") if Cidr(cidr).version == 4]
+    put(store, AffinityKey(NODE, Cidr(theirs)), Affinity())
+    put(store, AffinityKey(NODE, Cidr("10.66.0.0/30")), Affinity())
+    put_block(store, "10.67.0.0/30", f"host:{NODE}")
+    put_block(store, "10.68.0.0/30", "virtual:load-balancer")
+    release_host(store, NODE)
+    release_host(store, "load-balancer", kind="virtual")
+    assert mine(store) == set()
+    assert {*blocks(store)} >= mine(store, "node2")
+    assert not {"10.66.0.0/30", "10.67.0.0/30", "10.68.0.0/30"} & {*blocks(store)}
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+@pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLY_LOST], ids=lambda kind: str(kind.value))
+def test_what_failed_half_way_can_be_repeated(store: Backend, kind: Kind, number: int) -> None:
+    """The others are given up all the same."""
+    faults = Faults()
+    faults.arm(kind, number, "write")
+    with pytest.raises(PeerError, match="1 of 2 blocks could not be released"):
+        release_host(FaultyBackend(store, faults), NODE)
+    assert len(mine(store)) <= 1
+    release_host(store, NODE)
+    assert mine(store) == set()
+    assert holdings(store).keys() == {"net.node1", "net.node2"}
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_a_node_may_be_at_work_while_it_is_removed(store: Backend, number: int) -> None:
+    """Whatever it took stays held, and every block is somebody's or nobody's, not both."""
+    ipam = Ipam(store, NODE)
+    crossed = Interfering(store, number, lambda: take(ipam, "net.busy", versions=(4, 6)))
+    release_host(crossed, NODE)
+    take(ipam, "net.after", versions=(4, 6))
+    assert {"net.busy", "net.after"} <= holdings(store).keys()
+    take(Ipam(store, NODE), "net.cold", versions=(4, 6))
+    demand_whole_claims(store)
+
+
+# usage
+
+
+def rows(store: Backend, *names: str) -> dict[str, tuple[Any, ...]]:
+    return {row.name: (row.capacity, row.reserved, row.in_use, row.available, len(row.blocks)) for row in usage(store, names)}
+
+
+def test_usage_counts_what_is_held_reserved_and_free(store: Backend) -> None:
+    """In blocks, and where there is none yet; only a free address can be reserved and so unavailable."""
+    assert rows(store) == {"pool4": (16, 0, 2, 14, 2), "pool6": (16, 0, 0, 16, 2)}
+    held = next(iter(holdings(store)[f"net.{NODE}"]))
+    put_reservation(store, "res", f"{held}/32", "fd65::/125")
+    assert rows(store) == {"pool4": (16, 1, 2, 14, 2), "pool6": (16, 8, 0, 8, 2)}
+    assert rows(store, "pool6") == rows(store, "fd65::/124") == {"pool6": (16, 8, 0, 8, 2)}
+    with pytest.raises(CallerError, match=r"IP pool \(none\) does not exist"):
+        usage(store, ["none"])
+
+
+def test_resting_addresses_are_in_use(store: Backend) -> None:
+    """Nobody can have them."""
+    put_settings(store, cooldown_seconds=60)
+    free(Ipam(store, NODE), f"net.{NODE}")
+    assert rows(store)["pool4"] == (16, 0, 2, 14, 2)
+    put_settings(store)
+    assert rows(store)["pool4"] == (16, 0, 1, 15, 2)
+
+
+def test_blocks_tell_whose_they_are(store: Backend) -> None:
+    """And their own numbers."""
+    (pool,) = usage(store, ["pool4"])
+    assert isinstance(pool, PoolUsage)
+    assert {block.affinity for block in pool.blocks} == {"host:node1", "host:node2"}
+    assert all(block == BlockUsage(block.cidr, block.affinity, 4, 1, 3) for block in pool.blocks)
+
+
+def test_orphans_are_told_apart(store: Backend) -> None:
+    """Blocks in no pool, by family; only when all pools are asked for."""
+    put_block(store, "10.99.0.0/30", None, ["net.x"])
+    put_block(store, "fd99::/126", "host:node1")
+    found = [row for row in usage(store) if row.name == ORPHANS]
+    assert [(row.cidr, row.capacity, row.in_use, row.available) for row in found] == [
+        (Cidr("0.0.0.0/0"), 4, 1, 3),
+        (Cidr("::/0"), 4, 0, 4),
+    ]
+    assert ORPHANS not in rows(store, "pool4")

@@ -1,0 +1,101 @@
+"""Two processes with two node names hammer one datastore, and one of them is killed over and over.
+
+What they were told is held against each other by what they noted outside the datastore; at the end the datastore must hold
+exactly what was not released, and nothing once that is released too.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import hammer
+from harness.hammer import Ledger, Stay
+from harness.ipam import PATIENCE, free, holdings, put_node, put_pool
+from svc._core.cidr import Address
+from svc.ipam.allocator import Ipam
+
+TESTS = Path(__file__).parents[1]
+KILLS = 8
+STORES = {"embedded": ("harness.hammer:embedded", 5500), "piecemeal": ("harness.hammer:piecemeal", 1500)}  # a process
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_no_address_is_held_twice_and_none_is_lost(tmp_path: Path, name: str) -> None:
+    """Blocks are few, so that they borrow from each other; every assignment is released in the end, but for a few."""
+    opener, operations = STORES[name]
+    with closing(getattr(hammer, opener.partition(":")[2])(str(tmp_path))) as backend:
+        put_pool(backend, "pool4", "10.65.0.0/24", blockSize=28)
+        for node in ("node1", "node2"):
+            put_node(backend, node)
+        ledgers = {node: tmp_path / node for node in ("node1", "node2")}
+        with running(opener, tmp_path, "node1", ledgers["node1"], operations, 0) as steady:
+            hammer_and_kill(opener, tmp_path, ledgers["node2"], operations)
+            assert steady.wait(PATIENCE) == 0
+        stays = {handle: stay for path in ledgers.values() for handle, stay in Ledger(path).stays.items()}
+        assert len(stays) == 2 * operations
+        demand_no_overlap(stays)
+        remaining = {handle: stay for handle, stay in stays.items() if not stay.is_over}
+        assert remaining
+        assert holdings(backend) == {handle: frozenset(map(Address, stay.addresses)) for handle, stay in remaining.items()}
+        for handle in remaining:
+            free(Ipam(backend, "node1"), handle)
+        assert holdings(backend) == {}
+
+
+def hammer_and_kill(opener: str, where: Path, ledger: Path, operations: int) -> None:
+    """Until the process has survived long enough to do what is left."""
+    dice = random.Random(1)
+    for kill in range(KILLS):
+        with running(opener, where, "node2", ledger, operations, kill + 1) as victim:
+            _wait_for(victim, ledger, size=_size(ledger) + dice.randrange(operations * 80 // KILLS))
+            victim.send_signal(signal.SIGKILL)
+            assert victim.wait(PATIENCE) == -signal.SIGKILL, "it was done before it was killed"
+    with running(opener, where, "node2", ledger, operations, KILLS + 1) as last:
+        assert last.wait(PATIENCE) == 0
+
+
+def demand_no_overlap(stays: dict[str, Stay]) -> None:
+    """Of the times between being told of an address and asking for its release."""
+    by_address: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    for handle, stay in stays.items():
+        for address in stay.addresses:
+            by_address[address].append((stay.since, stay.until, handle))
+    for address, times in by_address.items():
+        times.sort()
+        for (_, until, first), (since, _, second) in pairwise(times):
+            assert until <= since, f"{address} was held by {first} and {second} at once"
+    assert max(map(len, by_address.values())) > 1, "no address was ever used again"
+
+
+@contextmanager
+def running(*arguments: Any) -> Iterator[subprocess.Popen[bytes]]:
+    environment = os.environ | {"PYTHONPATH": str(TESTS)}
+    command = [sys.executable, "-m", "harness.hammer", *map(str, arguments)]
+    with subprocess.Popen(command, env=environment) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _wait_for(process: "subprocess.Popen[bytes]", path: Path, size: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while _size(path) < size and process.poll() is None:
+        assert time.monotonic() < deadline, "it does not get on"
+        time.sleep(0.002)

@@ -1,0 +1,183 @@
+"""Which pools serve, and which of their addresses: selectors, uses, states, reservations."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from harness.ipam import NODE, block_of, blocks, free, holdings, put, put_node, put_pool, put_reservation, take
+from harness.wrapped import Through
+from svc._core.cidr import Address
+from svc.datastore.api import Backend
+from svc.ipam.allocator import Ipam
+from svc.model.errors import CallerError, Code, PeerError, SvcError
+from svc.model.keys import ResourceKey
+from svc.model.resource import Resource
+
+TINY = "10.65.0.0/29"
+
+
+@pytest.fixture
+def ipam(backend: Backend) -> Ipam:
+    put_node(backend, zone="a")
+    return Ipam(backend, NODE)
+
+
+def pool_of(address: str) -> str:
+    return address.rsplit(".", 2)[0]
+
+
+# selection
+
+
+@pytest.mark.parametrize(
+    ("namespace", "expected"),
+    [({}, "10.3"), ({"team": "red"}, "10.1"), ({"team": "blue"}, "10.2"), ({"team": "green"}, "10.3")],
+)
+def test_pools_may_select_the_namespace(backend: Backend, ipam: Ipam, namespace: dict[str, str], expected: str) -> None:
+    """By its labels; in name order, and whoever has no namespace has no labels."""
+    put_pool(backend, "a", "10.1.0.0/24", namespaceSelector="team == 'red'", allowedUses=["Workload"])
+    put_pool(backend, "b", "10.2.0.0/24", namespaceSelector="team == 'blue'", allowedUses=["Workload"])
+    put_pool(backend, "c", "10.3.0.0/24")
+    for number in range(2):
+        assert pool_of(take(ipam, f"net.c{number}", namespace_labels=namespace)[0]) == expected
+    ipam.check_room((4,), {}, namespace)
+
+
+def test_pools_that_all_select_other_namespaces_are_told(backend: Backend, ipam: Ipam) -> None:
+    """Each with its selector; a pool that is named serves whatever it selects."""
+    put_pool(backend, "a", "10.1.0.0/24", namespaceSelector="team == 'red'", allowedUses=["Workload"])
+    put_pool(backend, "b", "10.2.0.0/24", nodeSelector="zone == 'b'")
+    put_pool(backend, "c", "10.3.0.0/24", assignmentMode="Manual")
+    put_pool(backend, "d", "10.4.0.0/24", disabled=True)
+    put_pool(backend, "e", "10.5.0.0/24", allowedUses=["Tunnel"])
+    with pytest.raises(PeerError, match="no IPv4 pool is available to node 'node1'") as refusal:
+        take(ipam, "net.c", namespace_labels={"team": "blue"})
+    for reason in (
+        'a selects namespaces by team == "red"',
+        'b selects nodes by zone == "b"',
+        "c has assignmentMode Manual",
+        "d is disabled",
+        "e is for Tunnel",
+    ):
+        assert reason in refusal.value.details
+    for name in "abc":
+        assert take(ipam, f"net.{name}", pools={4: (name,)})
+    for name, message in (("d", "does not exist"), ("e", "is not for workloads")):
+        with pytest.raises(CallerError, match=message):
+            take(ipam, f"net.{name}", pools={4: (name,)})
+
+
+def test_the_use_decides_among_pools(backend: Backend, ipam: Ipam) -> None:
+    """A tunnel's address comes from pools for tunnels, also when one is named or an address is asked for."""
+    put_pool(backend, "a", "10.1.0.0/24", allowedUses=["Workload"])
+    put_pool(backend, "b", "10.2.0.0/24", allowedUses=["Tunnel"])
+    assert pool_of(take(ipam, "net.c")[0]) == "10.1"
+    assert pool_of(take(ipam, "tunnel", use="Tunnel")[0]) == "10.2"
+    assert take(ipam, "tunnel2", at="10.2.0.9", use="Tunnel") == ("10.2.0.9",)
+    with pytest.raises(CallerError, match=r"IP pool \(a\) is not for tunnels"):
+        take(ipam, "tunnel3", pools={4: ("a",)}, use="Tunnel")
+    with pytest.raises(CallerError, match=r"IP pool \(b\) is not for workloads"):
+        take(ipam, "net.d", at="10.2.0.8")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"metadata": {"deletionTimestamp": "2026-11-20T18:03:21Z"}},
+        {"status": {"conditions": [{"type": "Allocatable", "status": "False", "reason": "CIDROverlap"}]}},
+    ],
+)
+def test_pools_out_of_use_serve_nobody(backend: Backend, ipam: Ipam, state: dict[str, Any]) -> None:
+    """Being deleted, or found unfit: as if they were disabled; what they gave is taken back."""
+    put_pool(backend, "a", "10.1.0.0/24")
+    take(ipam, "net.c")
+    metadata = {"name": "a"} | state.get("metadata", {})
+    put(backend, ResourceKey("IPPool", "a"), Resource("IPPool", metadata, {"cidr": "10.1.0.0/24"}, state.get("status")))
+    for arguments in ({}, {"pools": {4: ("a",)}}, {"at": "10.1.0.9"}):
+        with pytest.raises(SvcError) as refusal:
+            take(ipam, "net.d", **arguments)
+        assert refusal.value.code in (Code.POOL, Code.ADDRESS_UNAVAILABLE)
+    free(ipam, "net.c")
+    assert holdings(backend) == {}
+
+
+# reservations
+
+
+def test_reserved_addresses_are_not_assigned_by_themselves(backend: Backend, ipam: Ipam) -> None:
+    """They keep their place in the queue, and are given to whoever asks for them."""
+    put_pool(backend, "a", TINY, blockSize=29)
+    put_reservation(backend, "res", "10.65.0.0/31", "10.65.0.4", " 10.65.0.5/32 ")
+    assert [take(ipam, f"net.c{n}")[0] for n in range(4)] == [f"10.65.0.{n}" for n in (2, 3, 6, 7)]
+    with pytest.raises(PeerError, match="no free IPv4 address") as refusal:
+        take(ipam, "net.late")
+    assert "4 addresses reserved" in refusal.value.details
+    with pytest.raises(PeerError, match="no free IPv4 address"):
+        ipam.check_room((4,), {})
+    assert take(ipam, "net.d", at="10.65.0.4") == ("10.65.0.4",)
+    assert block_of(backend, "10.65.0.0").ordinals.unallocated() == [0, 1, 5]
+
+
+def test_a_reservation_made_later_leaves_what_is_assigned(backend: Backend, ipam: Ipam) -> None:
+    """And one that is withdrawn gives its addresses back, to a node that remembers it as well."""
+    put_pool(backend, "a", TINY, blockSize=29)
+    take(ipam, "net.c0")
+    put_reservation(backend, "res", "10.65.0.0/30")
+    assert take(ipam, "net.c1") == ("10.65.0.4",)
+    assert len(holdings(backend)) == 2
+    put_reservation(backend, "res")
+    assert take(ipam, "net.c2") == ("10.65.0.1",)
+
+
+def test_a_withdrawn_reservation_is_heard_of_before_a_refusal(backend: Backend) -> None:
+    """However old the news of it are."""
+
+    class Deaf(Through):
+        def generation(self, kind: str) -> int:
+            return 1
+
+    put_pool(backend, "a", TINY, blockSize=29)
+    put_reservation(backend, "res", TINY)
+    ipam = Ipam(Deaf(backend), NODE)
+    with pytest.raises(PeerError, match="no free IPv4 address"):
+        take(ipam, "net.c")
+    put_reservation(backend, "res", "10.65.0.0/30")
+    assert take(ipam, "net.c") == ("10.65.0.4",)
+
+
+def test_malformed_reservations_are_passed_over(backend: Backend, ipam: Ipam, caplog: pytest.LogCaptureFixture) -> None:
+    """Each is logged; the others hold."""
+    put_pool(backend, "a", TINY, blockSize=29)
+    put_reservation(backend, "res", "10.65.0.0", "nonsense", None, 7, "10.65.0.1/99", "10.65.0.3/31")
+    put(
+        backend, ResourceKey("IPReservation", "odd"), Resource("IPReservation", {"name": "odd"}, {"reservedCIDRs": "10.65.0.4"})
+    )
+    with caplog.at_level(logging.WARNING):
+        assert take(ipam, "net.c") == ("10.65.0.1",)
+    assert take(ipam, "net.d") == ("10.65.0.4",)
+    for text in ("nonsense", "None", "10.65.0.1/99", "'odd'"):
+        assert text in caplog.text
+
+
+def test_blocks_that_are_wholly_reserved_are_not_claimed(backend: Backend, ipam: Ipam) -> None:
+    """However many of them there are: a pool may be reserved but for its last block."""
+    put_pool(backend, "six", "fd65::/64", blockSize=122)
+    put_reservation(backend, "res", *(f"fd65::/{length}" for length in (65, 66)), *_all_but_the_last_block())
+    (got,) = take(ipam, "net.c", versions=(6,))
+    assert Address(got) == Address("fd65::ffff:ffff:ffff:ffc0")
+    assert len(blocks(backend)) == 1
+
+
+def _all_but_the_last_block() -> list[str]:
+    """The right half of what is left, again and again."""
+    found, first, length = [], int(Address("fd65::")), 64
+    while length < 122:
+        length += 1
+        found.append(f"{_address(first)}/{length}")
+        first += 1 << (128 - length)
+    return found
+
+
+def _address(number: int) -> Address:
+    return Address.from_packed(number.to_bytes(16, "big"))

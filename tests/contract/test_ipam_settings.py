@@ -1,0 +1,203 @@
+"""The settings of address management, and the cooldown that is one of them."""
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from harness.ipam import (
+    NODE,
+    affinities,
+    block_of,
+    blocks,
+    document,
+    free,
+    handles,
+    holdings,
+    put,
+    put_node,
+    put_pool,
+    put_settings,
+    take,
+)
+from harness.wrapped import Interfering
+from svc.datastore.api import Backend, Delete
+from svc.ipam.allocator import Ipam
+from svc.ipam.blocks import stamp
+from svc.ipam.requests import Held
+from svc.ipam.settings import configure, read_settings
+from svc.model.errors import CallerError, PeerError
+from svc.model.ipam import Attribute, IpamConfig
+from svc.model.keys import IPAM_CONFIG, BlockKey, IpamConfigKey
+
+POOL = "10.65.0.0/30"  # one block of four addresses
+
+
+@pytest.fixture
+def ipam(backend: Backend) -> Ipam:
+    put_node(backend)
+    put_pool(backend, "pool4", POOL, blockSize=30)
+    return Ipam(backend, NODE)
+
+
+# reading and writing
+
+
+def test_defaults_hold_where_nothing_is_stored(backend: Backend) -> None:
+    """And reading stores nothing."""
+    assert read_settings(backend) == IpamConfig(auto_allocate_blocks=True)
+    assert list(document(backend)) == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        IpamConfig(),
+        IpamConfig(strict_affinity=True, auto_allocate_blocks=False, max_blocks_per_host=3),
+        IpamConfig(vm_address_persistence="Disabled", cooldown_seconds=30),
+    ],
+)
+def test_what_is_stored_is_read(backend: Backend, settings: IpamConfig) -> None:
+    """Made, replaced, and told by the generation, so that caches learn of it."""
+    before = backend.generation(IPAM_CONFIG)
+    for stored in (IpamConfig(cooldown_seconds=1), settings):
+        configure(backend, stored)
+        assert read_settings(backend) == stored
+    assert backend.generation(IPAM_CONFIG) != before
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"auto_allocate_blocks": False}, "auto_allocate_blocks = false needs strict_affinity"),
+        ({"max_blocks_per_host": 5}, "maxBlocksPerHost = 5 needs strict_affinity"),
+        ({"max_blocks_per_host": -1, "strict_affinity": True}, "maxBlocksPerHost = -1 is negative"),
+        ({"cooldown_seconds": -1}, "ipCooldownSeconds = -1 is negative"),
+        ({"vm_address_persistence": "Perhaps"}, "kubeVirtVMAddressPersistence = 'Perhaps' is not known"),
+        ({"max_blocks_per_host": 5, "auto_allocate_blocks": False}, "2 faults"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(backend: Backend, fields: dict[str, Any], fault: str) -> None:
+    """And nothing is stored; readers take them as they are."""
+    with pytest.raises(CallerError) as refusal:
+        configure(backend, IpamConfig(**fields))
+    assert fault in str(refusal.value)
+    assert read_settings(backend) == IpamConfig()
+    put_settings(backend, **fields)
+    assert read_settings(backend) == IpamConfig(**fields)
+
+
+def test_rival_writers_of_settings_both_succeed(backend: Backend) -> None:
+    """The later one's stay."""
+    crossed = Interfering(backend, 1, lambda: configure(backend, IpamConfig(cooldown_seconds=1)))
+    configure(crossed, IpamConfig(cooldown_seconds=2))
+    gone = Interfering(backend, 1, lambda: backend.write([Delete(IpamConfigKey())]))
+    configure(gone, IpamConfig(cooldown_seconds=3))
+    assert read_settings(backend).cooldown_seconds == 3
+
+
+# cooldown
+
+
+def age(backend: Backend, seconds: int) -> None:
+    """As if everything that rests had been released earlier by so many seconds."""
+    for block in blocks(backend).values():
+        block.attributes = [
+            Attribute(released_at=_earlier(each.released_at, seconds)) if each.released_at else each
+            for each in block.attributes or ()
+        ]
+        block.sequence += 1
+        put(backend, BlockKey(block.cidr), block)
+
+
+def _earlier(text: str, seconds: int) -> str:
+    return stamp(datetime.fromisoformat(text.replace("Z", "+00:00")) - timedelta(seconds=seconds))
+
+
+@pytest.mark.parametrize("by_address", [False, True])
+def test_released_addresses_rest(backend: Backend, ipam: Ipam, by_address: bool) -> None:
+    """They are nobody's, their handle is gone, and they are not given out before the cooldown has passed."""
+    put_settings(backend, cooldown_seconds=60)
+    got = {take(ipam, f"net.c{n}")[0] for n in range(4)}
+    (mine,) = map(str, holdings(backend)["net.c1"])
+    if by_address:
+        assert str(ipam.release_addresses([Held(next(iter(holdings(backend)["net.c1"])))]).freed[0]) == mine
+    else:
+        free(ipam, "net.c1")
+    assert holdings(backend).keys() == handles(backend).keys() == {"net.c0", "net.c2", "net.c3"}
+    resting = [each for each in block_of(backend, mine).attributes or () if each.released_at]
+    assert resting == [Attribute(released_at=resting[0].released_at)]
+    for call in (lambda: take(ipam, "net.late"), lambda: ipam.check_room((4,), {})):
+        with pytest.raises(PeerError, match="no free IPv4 address"):
+            call()
+    with pytest.raises(CallerError, match=r"was released at .* and rests"):
+        take(ipam, "net.late", at=mine)
+    age(backend, 59)
+    with pytest.raises(PeerError, match="no free IPv4 address"):
+        take(ipam, "net.late")
+    age(backend, 2)
+    assert take(ipam, "net.late") == (mine,)
+    assert {str(address) for held in holdings(backend).values() for address in held} == got
+
+
+def test_the_cooldown_of_the_moment_counts(backend: Backend, ipam: Ipam) -> None:
+    """Not the one of the release: an administrator who shortens it needs the addresses now."""
+    put_settings(backend, cooldown_seconds=3600)
+    for number in range(4):
+        take(ipam, f"net.c{number}")
+        free(ipam, f"net.c{number}")
+    with pytest.raises(PeerError, match="no free IPv4 address"):
+        take(ipam, "net.late")
+    put_settings(backend, cooldown_seconds=0)
+    assert len({take(ipam, f"net.d{number}") for number in range(4)}) == 4
+    assert {each.released_at for each in block_of(backend, "10.65.0.0").attributes or ()} == {None}
+
+
+def test_a_resting_block_is_not_empty(backend: Backend, ipam: Ipam) -> None:
+    """It is neither taken from its node nor given up before everything in it has rested."""
+    put_settings(backend, cooldown_seconds=60)
+    (got,) = take(ipam, "net.c")
+    free(ipam, "net.c")
+    put_pool(backend, "pool4", POOL, blockSize=30, nodeSelector="zone == 'b'")
+    put_pool(backend, "next", "10.66.0.0/30", blockSize=30)
+    take(ipam, "net.d")
+    assert block_of(backend, got).affinity == "host:node1"
+    age(backend, 61)
+    take(Ipam(backend, NODE), "net.e")
+    assert {cidr for _, cidr in affinities(backend)} == {"10.66.0.0/30"}
+
+
+def test_a_repeated_release_does_not_prolong_the_rest(backend: Backend, ipam: Ipam) -> None:
+    """By handle it finds nothing, by address it is told that the address is free."""
+    put_settings(backend, cooldown_seconds=60)
+    take(ipam, "net.c")
+    (address,) = holdings(backend)["net.c"]
+    free(ipam, "net.c")
+    age(backend, 30)
+    before = document(backend)
+    free(ipam, "net.c")
+    assert ipam.release_addresses([Held(address)]).unallocated == (address,)
+    assert document(backend) == before
+
+
+def test_times_that_cannot_be_read_are_long_ago(backend: Backend, ipam: Ipam) -> None:
+    """Another program's mistake holds no address for ever."""
+    put_settings(backend, cooldown_seconds=60)
+    for number in range(4):
+        take(ipam, f"net.c{number}")
+    free(ipam, "net.c2")
+    (block,) = blocks(backend).values()
+    block.attributes = [Attribute(released_at="soon") if each.released_at else each for each in block.attributes or ()]
+    put(backend, BlockKey(block.cidr), block)
+    assert take(ipam, "net.d")
+
+
+def test_now_is_after_what_was_just_released(backend: Backend, ipam: Ipam) -> None:
+    """Times are stored in UTC, to the second."""
+    put_settings(backend, cooldown_seconds=60)
+    take(ipam, "net.c")
+    earliest = datetime.now(timezone.utc).replace(microsecond=0)
+    free(ipam, "net.c")
+    (attribute,) = next(iter(blocks(backend).values())).attributes or [Attribute()]
+    released = datetime.fromisoformat((attribute.released_at or "").replace("Z", "+00:00"))
+    assert earliest <= released <= datetime.now(timezone.utc)
