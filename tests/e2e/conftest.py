@@ -135,3 +135,10 @@ def cluster_node(lasting_node: ClusterNode) -> Iterator[ClusterNode]:
         assert cluster_remains([lasting_node]) == []
     finally:
         lasting_node.site.clear()
+
+
+@pytest.fixture
+def web(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> Pod:
+    """A pod of two address families."""
+    cluster_node.site.add_pod("web-0")
+    return cluster_node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default", ipam={"assign_ipv6": "true"})
