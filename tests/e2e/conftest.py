@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
+from harness.cluster_node import ClusterNode
+from harness.cluster_node import remains as cluster_remains
+from harness.etcd import Cluster, cluster
+from harness.kube import Kube
 from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.pod import Pod
+from harness.site import EtcdSite, OrchSite, Site, furnish
 from harness.state import remains
 
 MakePod = Callable[..., Pod]
@@ -24,10 +29,14 @@ def _sound_node(directory: Path) -> Iterator[Node]:
     with Node(directory) as node:
         node.apply_pools()
         yield node
-        if node.has_agent:
-            assert node.stop_agent() == 0
-        log = node.log.read_text()
-        assert "Traceback" not in log, log
+        _demand_sound_end(node)
+
+
+def _demand_sound_end(node: Node) -> None:
+    if node.has_agent:
+        assert node.stop_agent() == 0
+    log = node.log.read_text()
+    assert "Traceback" not in log, log
 
 
 @pytest.fixture
@@ -80,3 +89,56 @@ class _Pods:
         container = container or f"container-{next(_numbers)}"
         self.made.append(Pod(self._node, self._sandbox(), container, netconf(**config), ifname, args, plugin))
         return self.made[-1]
+
+
+# nodes on a datastore that they share with others
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One member for all tests of a run; whoever writes to it cleans up."""
+    with cluster(tmp_path_factory.mktemp("etcd")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def etcd_site(etcd: Cluster) -> Site:
+    return EtcdSite(etcd)
+
+
+@pytest.fixture(scope="session")
+def orch_site(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    return OrchSite(kube, tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="module", params=["etcdv3", "orch"])
+def site(request: pytest.FixtureRequest) -> Site:
+    """Each kind of shared datastore in turn."""
+    found: Site = request.getfixturevalue({"etcdv3": "etcd_site", "orch": "orch_site"}[request.param])
+    return found
+
+
+@pytest.fixture(scope="module")
+def lasting_node(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterNode]:
+    """`node1` of the site, for all tests of a module."""
+    with ClusterNode(tmp_path_factory.mktemp("node") / "node", "node1", site) as node:
+        yield node
+        _demand_sound_end(node)
+
+
+@pytest.fixture
+def cluster_node(lasting_node: ClusterNode) -> Iterator[ClusterNode]:
+    """The same in a datastore that was set up for this test, and goes with it; the test leaves nothing on the node."""
+    furnish(lasting_node.site, "node1")
+    try:
+        yield lasting_node
+        assert cluster_remains([lasting_node]) == []
+    finally:
+        lasting_node.site.clear()
+
+
+@pytest.fixture
+def web(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> Pod:
+    """A pod of two address families."""
+    cluster_node.site.add_pod("web-0")
+    return cluster_node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default", ipam={"assign_ipv6": "true"})

@@ -24,8 +24,10 @@ class Books:
     records: list[Record]
 
     @staticmethod
-    def read(backend: Backend, journal: Journal) -> "Books":
-        return Books(dict(_allocations(backend)), dict(_handles(backend)), dict(_endpoints(backend)), journal.all())
+    def read(backend: Backend, *journals: Journal) -> "Books":
+        """Of a datastore, and of all nodes on it."""
+        records = [record for journal in journals for record in journal.all()]
+        return Books(dict(_allocations(backend)), dict(_handles(backend)), dict(_endpoints(backend)), records)
 
     def entries(self) -> list[str]:
         """All of it in words: empty when nothing is held and nothing is remembered."""

@@ -31,7 +31,9 @@ class Pods:
         self._names = names
 
     def get(self, key: Key) -> Entry:
-        pod = shelf.present(self._client, _path(self._interface(key)))
+        assert isinstance(key, ResourceKey)
+        interface = pod_interface(self._names, key)
+        pod = shelf.present(self._client, _path(interface)) if interface else None
         entry = pod and self._entry(key, pod)
         if not entry:
             raise NotFound(key)

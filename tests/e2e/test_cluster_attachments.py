@@ -1,0 +1,153 @@
+"""The verbs on datastores that nodes share: what is in them after each call, for bare containers and for pods."""
+
+from collections.abc import Callable
+
+import pytest
+
+from harness.cluster_node import CONTAINER, ClusterNode, books, faults, remains
+from harness.ipam import blocks, handles
+from harness.netns import Netns
+from harness.orch import PODS
+from harness.pod import Pod
+from harness.site import OrchSite, session
+from svc.model.keys import ResourceQuery
+from svc.model.resource import Resource
+
+pytestmark = pytest.mark.root
+
+MakeSandbox = Callable[[], Netns]
+
+ON_ETCD = pytest.mark.parametrize("site", ["etcdv3"], indirect=True, scope="module")
+ON_ORCH = pytest.mark.parametrize("site", ["orch"], indirect=True, scope="module")
+
+
+def endpoints(node: ClusterNode) -> dict[str, Resource]:
+    """By name."""
+    with session(node.site) as store:
+        found = [entry.value for entry in store.list(ResourceQuery("WorkloadEndpoint"))]
+    return {each.name: each for each in found if isinstance(each, Resource)}
+
+
+def first_annotations(node: ClusterNode) -> dict[str, str]:
+    """Those of the pod's first interface, without our domain; none where there are no pods."""
+    if not isinstance(node.site, OrchSite):
+        return {}
+    pod = node.site.kube.call("GET", f"{PODS}/web-0")
+    found = {name.removeprefix("cni.svc.internal/"): text for name, text in pod["metadata"]["annotations"].items()}
+    return {name: text for name, text in found.items() if "." not in name}
+
+
+def test_pod_comes_and_goes(web: Pod, cluster_node: ClusterNode) -> None:
+    web.add()
+    v4, v6 = web.addresses
+    endpoint = endpoints(cluster_node)["node1-k8s-web--0-eth0"]
+    assert endpoint.namespace == "default"
+    assert endpoint.labels.items() >= {"svc.internal/namespace": "default", "svc.internal/orchestrator": "k8s"}.items()
+    expected = {
+        "orchestrator": "k8s", "node": "node1", "containerID": CONTAINER, "pod": "web-0", "endpoint": "eth0",
+        "ipNetworks": [f"{v4}/32", f"{v6}/128"], "interfaceName": web.host_name,
+    }  # fmt: skip
+    assert endpoint.spec.items() >= expected.items()
+    with session(cluster_node.site) as store:
+        assert set(handles(store)) == {f"net.{CONTAINER}"}
+        for block in blocks(store).values():
+            assert block.affinity == "host:node1"
+            (attribute,) = block.attributes or ()
+            owner = attribute.secondary or {}
+            assert {name: owner[name] for name in ("namespace", "node", "pod")} == {
+                "namespace": "default",
+                "node": "node1",
+                "pod": "web-0",
+            }
+    assert faults([cluster_node]) == []
+    assert web.check().status == 0
+    assert web.add() == web.result
+    web.delete()
+    assert remains([cluster_node]) == []
+
+
+@ON_ETCD
+def test_container_comes_and_goes(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
+    container = cluster_node.pod(sandbox(), ipam={"assign_ipv6": "true"})
+    container.add()
+    v4, v6 = container.addresses
+    (endpoint,) = endpoints(cluster_node).values()
+    assert endpoint.name == f"node1-cni-{CONTAINER}-eth0"
+    assert endpoint.labels == {"svc.internal/namespace": "default", "svc.internal/orchestrator": "cni"}
+    assert endpoint.spec == {
+        "orchestrator": "cni", "node": "node1", "containerID": CONTAINER, "endpoint": "eth0",
+        "ipNetworks": [f"{v4}/32", f"{v6}/128"], "profiles": ["net"], "interfaceName": container.host_name,
+        "mac": container.result["interfaces"][1]["mac"],
+    }  # fmt: skip
+    assert faults([cluster_node]) == []
+    assert container.check().status == 0
+    assert container.add() == container.result
+    container.delete()
+
+
+@ON_ORCH
+def test_container_has_no_place_beside_pods(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
+    """It is refused, and leaves nothing."""
+    container = cluster_node.pod(sandbox())
+    error = container.failed("ADD").output
+    assert (error["code"], "K8S_POD_NAME" in error["details"]) == (104, True)
+    assert remains([cluster_node]) == []
+    container.delete()
+
+
+@ON_ORCH
+def test_annotations_are_the_endpoint(web: Pod, cluster_node: ClusterNode) -> None:
+    web.add()
+    v4, v6 = web.addresses
+    wired = {"podIP": f"{v4}/32", "podIPs": f"{v4}/32,{v6}/128", "containerID": CONTAINER}
+    assert first_annotations(cluster_node) == wired
+    web.delete()
+    assert first_annotations(cluster_node) == {"podIP": "", "podIPs": "", "containerID": CONTAINER}
+
+
+def test_new_sandbox_takes_over(web: Pod, cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
+    """The endpoint is the new one's, and stays when the old one's DEL comes late, which frees the old addresses."""
+    newer = web.copy(container="fedcba9876543210", netns=sandbox())
+    web.add()
+    newer.add()
+    assert newer.host_name == web.host_name
+    assert not set(newer.addresses) & set(web.addresses)
+    for _ in range(2):
+        (endpoint,) = endpoints(cluster_node).values()
+        assert endpoint.spec["containerID"] == newer.container
+        assert endpoint.spec["ipNetworks"] == [f"{address}/{128 if ':' in address else 32}" for address in newer.addresses]
+        web.delete()
+    assert set(books([cluster_node]).allocations) == set(newer.addresses)
+    assert newer.check().status == 0
+    assert faults([cluster_node]) == []
+    newer.delete()
+
+
+def test_interfaces_of_one_pod_are_attachments_of_their_own(web: Pod, cluster_node: ClusterNode) -> None:
+    """In either order of their DELs, and the first one's annotations stay as they are."""
+    second = web.copy(ifname="eth1")
+    for order in ((web, second), (second, web)):
+        web.add()
+        before = first_annotations(cluster_node)
+        second.add()
+        assert second.host_name != web.host_name
+        assert set(endpoints(cluster_node)) == {"node1-k8s-web--0-eth0", "node1-k8s-web--0-eth1"}
+        assert first_annotations(cluster_node) == before
+        assert faults([cluster_node]) == []
+        assert (web.check().status, second.check().status) == (0, 0)
+        first, last = order
+        first.delete()
+        assert last.check().status == 0
+        last.delete()
+        assert remains([cluster_node]) == []
+
+
+def test_del_of_a_pod_that_is_gone(web: Pod, cluster_node: ClusterNode) -> None:
+    web.add()
+    if isinstance(cluster_node.site, OrchSite):
+        cluster_node.site.kube.call("DELETE", f"{PODS}/web-0?gracePeriodSeconds=0")
+    else:
+        cluster_node.site.running.ctl("del", "--prefix", "/svc/resources/v3/svc.internal/workloadendpoints")
+    web.delete()
+    web.delete()
+    assert remains([cluster_node]) == []

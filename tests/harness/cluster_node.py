@@ -1,0 +1,86 @@
+"""A throw-away node whose datastore is shared with other nodes."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+from harness.audit import Books
+from harness.netns import Netns
+from harness.node import Node, netconf
+from harness.pod import Pod
+from harness.site import Site, session
+from harness.state import pod_links
+from harness.way import Way
+from svc.attach.journal import Journal
+
+CONTAINER = "0123456789abcdef"
+
+
+class ClusterNode(Node):
+    """`name` is what it is called in the datastore. It reaches the first site's datastore, and the servers of the others."""
+
+    def __init__(self, directory: Path, name: str, *sites: Site) -> None:
+        self.name = name
+        self.site = sites[0]
+        self._ports = {site.port for site in sites}
+        self._ways: list[Way] = []
+        super().__init__(directory)
+        self._connect()
+
+    def netconf(self, **changes: Any) -> dict[str, Any]:
+        return netconf(**{"nodename": self.name, **self.site.config, **changes})
+
+    def pod(self, netns: Netns, container: str = CONTAINER, *, args: str = "", ifname: str = "eth0", **config: Any) -> Pod:
+        """One attachment; what is no field of a pod goes to its network configuration."""
+        config = self.netconf(**config)
+        return Pod(self, netns, container, config, ifname, args, str(config["type"]))
+
+    def ctl(self, *arguments: str, **options: Any) -> CompletedProcess[str]:
+        """svcctl on the node's datastore."""
+        file = self.directory / "netconf.json"
+        file.write_text(json.dumps(self.netconf()))
+        return self.svcctl("--netconf", str(file), *arguments, **options)
+
+    @contextmanager
+    def cut_off(self) -> Iterator[None]:
+        """For the time of the block no server can be reached."""
+        self._disconnect()
+        try:
+            yield
+        finally:
+            self._connect()
+
+    def close(self) -> None:
+        super().close()
+        self._disconnect()
+
+    def _connect(self) -> None:
+        self._ways = [Way(self.netns, port) for port in self._ports]
+
+    def _disconnect(self) -> None:
+        for way in self._ways:
+            way.close()
+        self._ways = []
+
+
+def books(nodes: Sequence[ClusterNode]) -> Books:
+    """Who has which address, by the shared datastore and every node's journal."""
+    with ExitStack() as stack:
+        store = stack.enter_context(session(nodes[0].site))
+        journals = [stack.enter_context(closing(Journal(node.state_dir / "journal.db"))) for node in nodes]
+        return Books.read(store, *journals)
+
+
+def faults(nodes: Sequence[ClusterNode]) -> list[str]:
+    """Where datastore, journals and kernels contradict each other."""
+    links = {name: index for node in nodes for name, index in pod_links(node).items()}
+    return books(nodes).disagreements(links)
+
+
+def remains(nodes: Sequence[ClusterNode]) -> list[str]:
+    """What is left of pods."""
+    links = [f"interface {name}" for node in nodes for name in pod_links(node)]
+    return [*books(nodes).entries(), *links]

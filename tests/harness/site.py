@@ -1,0 +1,108 @@
+"""Datastores that several nodes share: etcd, or the custom resources of an API server, with the names of one deployment."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness.etcd import Cluster
+from harness.ipam import put, put_node, put_pool
+from harness.kube import Kube
+from harness.node import POOL4, POOL6
+from harness.orch import AdministratorStore, install, put_core_node, put_pod, wipe
+from svc.attach.ready import KEY as READY
+from svc.datastore.api import Backend
+from svc.datastore.etcd.store import EtcdStore
+from svc.model.resource import Resource
+from svc.names import DEFAULT, Names
+
+Json = dict[str, Any]
+
+
+class Site(Protocol):
+    """`config` is its part of a network configuration; `port` is where its server listens on the test's loopback."""
+
+    names: Names
+    config: Json
+    port: int
+
+    def open(self) -> Backend:
+        """A session with all rights, for the caller to close."""
+
+    def add_node(self, name: str, **labels: str) -> None:
+        """As whoever registers nodes does."""
+
+    def add_pod(self, name: str, node: str = "node1", **spec: Any) -> str:
+        """Its uid. Nothing to do, and an empty uid, where the datastore is not the orchestrator's."""
+
+    def clear(self) -> None:
+        """Deletes everything, nodes and pods included."""
+
+
+class EtcdSite:
+    """Under the key root of the names."""
+
+    def __init__(self, running: Cluster, names: Names = DEFAULT) -> None:
+        self.names = names
+        self.running = running
+        self.config: Json = {"datastore_type": "etcdv3", "etcd_endpoints": running.endpoints}
+        self.port = running.members[0].ports[0]
+
+    def open(self) -> Backend:
+        return EtcdStore({"kind": "etcdv3", "etcd_endpoints": self.running.endpoints}, self.names)
+
+    def add_node(self, name: str, **labels: str) -> None:
+        with session(self) as store:
+            put_node(store, name, **labels)
+
+    def add_pod(self, name: str, node: str = "node1", **spec: Any) -> str:
+        return ""
+
+    def clear(self) -> None:
+        self.running.ctl("del", "--prefix", f"{self.names.key_root}/")
+
+
+class OrchSite:
+    """In the group of the names."""
+
+    def __init__(self, kube: Kube, folder: Path, names: Names = DEFAULT) -> None:
+        self.names = names
+        self.kube = kube
+        self._folder = folder
+        self.kubeconfig = kube.kubeconfig(folder / "kubeconfig")
+        self.config: Json = {"datastore_type": names.orch_datastore, names.orch_section: {"kubeconfig": str(self.kubeconfig)}}
+        self.port = kube.port
+        install(kube, names)
+
+    def open(self) -> Backend:
+        return AdministratorStore(self.kube, self._folder, self.names)
+
+    def add_node(self, name: str, **labels: str) -> None:
+        put_core_node(self.kube, name, labels)
+
+    def add_pod(self, name: str, node: str = "node1", **spec: Any) -> str:
+        return str(put_pod(self.kube, name, node, **spec)["metadata"]["uid"])
+
+    def clear(self) -> None:
+        wipe(self.kube, self.names)
+
+
+@contextmanager
+def session(site: Site) -> Iterator[Backend]:
+    with closing(site.open()) as store:
+        yield store
+
+
+def furnish(site: Site, *nodes: str) -> None:
+    """A ready datastore with these nodes and a pool of each family."""
+    with session(site) as store:
+        set_ready(store)
+        put_pool(store, "pool4", POOL4)
+        put_pool(store, "pool6", POOL6)
+    for node in nodes:
+        site.add_node(node)
+
+
+def set_ready(store: Backend, *, ready: bool = True) -> None:
+    """As `svcctl clusterinfo` does."""
+    put(store, READY, Resource(READY.kind, {"name": READY.name, "uid": READY.name}, {"datastoreReady": ready}))
