@@ -148,9 +148,8 @@ def _trips(stage: Stage, server: Server, most: float) -> Figure:
         stage.execute_all(server.detour, "DEL", pods, AT_ONCE)
     extra = Sample.of(times[DELAY]).p50 - Sample.of(times[0.0]).p50
     note = f"{extra:.1f} ms more with every reply {DELAY * 1000:.0f} ms late"
-    return Figure(
-        f"{server.kind}_add_trips", "trips", Sample(round(extra / 1000 / DELAY, 1)), TURN, goal=at_most(most), note=note
-    )
+    trips = Sample(round(extra / 1000 / DELAY))
+    return Figure(f"{server.kind}_add_trips", "trips", trips, TURN, goal=at_most(most), note=note)
 
 
 def _burst(stage: Stage, server: Server, found: Found, options: Options, calls: float) -> Iterator[Figure]:
