@@ -9,7 +9,7 @@ from harness.ipam import blocks, handles
 from harness.netns import Netns
 from harness.orch import PODS
 from harness.pod import Pod
-from harness.site import OrchSite, session
+from harness.site import EtcdSite, OrchSite, session
 from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 
@@ -52,8 +52,9 @@ def test_pod_comes_and_goes(web: Pod, cluster_node: ClusterNode) -> None:
         assert set(handles(store)) == {f"net.{CONTAINER}"}
         for block in blocks(store).values():
             assert block.affinity == "host:node1"
-            (attribute,) = block.attributes or ()
-            owner = attribute.secondary or {}
+            attributes = block.attributes or []
+            assert [attribute.handle_id for attribute in attributes] == [f"net.{CONTAINER}"]
+            owner = attributes[0].secondary or {}
             assert {name: owner[name] for name in ("namespace", "node", "pod")} == {
                 "namespace": "default",
                 "node": "node1",
@@ -146,7 +147,7 @@ def test_del_of_a_pod_that_is_gone(web: Pod, cluster_node: ClusterNode) -> None:
     web.add()
     if isinstance(cluster_node.site, OrchSite):
         cluster_node.site.kube.call("DELETE", f"{PODS}/web-0?gracePeriodSeconds=0")
-    else:
+    elif isinstance(cluster_node.site, EtcdSite):
         cluster_node.site.running.ctl("del", "--prefix", "/svc/resources/v3/svc.internal/workloadendpoints")
     web.delete()
     web.delete()

@@ -9,7 +9,7 @@ import pytest
 from harness.cluster_node import ClusterNode, books, remains
 from harness.netns import Netns
 from harness.pod import Pod
-from harness.site import Site
+from harness.site import OrchSite, Site
 from harness.state import pod_links
 from svc.attach.journal import Journal
 
@@ -19,9 +19,9 @@ MakeSandbox = Callable[[], Netns]
 
 
 @pytest.fixture
-def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
+def lasting_node(site: Site, orch_site: OrchSite, tmp_path: Path) -> Iterator[ClusterNode]:
     """One for each test: its agent and its connections are ended."""
-    with ClusterNode(tmp_path / "node", "node1", site) as node:
+    with ClusterNode(tmp_path / "node", "node1", site, orch_site) as node:
         yield node
 
 
@@ -51,6 +51,20 @@ def test_add_with_the_server_down_leaves_nothing(web: Pod, cluster_node: Cluster
     assert remains([cluster_node]) == []
     web.add()
     web.delete()
+
+
+def test_del_does_not_ask_the_orchestrator(cluster_node: ClusterNode, orch_site: OrchSite, sandbox: MakeSandbox) -> None:
+    """Where the datastore is another: policy is ADD's business."""
+    orch_site.add_pod("db-0")
+    access = {"policy": {"type": "orch"}, "orch": {"kubeconfig": str(orch_site.kubeconfig)}}
+    pod = cluster_node.pod(sandbox(), args="K8S_POD_NAME=db-0;K8S_POD_NAMESPACE=default", **access)
+    pod.add()
+    with cluster_node.cut_off(orch_site):
+        pod.delete()
+        held = books([cluster_node]).allocations
+    assert bool(held) == (cluster_node.site is orch_site)
+    pod.delete()
+    orch_site.clear()
 
 
 def test_stale_del_without_a_journal(web: Pod, cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:

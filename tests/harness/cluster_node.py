@@ -25,10 +25,12 @@ class ClusterNode(Node):
     def __init__(self, directory: Path, name: str, *sites: Site) -> None:
         self.name = name
         self.site = sites[0]
-        self._ports = {site.port for site in sites}
-        self._ways: list[Way] = []
+        self._ways: dict[int, Way] = {}
         super().__init__(directory)
-        self._connect()
+        self._connect({site.port for site in sites})
+
+    def __enter__(self) -> "ClusterNode":
+        return self
 
     def netconf(self, **changes: Any) -> dict[str, Any]:
         return netconf(**{"nodename": self.name, **self.site.config, **changes})
@@ -45,25 +47,25 @@ class ClusterNode(Node):
         return self.svcctl("--netconf", str(file), *arguments, **options)
 
     @contextmanager
-    def cut_off(self) -> Iterator[None]:
-        """For the time of the block no server can be reached."""
-        self._disconnect()
+    def cut_off(self, *sites: Site) -> Iterator[None]:
+        """For the time of the block the servers of these sites cannot be reached; of all without any."""
+        ports = {site.port for site in sites} or set(self._ways)
+        self._disconnect(ports)
         try:
             yield
         finally:
-            self._connect()
+            self._connect(ports)
 
     def close(self) -> None:
         super().close()
-        self._disconnect()
+        self._disconnect(set(self._ways))
 
-    def _connect(self) -> None:
-        self._ways = [Way(self.netns, port) for port in self._ports]
+    def _connect(self, ports: set[int]) -> None:
+        self._ways |= {port: Way(self.netns, port) for port in ports}
 
-    def _disconnect(self) -> None:
-        for way in self._ways:
-            way.close()
-        self._ways = []
+    def _disconnect(self, ports: set[int]) -> None:
+        for port in ports:
+            self._ways.pop(port).close()
 
 
 def books(nodes: Sequence[ClusterNode]) -> Books:

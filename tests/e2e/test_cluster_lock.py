@@ -1,0 +1,73 @@
+"""A datastore that is locked, as for a migration: nothing changes it, from the very call on that comes after."""
+
+import json
+
+import pytest
+
+from harness.cluster_node import ClusterNode, books
+from harness.ipam import document
+from harness.pod import Pod
+from harness.site import session, set_ready
+from harness.state import pod_links
+from svc.attach.ready import KEY as READY
+from svc.datastore.api import Delete
+
+pytestmark = pytest.mark.root
+
+LOCKED = 105
+
+
+def test_locked_by_svcctl(web: Pod, cluster_node: ClusterNode) -> None:
+    """ADD, DEL and STATUS are refused until it is unlocked, and nothing changes meanwhile."""
+    other = web.copy(container="c2", ifname="eth1")
+    web.add()
+    cluster_node.ctl("clusterinfo", "lock")
+    before = stored(cluster_node)
+    assert other.failed("ADD").output["code"] == LOCKED
+    assert web.failed("ADD").output["code"] == LOCKED, "also one that stands already"
+    assert web.failed("DEL").output["code"] == LOCKED
+    assert web.failed("STATUS").output["code"] == 50
+    assert stored(cluster_node) == before
+    assert list(pod_links(cluster_node)) == [web.host_name]
+    cluster_node.ctl("clusterinfo", "unlock")
+    assert web.check().status == 0
+    other.add()
+    other.delete()
+    web.delete()
+
+
+@pytest.mark.parametrize("rounds", [4])
+def test_flipped_between_calls(web: Pod, cluster_node: ClusterNode, rounds: int) -> None:
+    """What was read last is never believed."""
+    for _ in range(rounds):
+        web.add()
+        flip(cluster_node, ready=False)
+        assert web.failed("DEL").output["code"] == LOCKED
+        flip(cluster_node, ready=True)
+        web.delete()
+        flip(cluster_node, ready=False)
+        assert web.failed("ADD").output["code"] == LOCKED
+        assert books([cluster_node]).entries() == []
+        flip(cluster_node, ready=True)
+
+
+def test_never_initialised(web: Pod, cluster_node: ClusterNode) -> None:
+    """It says how to do that."""
+    web.add()
+    with session(cluster_node.site) as store:
+        store.write([Delete(READY)])
+    for verb in ("ADD", "DEL"):
+        error = web.failed(verb).output
+        assert (error["code"], "clusterinfo init" in error["details"]) == (LOCKED, True)
+    cluster_node.ctl("clusterinfo", "init")
+    web.delete()
+
+
+def flip(node: ClusterNode, *, ready: bool) -> None:
+    with session(node.site) as store:
+        set_ready(store, ready=ready)
+
+
+def stored(node: ClusterNode) -> list[str]:
+    with session(node.site) as store:
+        return [json.dumps([str(key), revision, value]) for key, revision, value in document(store)]

@@ -1,0 +1,168 @@
+"""Policy type `orch`: pod and namespace are read from a real API server, for endpoints in either datastore."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from harness.cluster_node import ClusterNode, remains
+from harness.ipam import put_pool
+from harness.kube import Kube
+from harness.netns import Netns
+from harness.orch import PODS
+from harness.pod import Pod
+from harness.site import OrchSite, Site, session
+from svc.datastore.api import Delete
+from svc.model.keys import ResourceKey, ResourceQuery
+from svc.model.resource import Resource
+
+pytestmark = pytest.mark.root
+
+MakeSandbox = Callable[[], Netns]
+MakePod = Callable[..., Pod]
+
+NAMESPACE = "/api/v1/namespaces/default"
+ORCHESTRATOR = 111
+
+
+@pytest.fixture(scope="module")
+def lasting_node(site: Site, orch_site: OrchSite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterNode]:
+    """It reaches the API server, whichever datastore it is on."""
+    with ClusterNode(tmp_path_factory.mktemp("node") / "node", "node1", site, orch_site) as node:
+        yield node
+
+
+@pytest.fixture
+def make(cluster_node: ClusterNode, orch_site: OrchSite, sandbox: MakeSandbox) -> Iterator[MakePod]:
+    """Makes attachments of pods, which need not exist."""
+    access = {"policy": {"type": "orch"}, "orch": {"kubeconfig": str(orch_site.kubeconfig)}}
+
+    def attachment(name: str, uid: str = "", container: str = "c1") -> Pod:
+        args = f"K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}" + (f";K8S_POD_UID={uid}" if uid else "")
+        return cluster_node.pod(sandbox(), container, args=args, **access)
+
+    yield attachment
+    orch_site.clear()
+
+
+def put_pod(kube: Kube, name: str, **labels: str) -> str:
+    """One that a replica set has made, with a service account and two ports; its uid."""
+    ports = [
+        {"name": "http", "containerPort": 8080},
+        {"containerPort": 9090},
+        {"containerPort": 53, "hostPort": 5353, "protocol": "UDP"},
+    ]
+    spec = {
+        "nodeName": "node1", "serviceAccountName": "builder", "automountServiceAccountToken": False,
+        "containers": [{"name": "c", "image": "x", "ports": ports}],
+    }  # fmt: skip
+    metadata = {"name": name, "generateName": "web-", "labels": labels}
+    pod = kube.call("POST", PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    return str(pod["metadata"]["uid"])
+
+
+def endpoint(node: ClusterNode) -> Resource:
+    """The only one."""
+    with session(node.site) as store:
+        (entry,) = store.list(ResourceQuery("WorkloadEndpoint"))
+    assert isinstance(entry.value, Resource)
+    return entry.value
+
+
+def test_endpoint_has_what_policy_needs(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
+    uid = put_pod(kube, "web-x7", app="web", **{"aaa.example/x": "1"})
+    pod = make("web-x7", uid)
+    pod.add()
+    found = endpoint(cluster_node)
+    assert found.metadata["generateName"] == "web-"
+    assert found.labels == {
+        "aaa.example/x": "1", "app": "web", "svc.internal/namespace": "default", "svc.internal/orchestrator": "k8s",
+        "svc.internal/serviceaccount": "builder",
+    }  # fmt: skip
+    assert found.spec["serviceAccountName"] == "builder"
+    assert found.spec["profiles"] == ["kns.default", "ksa.default.builder"]
+    assert found.spec["ports"] == [
+        {"name": "http", "protocol": "TCP", "port": 8080, "hostPort": 0, "hostIP": ""},
+        {"name": "", "protocol": "UDP", "port": 53, "hostPort": 5353, "hostIP": ""},
+    ]
+    assert pod.check().status == 0
+    pod.delete()
+
+
+def test_pod_of_another_uid_is_refused(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
+    """It was deleted and created again: this call is the old one's."""
+    first = put_pod(kube, "web-0")
+    kube.call("DELETE", f"{PODS}/web-0?gracePeriodSeconds=0")
+    second = put_pod(kube, "web-0")
+    error = make("web-0", first).failed("ADD").output
+    assert error["code"] == ORCHESTRATOR
+    assert first in error["msg"]
+    assert second in error["msg"]
+    assert remains([cluster_node]) == []
+    pod = make("web-0", second)
+    pod.add()
+    pod.delete()
+
+
+def test_attached_pod_of_another_uid_is_refused(make: MakePod, kube: Kube) -> None:
+    """Also where the attachment stands: what was recorded is not the new pod's."""
+    first = put_pod(kube, "web-0")
+    pod = make("web-0", first)
+    pod.add()
+    kube.call("DELETE", f"{PODS}/web-0?gracePeriodSeconds=0")
+    assert pod.failed("ADD").output["code"] == ORCHESTRATOR
+    put_pod(kube, "web-0")
+    assert pod.failed("ADD").output["code"] == ORCHESTRATOR
+    pod.delete()
+
+
+def test_missing_pod_is_refused(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
+    pod = make("web-0")
+    assert pod.failed("ADD").output["code"] == ORCHESTRATOR
+    assert remains([cluster_node]) == []
+    put_pod(kube, "web-0")
+    pod.add()
+    kube.call("DELETE", f"{PODS}/web-0?gracePeriodSeconds=0")
+    pod.delete()
+
+
+def test_pod_is_read_for_every_add(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
+    put_pod(kube, "web-0", app="web")
+    pod = make("web-0")
+    for version in ("1", "2"):
+        label = {"metadata": {"labels": {"version": version}}}
+        kube.call("PATCH", f"{PODS}/web-0", label, "application/merge-patch+json")
+        pod.add()
+        assert endpoint(cluster_node).labels["version"] == version
+        pod.delete()
+
+
+def test_namespace_chooses_the_pool(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
+    """As it is labelled at that moment."""
+    with session(cluster_node.site) as store:
+        store.write([Delete(ResourceKey("IPPool", "pool4"))])
+        put_pool(store, "blue", "10.71.0.0/24", namespaceSelector="team == 'blue'")
+        put_pool(store, "rest", "10.72.0.0/24", namespaceSelector="!has(team)")
+    put_pod(kube, "web-0")
+    pod = make("web-0")
+    label_namespace(kube, "blue")
+    try:
+        pod.add()
+        assert pod.addresses[0].startswith("10.71.0.")
+        pod.delete()
+    finally:
+        label_namespace(kube, None)
+    pod.add()
+    assert pod.addresses[0].startswith("10.72.0.")
+    label_namespace(kube, "red")
+    try:
+        assert pod.add() == pod.result, "what is attached stays attached"
+        pod.delete()
+        assert pod.failed("ADD").output["code"] in (101, 102)
+    finally:
+        label_namespace(kube, None)
+
+
+def label_namespace(kube: Kube, team: str | None) -> None:
+    patch: dict[str, Any] = {"metadata": {"labels": {"team": team}}}
+    kube.call("PATCH", NAMESPACE, patch, "application/merge-patch+json")
