@@ -1,17 +1,16 @@
 """The agent is killed again and again while pods come and go: no address is lost, leaked, or given twice."""
 
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import count
 from random import Random
 
 import pytest
 
+from harness.clients import Client, Register
 from harness.netns import Netns
-from harness.node import Called, Node, netconf
+from harness.node import Node, netconf
 from harness.pod import Pod
 from harness.state import books, faults, remains
 
@@ -20,73 +19,7 @@ pytestmark = pytest.mark.root
 CLIENTS = 8
 PODS = 3  # sandboxes of a client
 SECONDS = 18.0
-PATIENCE = 60.0  # seconds, for a DEL to succeed
 NETCONF = netconf(ipam={"assign_ipv6": "true", "ipv4_pools": ["small"], "ipv6_pools": ["small6"]})
-
-
-class Register:
-    """Who is alive with which address, from the end of its ADD to the beginning of its DEL."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.holders: dict[str, str] = {}
-        self.added = self.deleted = 0
-        self.failures: set[str] = set()
-
-    def enter(self, pod: Pod) -> None:
-        with self._lock:
-            self.added += 1
-            for address in pod.addresses:
-                assert address not in self.holders, f"{address} is given to {pod.container} and {self.holders[address]}"
-                self.holders[address] = pod.container
-
-    def leave(self, pod: Pod) -> None:
-        with self._lock:
-            self.deleted += 1
-            for address in pod.addresses:
-                del self.holders[address]
-
-    def fail(self, called: Called) -> None:
-        with self._lock:
-            self.failures.add(called.output["msg"])
-
-
-class Client:
-    """Adds and deletes its own pods in turn, as a runtime does: what failed is deleted, until that succeeds."""
-
-    def __init__(self, pods: list[Pod], register: Register, random: Random) -> None:
-        self.pods = pods
-        self._register = register
-        self._random = random
-        self._serials = count()
-
-    def work(self, until: float) -> None:
-        while time.monotonic() < until:
-            pod = self._random.choice(self.pods)
-            if pod.result is None:
-                self._add(pod)
-            else:
-                self.delete(pod)
-
-    def _add(self, pod: Pod) -> None:
-        pod.container = f"{pod.netns.name}-{next(self._serials)}"
-        called = pod.call("ADD")
-        if called.status == 0:
-            pod.result = called.output
-            self._register.enter(pod)
-        else:
-            self._register.fail(called)
-            self._delete_until_it_succeeds(pod)
-
-    def delete(self, pod: Pod) -> None:
-        self._register.leave(pod)
-        self._delete_until_it_succeeds(pod)
-        pod.result = None
-
-    def _delete_until_it_succeeds(self, pod: Pod) -> None:
-        until = time.monotonic() + PATIENCE
-        while (called := pod.call("DEL")).status:
-            assert time.monotonic() < until, called
 
 
 class Killer:
@@ -135,7 +68,5 @@ def test_agent_may_be_killed_at_any_time(node: Node, pods: list[Pod]) -> None:
     for pod in alive:
         assert pod.check().status == 0
     for client in clients:
-        for pod in client.pods:
-            if pod.result is not None:
-                client.delete(pod)
+        client.delete_all()
     assert remains(node) == []
