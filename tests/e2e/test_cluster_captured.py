@@ -77,8 +77,8 @@ def attach(node: ClusterNode, old_etcd: EtcdSite, old_orch: OrchSite, sandbox: M
         yield make
         assert node.netns.links() == ["uplink"]
     finally:
-        for pod in made:
-            pod.call("DEL")
+        for each in made:
+            each.call("DEL")
         old_etcd.clear()
         old_orch.clear()
 

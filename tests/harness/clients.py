@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from itertools import count
 from random import Random
 
@@ -47,9 +48,8 @@ class Client:
         self._random = random
         self._serials = count()
 
-    def work(self, until: float) -> None:
-        """Until then."""
-        while time.monotonic() < until:
+    def work(self, over: Callable[[], bool]) -> None:
+        while not over():
             self.step()
 
     def step(self) -> None:
