@@ -89,7 +89,9 @@ ITS_OWN = {"test_ipam_partial": ("embedded",)}  # fails every single call by its
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "datastore" in metafunc.fixturenames:
         module = metafunc.module.__name__.rpartition(".")[2]
+        fit = metafunc.definition.get_closest_marker("only_over")
         wanted = [name for name in ITS_OWN.get(module, STORES) if module in ONLY.get(name, (module,))]
+        wanted = [name for name in wanted if fit is None or name in fit.args]
         metafunc.parametrize("datastore", wanted, indirect=True, scope="session")
 
 

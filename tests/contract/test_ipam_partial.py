@@ -10,7 +10,6 @@ from itertools import count
 
 import pytest
 
-from contract.conftest import STORES
 from harness.faulty import Faults, FaultyBackend, Kind
 from harness.ipam import NODE, block_of, blocks, free, handles, holdings, in_threads, put_node, put_pool, put_settings, take
 from harness.wrapped import Interfering, Piecemeal, Slow
@@ -25,8 +24,6 @@ from svc.ipam.settings import rest_of
 from svc.ipam.view import View
 from svc.model.ipam import IpamConfig
 from svc.model.keys import AffinityKey
-
-pytestmark = pytest.mark.parametrize("open_store", [name for name in STORES if name != "piecemeal"], indirect=True)
 
 KINDS = pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLY_LOST, Kind.OUTAGE], ids=lambda kind: str(kind.value))
 BOTH = (4, 6)

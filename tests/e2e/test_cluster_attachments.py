@@ -1,9 +1,11 @@
 """The verbs on datastores that nodes share: what is in them after each call, for bare containers and for pods."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from harness.below import Attached, demand_plugin
 from harness.cluster_node import CONTAINER, ClusterNode, books, faults, remains
 from harness.ipam import blocks, handles
 from harness.netns import Netns
@@ -152,3 +154,23 @@ def test_del_of_a_pod_that_is_gone(web: Pod, cluster_node: ClusterNode) -> None:
     web.delete()
     web.delete()
     assert remains([cluster_node]) == []
+
+
+@ON_ETCD
+def test_bridge_takes_our_addresses(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
+    """The IPAM plugin by itself, below Debian's bridge plugin."""
+    demand_plugin("bridge")
+    config: dict[str, Any] = {"cniVersion": "1.0.0", "type": "bridge", "bridge": "br0", "ipam": {"assign_ipv6": "true"}}
+    pods = [cluster_node.pod(sandbox(), container, **config) for container in ("c1", "c2")]
+    first, second = (Attached(pod, "bridge").add() for pod in pods)
+    try:
+        with session(cluster_node.site) as store:
+            assert set(handles(store)) == {"net.c1", "net.c2"}
+        assert endpoints(cluster_node) == {}
+        assert first.pod.netns.run("ping", "-c", "1", "-W", "1", second.address, check=False).returncode == 0
+        assert first.call("CHECK", prevResult=first.result).status == 0
+        for each in (first, second):
+            assert each.call("DEL", prevResult=each.result).status == 0
+        assert books([cluster_node]).entries() == []
+    finally:
+        cluster_node.netns.run("ip", "link", "delete", "br0")

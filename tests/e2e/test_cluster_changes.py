@@ -11,8 +11,8 @@ from harness.netns import Netns
 from harness.pod import Pod
 from harness.site import Site, furnish, session
 from harness.state import pod_links
-from svc.model.endpoint import KIND as ENDPOINT
 from svc.datastore.api import Backend, Delete
+from svc.model.endpoint import KIND as ENDPOINT
 from svc.model.keys import ResourceKey, ResourceQuery
 
 pytestmark = pytest.mark.root

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_add_with_the_server_down_leaves_nothing(web: Pod, cluster_node: Cluster
 def test_del_does_not_ask_the_orchestrator(cluster_node: ClusterNode, orch_site: OrchSite, sandbox: MakeSandbox) -> None:
     """Where the datastore is another: policy is ADD's business."""
     orch_site.add_pod("db-0")
-    access = {"policy": {"type": "orch"}, "orch": {"kubeconfig": str(orch_site.kubeconfig)}}
+    access: dict[str, Any] = {"policy": {"type": "orch"}, "orch": {"kubeconfig": str(orch_site.kubeconfig)}}
     pod = cluster_node.pod(sandbox(), args="K8S_POD_NAME=db-0;K8S_POD_NAMESPACE=default", **access)
     pod.add()
     with cluster_node.cut_off(orch_site):

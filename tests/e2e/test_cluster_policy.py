@@ -35,7 +35,7 @@ def lasting_node(site: Site, orch_site: OrchSite, tmp_path_factory: pytest.TempP
 @pytest.fixture
 def make(cluster_node: ClusterNode, orch_site: OrchSite, sandbox: MakeSandbox) -> Iterator[MakePod]:
     """Makes attachments of pods, which need not exist."""
-    access = {"policy": {"type": "orch"}, "orch": {"kubeconfig": str(orch_site.kubeconfig)}}
+    access: dict[str, Any] = {"policy": {"type": "orch"}, "orch": {"kubeconfig": str(orch_site.kubeconfig)}}
 
     def attachment(name: str, uid: str = "", container: str = "c1") -> Pod:
         args = f"K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}" + (f";K8S_POD_UID={uid}" if uid else "")

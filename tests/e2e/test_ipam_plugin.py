@@ -3,12 +3,12 @@
 import ipaddress
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.node import Called, Node
+from harness.below import Attached, demand_plugin
+from harness.node import Node
 from harness.pod import Pod
 from harness.state import books, faults, pod_links, remains, store_of
 from svc.ipam.allocator import Ipam
@@ -19,7 +19,6 @@ pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
 
-REFERENCE = Path("/usr/lib/cni")
 DUAL = {"assign_ipv6": "true"}
 
 
@@ -180,40 +179,12 @@ def test_it_works_without_an_agent(own_pods: MakePod, node: Node) -> None:
 # below other main plugins
 
 
-class Attached:
-    """A container on a reference plugin, which calls ours for its addresses."""
-
-    def __init__(self, pod: Pod, kind: str) -> None:
-        self.pod = pod
-        self._kind = kind
-        self._path = f"{pod.node.bin_dir}:{REFERENCE}"
-        self.result: Any = None
-
-    def call(self, verb: str, **changes: Any) -> Called:
-        pod = self.pod
-        return pod.node.call(
-            verb, pod.config | changes, plugin=str(REFERENCE / self._kind), container=pod.container, netns=pod.netns.path,
-            extra={"CNI_PATH": self._path},
-        )  # fmt: skip
-
-    def add(self) -> "Attached":
-        called = self.call("ADD")
-        assert called.status == 0, called
-        self.result = called.output
-        return self
-
-    @property
-    def address(self) -> str:
-        return str(self.result["ips"][0]["address"]).split("/")[0]
-
-
 @pytest.fixture
 def below(pods: MakePod) -> Callable[..., Attached]:
     """Makes containers on a reference plugin; they speak no newer version than 1.0.0."""
 
     def make(kind: str, **config: Any) -> Attached:
-        if not (REFERENCE / kind).exists():
-            pytest.skip("needs Debian's containernetworking-plugins")
+        demand_plugin(kind)
         return Attached(pods(plugin="svc-ipam", cniVersion="1.0.0", type=kind, **config), kind)
 
     return make

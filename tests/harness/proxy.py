@@ -110,7 +110,9 @@ def proxy(port: int, inside: Netns | None = None) -> Iterator[Proxy]:
 
 
 @contextmanager
-def mute() -> Iterator[str]:
+def mute(inside: Netns | None = None) -> Iterator[str]:
     """The authority of a server that takes connections and never says a word."""
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:  # the kernel accepts
+    with entered(inside) if inside else nullcontext():
+        listening = socket.create_server(("127.0.0.1", 0), backlog=64)  # the kernel accepts
+    with listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"

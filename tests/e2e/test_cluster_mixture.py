@@ -1,0 +1,98 @@
+"""One agent serves networks with different datastores, node names and names profiles at once."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cluster_node import ClusterNode
+from harness.etcd import Cluster
+from harness.kube import Kube
+from harness.netns import Netns
+from harness.node import netconf
+from harness.pod import Pod
+from harness.proxy import mute
+from harness.site import EtcdSite, OrchSite, Site, furnish, session
+from harness.state import store_of
+from svc.datastore.api import Backend
+from svc.model.keys import ResourceQuery
+from svc.model.resource import Resource
+from svc.netconf.profiles import load_profile
+
+pytestmark = pytest.mark.root
+
+MakeSandbox = Callable[[], Netns]
+
+CALICO = load_profile("calico")
+POD = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0"
+UNANSWERED = 12  # calls that wait for a server that says nothing, of the sixteen that the agent carries out at once
+
+
+@pytest.fixture
+def ours(etcd: Cluster) -> Iterator[Site]:
+    site = EtcdSite(etcd)
+    furnish(site, "node1")
+    yield site
+    site.clear()
+
+
+@pytest.fixture
+def theirs(kube: Kube, tmp_path: Path) -> Iterator[Site]:
+    site = OrchSite(kube, tmp_path, CALICO)
+    furnish(site, "worker-a")
+    site.add_pod("web-0", "worker-a")
+    yield site
+    site.clear()
+
+
+@pytest.fixture
+def node(ours: Site, theirs: Site, tmp_path: Path) -> Iterator[ClusterNode]:
+    with ClusterNode(tmp_path / "node", "node1", ours, theirs) as node:
+        node.apply_pools()
+        node.svcctl("install", "--bin-dir", str(node.bin_dir), "--socket", str(node.socket), "--names", "calico")
+        yield node
+
+
+def endpoints(store: Backend) -> dict[str, str]:
+    """The container of each."""
+    found = [entry.value for entry in store.list(ResourceQuery("WorkloadEndpoint"))]
+    return {each.name: str(each.spec["containerID"]) for each in found if isinstance(each, Resource)}
+
+
+def test_each_network_goes_its_way(node: ClusterNode, ours: Site, theirs: Site, sandbox: MakeSandbox) -> None:
+    """Three networks of one pod, attached and detached at the same time, again and again."""
+    netns = sandbox()
+    calico: dict[str, Any] = {"name": "net1", "type": "calico", "nodename": "worker-a", "ipam": {"type": "calico-ipam"}}
+    pods = [
+        node.pod(netns, args=POD),
+        node.pod(sandbox(), args=POD, **calico, **theirs.config),
+        Pod(node, netns, "0123456789abcdef", netconf(name="here", nodename="third"), "eth2", POD),
+    ]
+    with ThreadPoolExecutor(len(pods)) as pool:
+        for _ in range(3):
+            list(pool.map(Pod.add, pods))
+            with session(ours) as first, session(theirs) as second, store_of(node) as third:
+                assert list(endpoints(first)) == ["node1-k8s-web--0-eth0"]
+                assert list(endpoints(second)) == ["worker--a-k8s-web--0-eth0"]
+                assert list(endpoints(third)) == ["third-k8s-web--0-eth2"]
+            assert [pod.host_name.startswith(("svc", "cali")) for pod in pods] == [True] * 3
+            assert [pod.check().status for pod in pods] == [0, 0, 0]
+            list(pool.map(Pod.delete, pods))
+    with session(ours) as first, session(theirs) as second, store_of(node) as third:
+        assert (endpoints(first), endpoints(second), endpoints(third)) == ({}, {}, {})
+
+
+def test_server_that_says_nothing_holds_up_only_its_own(node: ClusterNode, sandbox: MakeSandbox) -> None:
+    """Calls of another network come and go while all of its calls still wait."""
+    with mute(node.netns) as authority, ThreadPoolExecutor(UNANSWERED) as pool:
+        netns = sandbox()
+        stuck = [node.pod(netns, f"stuck-{n}", name="dead", etcd_endpoints=f"http://{authority}") for n in range(UNANSWERED)]
+        waiting = [pool.submit(pod.failed, "ADD") for pod in stuck]
+        good = node.pod(sandbox())
+        for _ in range(5):
+            good.add()
+            good.delete()
+        assert not any(each.done() for each in waiting), "they were to wait all the time"
+        assert {each.result().output["code"] for each in waiting} == {104}

@@ -1,0 +1,44 @@
+"""Containers on the reference plugins, which call ours for their addresses."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.node import Called
+from harness.pod import Pod
+
+REFERENCE = Path("/usr/lib/cni")
+
+
+def demand_plugin(kind: str) -> None:
+    """Skips the test where it is not installed."""
+    if not (REFERENCE / kind).exists():
+        pytest.skip("needs Debian's containernetworking-plugins")
+
+
+class Attached:
+    """A container on a reference plugin, which calls ours for its addresses."""
+
+    def __init__(self, pod: Pod, kind: str) -> None:
+        self.pod = pod
+        self._kind = kind
+        self._path = f"{pod.node.bin_dir}:{REFERENCE}"
+        self.result: Any = None
+
+    def call(self, verb: str, **changes: Any) -> Called:
+        pod = self.pod
+        return pod.node.call(
+            verb, pod.config | changes, plugin=str(REFERENCE / self._kind), container=pod.container, netns=pod.netns.path,
+            extra={"CNI_PATH": self._path},
+        )  # fmt: skip
+
+    def add(self) -> "Attached":
+        called = self.call("ADD")
+        assert called.status == 0, called
+        self.result = called.output
+        return self
+
+    @property
+    def address(self) -> str:
+        return str(self.result["ips"][0]["address"]).split("/")[0]
