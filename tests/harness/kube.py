@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 ADMIN, ADMIN_TOKEN = "admin", "token-of-admin"
 _BUILD = Path(__file__).with_name("kube-build.sh")
-_CACHE = Path(os.environ.get("SVC_TEST_CACHE", "/var/cache/svc-tests")) / "kube"
+CACHE = Path(os.environ.get("SVC_TESTCACHE", "/var/cache/svc-tests")) / "kube"
 _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
 
@@ -159,7 +159,7 @@ class Kube:
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
         ]
-        self._run("kube-apiserver", [str(_CACHE / "bin" / "kube-apiserver"), *arguments])
+        self._run("kube-apiserver", [str(CACHE / "bin" / "kube-apiserver"), *arguments])
         self._await(lambda: self.call("GET", "/api/v1/namespaces/default"))
 
     def stop_server(self) -> None:
@@ -230,7 +230,7 @@ def running(folder: Path) -> Iterator[Kube]:
     """An API server with nothing in it. Skips where there can be none."""
     if shutil.which("etcd") is None:
         pytest.skip("needs etcd (Debian: etcd-server)")
-    built = subprocess.run(["sh", str(_BUILD), str(_CACHE)], capture_output=True, text=True, check=False)
+    built = subprocess.run(["sh", str(_BUILD), str(CACHE)], capture_output=True, text=True, check=False)
     if built.returncode == 2:
         pytest.skip(f"no API server: {built.stdout.splitlines()[-1]}")
     assert built.returncode == 0, built.stdout + built.stderr

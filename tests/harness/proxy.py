@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that loses what tests want lost, or that leads out of a network namespace."""
+"""A TCP proxy on loopback that loses what tests want lost."""
 
 import socket
 import threading
@@ -15,10 +15,9 @@ _CHUNK = 1 << 16
 class Proxy:
     """`discard_requests`, `discard_replies` and `delay` may be set at any time; `cut` breaks every connection there is."""
 
-    def __init__(self, port: int, inside: Netns | None = None) -> None:
+    def __init__(self, port: int) -> None:
         self._target = ("127.0.0.1", port)
-        with entered(inside) if inside else nullcontext():
-            self._listening = socket.create_server(("127.0.0.1", 0))
+        self._listening = socket.create_server(("127.0.0.1", 0))
         self._lock = threading.Lock()
         self._connections: list[socket.socket] = []
         self._pumps: list[threading.Thread] = []
@@ -100,9 +99,8 @@ def _waiting(source: socket.socket) -> bytes:
 
 
 @contextmanager
-def proxy(port: int, inside: Netns | None = None) -> Iterator[Proxy]:
-    """To a server on the test's own loopback; listens on that of the namespace, where one is given."""
-    running = Proxy(port, inside)
+def proxy(port: int) -> Iterator[Proxy]:
+    running = Proxy(port)
     try:
         yield running
     finally:
