@@ -35,6 +35,7 @@ from svc.trace import Trace, new_request_id
 AT_ONCE = {"ADD here": 1}
 DRAIN_SECONDS = 20.0
 DEBT_SECONDS = 30.0  # between tries to pay what is owed
+IDLE_SECONDS = 900.0  # after which a datastore that no call has asked for is closed
 REPLY_SECONDS = 5.0  # a client that does not take its reply by then has gone
 
 log = logging.getLogger("svc.agent")
@@ -153,6 +154,7 @@ class Agent:
     def _collect_debts(self) -> None:
         """What an answered DEL still owes is tried again and again, each in turn with the calls of its container."""
         while not self._stopping.wait(DEBT_SECONDS):
+            self._context.close_idle(IDLE_SECONDS)
             for record in self._context.journal.owed():
                 self._queue.put(Job("debt", record.id.container_id, lambda _, record=record: self._pay(record)))  # type: ignore[misc]
                 self._listener.wake()
