@@ -31,6 +31,7 @@ class Pod:
     container: str
     netns: str
     result: Any = None
+    args: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,12 @@ class Plugin:
     def _environment(self, verb: str, pod: Pod | None) -> dict[str, str]:
         environment = {"CNI_COMMAND": verb, "CNI_PATH": str(self.executable.parent), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
         if pod is not None:
-            environment |= {"CNI_CONTAINERID": pod.container, "CNI_NETNS": pod.netns, "CNI_IFNAME": IFNAME, "CNI_ARGS": ""}
+            environment |= {
+                "CNI_CONTAINERID": pod.container,
+                "CNI_NETNS": pod.netns,
+                "CNI_IFNAME": IFNAME,
+                "CNI_ARGS": pod.args,
+            }
         return {**environment, **self.environment}
 
     def _stdin(self, verb: str, pod: Pod | None) -> bytes:

@@ -13,6 +13,7 @@ from svc._core import nsock
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "root: needs to make and enter network namespaces; skipped where that is not allowed")
+    config.addinivalue_line("markers", "only_over(*stores): of the contract suite, for what the other stores cannot hold")
     adopt_orphans()
 
 

@@ -7,12 +7,14 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from svc.agent.crew import Crew
 from svc.agent.frame import Frame, pack_reply
 from svc.agent.listener import Listener
 from svc.agent.notify import notify
@@ -28,7 +30,6 @@ from svc.model.errors import CallerError, Code
 from svc.netconf.profiles import Profiles
 from svc.trace import Trace, new_request_id
 
-WORKERS = 16  # calls served side by side: most of them wait for the kernel
 # An ADD with a store on this node hardly waits, it computes: side by side they only take the interpreter from each other (a
 # burst took a quarter less time with one worker than with eight). With a store that is asked over a network they wait.
 AT_ONCE = {"ADD here": 1}
@@ -74,10 +75,10 @@ class Agent:
             stack.callback(self._context.close)
             self._recover()
         self._listener = Listener(settings.socket, self._admit)
-        self._workers = [threading.Thread(target=self._work, name=f"worker-{n}", daemon=True) for n in range(WORKERS)]
+        self._crew = Crew(self._next_job)
+        self._crew.start()
         self._collector = threading.Thread(target=self._collect_debts, name="debts", daemon=True)
-        for thread in (*self._workers, self._collector):
-            thread.start()
+        self._collector.start()
 
     def _serve(self, told: socket.socket) -> None:
         log.info("serving on %s", self._settings.socket)
@@ -91,10 +92,7 @@ class Agent:
         self._listener.refuse()
         self._stopped = True
         self._listener.release()
-        deadline = time.monotonic() + DRAIN_SECONDS
-        for worker in self._workers:
-            worker.join(max(0.0, deadline - time.monotonic()))
-        unfinished = sum(worker.is_alive() for worker in self._workers)
+        unfinished = self._crew.dismiss(time.monotonic() + DRAIN_SECONDS)
         if unfinished:
             log.error("%d calls were not finished %g s after SIGTERM: the next start undoes them", unfinished, DRAIN_SECONDS)
             os._exit(1)
@@ -117,16 +115,15 @@ class Agent:
         lane = _lane(verb, frame.stdin)
         self._queue.put(Job(lane, container, lambda job: self._answer(connection, inputs, job)))
 
-    def _work(self) -> None:
-        while (job := self._next_job()) is not None:
-            try:
-                job.run(job)
-            except Exception:
-                log.exception("a job failed")
-            finally:
-                self._queue.done(job)
+    def _run(self, job: Job) -> None:
+        try:
+            job.run(job)
+        except Exception:
+            log.exception("a job failed")
+        finally:
+            self._queue.done(job)
 
-    def _next_job(self) -> Job | None:
+    def _next_job(self) -> Callable[[], None] | None:
         """Idle workers all listen: who hears a call carries it out, and no other thread has to be woken for it. None when the
         agent stops and nothing is left to do.
         """
@@ -135,7 +132,7 @@ class Agent:
             self._listener.turn(wait=True)
         if self._queue.has_more():
             self._listener.wake()
-        return job
+        return None if job is None else partial(self._run, job)
 
     def _answer(self, connection: socket.socket, inputs: Inputs, job: Job) -> None:
         with connection:

@@ -15,13 +15,15 @@ from svc.dataplane.plan import effective_mtu
 from svc.dataplane.wire import HostNameTaken, Wired, wire
 from svc.ipam.requests import Allocation, Assign
 from svc.model.endpoint import endpoint, has_endpoint, host_interface
-from svc.model.errors import Code, PeerError
+from svc.model.errors import Code, PeerError, SvcError
 from svc.model.pod import facts_of
 from svc.model.resource import Resource
 from svc.model.result import Interface, IpConfig, Result, Route
-from svc.orch.pods import PodInfo
+from svc.orch.info import PodInfo
 from svc.times import date_and_time
 from svc.trace import Trace
+
+REFUSALS = (Code.NO_ADDRESS, Code.POOL)  # that other labels of the namespace might have spared
 
 
 def add(context: Context, request: AddRequest, trace: Trace) -> Result:
@@ -105,16 +107,7 @@ class Addition:
     def take_addresses(self) -> None:
         with self._trace.phase("ipam"):
             self._undo.callback(self._undoing, self._release)
-            allocations = self._session.ipam.assign(
-                Assign(
-                    handle=self._record.handle,
-                    attributes=self._owner(),
-                    versions=self._request.versions,
-                    pools=self._request.pools,
-                    address=self._request.address,
-                    namespace_labels=self._pod.namespace_labels,
-                )
-            )
+            allocations = self._assigned()
             self._record.addresses = [str(allocation.address) for allocation in allocations]
             self._allocations = allocations
             self._routes = [self._route(allocation) for allocation in allocations]
@@ -139,6 +132,26 @@ class Addition:
             self._record.result = result.to_json()
             self._context.journal.update(self._record)
         return result
+
+    def _assigned(self) -> tuple[Allocation, ...]:
+        """Nothing is refused on account of what was remembered of the namespace."""
+        labels = self._pod.namespace_labels
+        try:
+            return self._session.ipam.assign(self._assignment(labels))
+        except SvcError as refusal:
+            if refusal.code not in REFUSALS or (fresh := self._pod.fresh_labels()) == labels:
+                raise
+            return self._session.ipam.assign(self._assignment(fresh))
+
+    def _assignment(self, namespace_labels: dict[str, str]) -> Assign:
+        return Assign(
+            handle=self._record.handle,
+            attributes=self._owner(),
+            versions=self._request.versions,
+            pools=self._request.pools,
+            address=self._request.address,
+            namespace_labels=namespace_labels,
+        )
 
     def _wire_once(self, sandbox: Sandbox) -> Wired:
         wiring = self._record.wiring()

@@ -1,8 +1,9 @@
 """What the verbs work with: one context a process."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from svc._core import nsock
 from svc.attach.journal import Journal
@@ -12,10 +13,11 @@ from svc.dataplane.reaper import Reaper
 from svc.dataplane.wire import Forwarding
 from svc.datastore.open import open_client
 from svc.names import Names
-from svc.orch.pods import Client, Pods
+
+if TYPE_CHECKING:
+    from svc.orch.pods import Pods
 
 NamesOf = Callable[[str], Names]
-OpenClient = Callable[[Mapping[str, str]], Client]
 
 
 class Context:
@@ -24,9 +26,7 @@ class Context:
     `names_of` knows the names of a profile by what the call, or a record, says of it; CallerError when there is none.
     """
 
-    def __init__(
-        self, names_of: NamesOf, state_dir: Path, open_backend: OpenBackend, open_client: OpenClient = open_client
-    ) -> None:
+    def __init__(self, names_of: NamesOf, state_dir: Path, open_backend: OpenBackend) -> None:
         self.names_of = names_of
         self.boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self.own_netns = nsock.own_netns_identity()
@@ -35,7 +35,6 @@ class Context:
         self.kernel = Kernel()
         self.forwarding = Forwarding()
         self.reaper = Reaper(self.kernel)
-        self._open_client = open_client
         self._orchestrators: dict[tuple[tuple[str, str], ...], Pods] = {}
         self._lock = threading.Lock()
 
@@ -43,11 +42,14 @@ class Context:
         """CallerError for a profile that cannot be loaded or a kind of store that is not served; StoreError."""
         return self.sessions.get(self.names_of(profile), settings, node)
 
-    def pods(self, access: tuple[tuple[str, str], ...]) -> Pods:
+    def pods(self, access: tuple[tuple[str, str], ...]) -> "Pods":
         """Those of the API server that is reached so. CallerError for settings that lead nowhere."""
         with self._lock:
             if access not in self._orchestrators:
-                self._orchestrators[access] = Pods(self._open_client(dict(access)))
+                client = open_client(dict(access))
+                from svc.orch.pods import Pods  # only here: it loads that client's package
+
+                self._orchestrators[access] = Pods(client)
             return self._orchestrators[access]
 
     def close(self) -> None:

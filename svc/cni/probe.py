@@ -11,6 +11,7 @@ from svc.cni.inputs import Inputs
 from svc.cni.verbs import node_settings
 from svc.model.errors import PeerError, SvcError
 from svc.netconf import netconf as netconfs
+from svc.netconf.fields import FIELDS, keys_of
 
 LIMIT = 2.0  # seconds for each thing that is tested
 
@@ -37,9 +38,16 @@ def _outcomes(names_of: NamesOf, sessions: Sessions, inputs: Inputs) -> Iterator
     session: Session = _in_time(f"datastore {kind}", lambda: sessions.get(names, where.datastore, where.node))
     _in_time(f"datastore {kind}", session.require_ready)
     yield f"datastore {kind}", "ok, ready"
-    kubeconfig = (netconf.raw.get(names.orch_section) or {}).get("kubeconfig")
-    if kubeconfig:
+    if kubeconfig := _kubeconfig(netconf.raw):
         yield "API server", _in_time("API server", lambda: f"ok, {server_version(kubeconfig, LIMIT)}")
+
+
+def _kubeconfig(raw: dict[str, Any]) -> str:
+    """By any of the words for it; empty when there is none."""
+    (field,) = (field for field in FIELDS if field.path == "orch.kubeconfig")
+    sections = ((raw.get(section), key) for section, key in map(keys_of, field.paths))
+    found = (section[key] for section, key in sections if isinstance(section, dict) and section.get(key))
+    return str(next(found, ""))
 
 
 def _in_time(what: str, step: Callable[[], Any]) -> Any:

@@ -45,18 +45,18 @@ def render(entry: Json, chained: Sequence[str], version: str, names: Names) -> b
     return json.dumps(document, indent=2).encode() + b"\n"
 
 
-def common_version(programs: Mapping[str, Path], at_most: str = "") -> str:
-    """The newest version of the specification that all plugins speak, and the runtime if it speaks no newer than `at_most`.
+def common_version(programs: Mapping[str, Path], at_most: str = versions.LATEST) -> str:
+    """The newest version of the specification that all plugins speak, and no newer than `at_most`.
 
     PeerError when there is none, or a plugin does not answer.
     """
     spoken = {name: _spoken(name, path) for name, path in programs.items()}
     common = frozenset.intersection(*spoken.values()) & frozenset(versions.SUPPORTED)
-    allowed = [version for version in common if not at_most or versions.at_least(at_most, version)]
+    allowed = [version for version in common if versions.at_least(at_most, version)]
     if not allowed:
         told = "; ".join(f"{name}: {', '.join(sorted(known))}" for name, known in spoken.items())
         raise PeerError(
-            f"the plugins {', '.join(programs)} have no CNI version in common" + (f" up to {at_most}" if at_most else ""),
+            f"the plugins {', '.join(programs)} have no CNI version up to {at_most} in common",
             details=f"install others, or leave one out with --without; they speak {told}",
             code=Code.INCOMPATIBLE_VERSION,
         )

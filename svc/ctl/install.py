@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from svc.cni import versions
 from svc.ctl import conflist, kubeconfig
 from svc.ctl.context import Context, names_option, read_plugin
 from svc.ctl.installation import Installation, find_executable, install
@@ -30,7 +31,7 @@ class Options:
     datastore: str
     netconf: Path | None
     without: tuple[str, ...]
-    cni_version: str
+    cni_version: str | None
     service_account: Path | None
     socket: Path | None
     executable: Path | None
@@ -45,7 +46,9 @@ class Options:
 )
 @click.option("--netconf", type=_PATH, help="Our plugin's part of the network, in place of one from --datastore.")
 @click.option("--without", type=click.Choice(list(conflist.CHAINED)), multiple=True, help="Leaves a chained plugin out.")
-@click.option("--cni-version", default="", help="At most this one, for a runtime that knows no newer.")
+@click.option(
+    "--cni-version", type=click.Choice(versions.SUPPORTED), help="At most this one, for a runtime that knows no newer."
+)
 @click.option("--service-account", type=_PATH, help="For --datastore orch: its directory.  [default: the pod's]")
 @click.option("--watch", is_flag=True, help="For --datastore orch: goes on until SIGTERM, and keeps the token fresh.")
 @click.option("--socket", type=_PATH, help="Where the agent listens.  [default: agent.sock in the run directory]")
@@ -91,7 +94,7 @@ def _conflist(context: Context, options: Options, executable: Path) -> list[File
     chained = [name for name in conflist.CHAINED if name not in options.without]
     folders = [options.bin_dir, *(Path(folder) for folder in os.environ.get("CNI_PATH", "").split(":") if folder)]
     programs = {names.plugin: executable} | conflist.find_plugins(chained, folders)
-    version = conflist.common_version(programs, options.cni_version)
+    version = conflist.common_version(programs, options.cni_version or versions.LATEST)
     access = (options.host_conf_dir or conf_dir) / kubeconfig.kubeconfig_name(names)
     entry = _entry(context, options, str(access))
     return [File(conf_dir / names.conflist, conflist.render(entry, chained, version, names), 0o600)]

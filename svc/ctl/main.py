@@ -55,7 +55,7 @@ class _Commands(click.Group):
 )
 @click.pass_context
 def main(ctx: click.Context, state_dir: Path, run_dir: Path, output: str, profile: str, netconf: Path | None) -> None:
-    """Configures address pools and nodes, and installs the plugin."""
+    """Installs the plugin, and configures what it works with."""
     from svc.ctl.context import Context  # not needed for --help and errors of use
 
     ctx.obj = Context(state_dir, run_dir, output, profile, netconf)

@@ -20,9 +20,9 @@ def place(file: File) -> bool:
     path = file.path
     if _holds(file):
         return False
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")  # installers in two containers may have the same pid
     try:
-        with open(os.open(draft, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW, file.mode), "wb") as writing:
+        with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, file.mode), "wb") as writing:
             os.fchmod(writing.fileno(), file.mode)  # whatever the umask
             writing.write(file.data)
             writing.flush()

@@ -29,7 +29,7 @@ def role(names: Names, api_version: str) -> Json:
     """The ClusterRole, for the group that keeps our custom resources."""
     group = api_version.partition("/")[0]
     config = "ipamconfigs" if api_version != names.api_version else "ipamconfigurations"
-    rules = [_rule(group, plural, verbs) for plural, verbs in (*_CUSTOM, (config, ("get",)))]
+    rules = [_rule(group, plural, verbs) for plural, verbs in (*_CUSTOM, (config, _READ))]
     return {
         "apiVersion": f"{_AUTHORIZATION}/v1",
         "kind": "ClusterRole",

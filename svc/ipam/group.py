@@ -87,7 +87,7 @@ class Group:
             self._go_on(plan, planned, writes, partial)
             return
         self._remember(entries)
-        due = {} if self._backend.atomic else corrections(plan, Progress.complete(writes))
+        due = {} if self._backend.atomic else corrections(plan, Progress.complete(writes, entries))
         releases = [number for number, request in self._open.items() if not isinstance(request, Assign)]
         for number, each in planned.items():
             if not (due and number in releases):

@@ -67,6 +67,10 @@ class Plan:
         """As far as it is known."""
         return self._handles.get(name) or self._before(name)
 
+    def known_handle(self, name: str) -> Entry | None:
+        """As it was read, before anything was written; None when it is not known to exist."""
+        return self._known_handles.get(name)
+
     def stored_handle(self, name: str) -> Handle:
         """With all that the datastore has of it. Conflict when this plan has changed it without having read it."""
         if name not in self._known_handles:

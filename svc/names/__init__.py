@@ -51,6 +51,10 @@ class Names:
     endpoint_per_interface: bool = True  # every interface of a pod is an endpoint; else only its first is
     container_id_interfaces: bool = False  # a bare container's first host interface ends in the start of its id, not in a hash
 
+    def __hash__(self) -> int:
+        """Of a part, for every call needs it: equality tells the rest."""
+        return hash((self.plugin, self.key_root, self.interface_prefix))
+
     @property
     def finalizer(self) -> str:
         """On pools, while their blocks are given up."""

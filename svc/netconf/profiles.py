@@ -44,18 +44,18 @@ class Profiles:
     """Loaded profiles; a file is read again when it has changed. From any thread."""
 
     def __init__(self) -> None:
-        self._loaded: dict[str, tuple[_Signature, Names]] = {}
+        self._loaded: dict[str, tuple[Path, _Signature, Names]] = {}
 
     def get(self, name_or_path: str) -> Names:
         """As `load_profile`."""
-        if not name_or_path:
+        if name_or_path in ("", DEFAULT_NAME):
             return DEFAULT
-        path = _file_of(name_or_path)
-        signature = _signature(path)
         loaded = self._loaded.get(name_or_path)
-        if loaded is None or loaded[0] != signature:
-            loaded = self._loaded[name_or_path] = (signature, _read(path))
-        return loaded[1]
+        path = loaded[0] if loaded else _file_of(name_or_path)
+        signature = _signature(path)
+        if loaded is None or loaded[1] != signature:
+            loaded = self._loaded[name_or_path] = (path, signature, _read(path))
+        return loaded[2]
 
 
 def _file_of(name_or_path: str) -> Path:
@@ -122,7 +122,8 @@ def _check(name: str, value: Any, default: Any, faults: Faults) -> None:
     if isinstance(default, tuple):
         _check_list(name, value, faults)
     elif type(value) is not type(default):
-        faults.add(name, value, f"is {json_kind(value)}", f"give {json_kind(default)}")
+        kind = "a date or time" if hasattr(value, "isoformat") else json_kind(value)
+        faults.add(name, value, f"is {kind}", f"give {json_kind(default)}")
     elif isinstance(value, str) and (finding := _finding(name, value)):
         faults.add(name, value, *finding)
 

@@ -122,6 +122,7 @@ def test_what_is_held_as_expected_goes(store: Backend, ipam: Ipam) -> None:
     assert holder not in holdings(store)
 
 
+@pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server checks what it is given
 def test_stored_handles_end_at_a_line_end(store: Backend, ipam: Ipam) -> None:
     """Some programs once stored more behind it."""
     (got,) = take(ipam, "net.c\rmore")

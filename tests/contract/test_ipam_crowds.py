@@ -18,6 +18,7 @@ from harness.ipam import (
     put_block,
     put_node,
     put_pool,
+    put_settings,
     settle,
     take,
     write_all,
@@ -27,7 +28,7 @@ from svc._core.cidr import Address, Cidr
 from svc.datastore.api import MAX_WRITES, Backend, Create
 from svc.ipam.allocator import Ipam
 from svc.model.errors import PeerError
-from svc.model.keys import ResourceKey
+from svc.model.keys import IPAM_CONFIG, ResourceKey
 from svc.model.resource import Resource
 
 OPERATIONS = 5008  # and an eighth of them where each is several requests to a server
@@ -122,11 +123,12 @@ def test_a_restarted_node_reads_its_blocks_once(backend: Backend) -> None:
     """Full ones too: they are not asked again for every further address."""
     put_node(backend)
     put_pool(backend, "pool4", "10.65.0.0/16", blockSize=30)
+    put_settings(backend, max_blocks_per_host=40)
     before = Ipam(backend, NODE)
     for number in range(120):
         take(before, f"net.old{number}")
     counting = Through(backend)
-    settle(backend, "IPPool", "Node")
+    settle(backend, "IPPool", "Node", "IPReservation", IPAM_CONFIG)
     ipam = Ipam(counting, NODE)
     take(ipam, "net.c0")
     assert counting.calls["get"] <= 30 + 4
@@ -158,7 +160,7 @@ def test_a_node_finds_its_pool_among_a_thousand(backend: Backend) -> None:
     put_node(backend, rack="777")
     pools = [_pool(f"p{n}", f"10.{n // 250}.{n % 250}.0/24", 26, nodeSelector=f"rack == '{n}'") for n in range(1000)]
     write_all(backend, pools)
-    settle(backend, "IPPool", "Node")
+    settle(backend, "IPPool", "Node", "IPReservation", IPAM_CONFIG)
     counting = Through(backend)
     ipam = Ipam(counting, NODE)
     assert Address(take(ipam, "net.c1")[0]) in Cidr("10.3.27.0/24")

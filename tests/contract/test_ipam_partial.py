@@ -4,14 +4,15 @@ Whatever is reported as done is done; what failed is repaired as documented, by 
 handles agree to the last address.
 """
 
+import random
 from collections.abc import Callable, Sequence
 from itertools import count
 
 import pytest
 
 from harness.faulty import Faults, FaultyBackend, Kind
-from harness.ipam import NODE, block_of, blocks, free, handles, holdings, put_node, put_pool, put_settings, take
-from harness.wrapped import Interfering, Piecemeal
+from harness.ipam import NODE, block_of, blocks, free, handles, holdings, in_threads, put_node, put_pool, put_settings, take
+from harness.wrapped import Interfering, Piecemeal, Slow
 from svc._core.cidr import Address
 from svc.datastore.api import Backend
 from svc.ipam.affinities import release_host
@@ -27,6 +28,7 @@ from svc.model.keys import AffinityKey
 KINDS = pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLY_LOST, Kind.OUTAGE], ids=lambda kind: str(kind.value))
 BOTH = (4, 6)
 Requests = list[Request]
+OpenStore = Callable[[], Backend]
 
 
 @pytest.fixture
@@ -176,6 +178,12 @@ def _frees_the_same_handles(store: Backend) -> None:
         free(Ipam(store, NODE), handle)
 
 
+def _frees_and_takes(store: Backend) -> None:
+    """Whoever takes back what he had counted for them takes it from somebody else."""
+    _frees_the_same_handles(store)
+    _same_handles(store)
+
+
 def _lets_rest(store: Backend) -> None:
     put_settings(store, cooldown_seconds=3600)
     free(Ipam(store, NODE), "net.b")
@@ -186,6 +194,7 @@ DEEDS: dict[str, Callable[[Backend], object]] = {
     "takes addresses": _another_address,
     "takes addresses for the same handles": _same_handles,
     "frees the same handles": _frees_the_same_handles,
+    "frees the same handles and takes for them": _frees_and_takes,
     "takes the blocks away": lambda store: release_host(store, NODE),
     "lets addresses rest": _lets_rest,
 }
@@ -201,7 +210,7 @@ def test_others_may_be_at_work_between_any_two_writes(store: Backend, name: str,
         crossed = Interfering(store, number, lambda: DEEDS[deed](store))
         outcomes = carry_out(Piecemeal(crossed), requests)
         assert not any(isinstance(outcome, BaseException) for outcome in outcomes)
-        if deed in ("frees the same handles", "lets addresses rest"):
+        if "frees" in deed or "rest" in deed:
             holdings(store)
         else:
             demand_done(store, requests, outcomes)
@@ -231,6 +240,31 @@ def test_a_release_overtakes_whoever_is_assigning(store: Backend) -> None:
     assert isinstance(outcome, tuple)
     assert block_of(store, got).ordinals.used == 3
     assert {*holdings(store)["net.c"]} == {outcome[0].address}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_many_hands_on_few_handles_keep_the_books(open_store: OpenStore, store: Backend, seed: int) -> None:
+    """Every write takes its time, and everybody assigns to the same handles and releases them, whole or by address."""
+    managers = [Ipam(Piecemeal(Slow(open_store(), 0.002)), node) for node in (NODE, NODE, "node2")]
+    failures = in_threads(
+        [lambda number=number: _play(managers[number % 3], random.Random(seed * 10 + number)) for number in range(6)]  # type: ignore[misc]
+    )
+    assert failures == [None] * 6
+    for handle in holdings(store):
+        free(managers[0], handle)
+    assert holdings(store) == {}
+
+
+def _play(ipam: Ipam, dice: random.Random) -> None:
+    for _ in range(25):
+        handle = f"net.{dice.randrange(3)}"
+        match dice.randrange(4):
+            case 0:
+                free(ipam, handle)
+            case 1:
+                ipam.release_addresses([Held(address, handle) for address in ipam.addresses_of(handle)[:2]])
+            case _:
+                take(ipam, handle, versions=dice.choice([(4,), BOTH]))
 
 
 def _restore(store: Backend, before: dict[str, frozenset[Address]]) -> None:

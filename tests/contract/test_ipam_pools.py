@@ -81,6 +81,7 @@ def test_the_use_decides_among_pools(backend: Backend, ipam: Ipam) -> None:
         take(ipam, "net.d", at="10.2.0.8")
 
 
+@pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server has both done by others
 @pytest.mark.parametrize(
     "state",
     [
@@ -137,6 +138,7 @@ def test_a_withdrawn_reservation_is_heard_of_before_a_refusal(backend: Backend) 
         def generation(self, kind: str) -> int:
             return 1
 
+    put_node(backend)
     put_pool(backend, "a", TINY, blockSize=29)
     put_reservation(backend, "res", TINY)
     ipam = Ipam(Deaf(backend), NODE)
@@ -146,6 +148,7 @@ def test_a_withdrawn_reservation_is_heard_of_before_a_refusal(backend: Backend) 
     assert take(ipam, "net.c") == ("10.65.0.4",)
 
 
+@pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server checks what it is given
 def test_malformed_reservations_are_passed_over(backend: Backend, ipam: Ipam, caplog: pytest.LogCaptureFixture) -> None:
     """Each is logged; the others hold."""
     put_pool(backend, "a", TINY, blockSize=29)

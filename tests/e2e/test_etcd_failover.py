@@ -2,14 +2,16 @@
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from harness.churn import churning
-from harness.etcd import Cluster, cluster
+from harness.etcd import PATIENCE, Cluster, cluster
 from harness.etcd_sessions import HANDLES, create, session
+from harness.ipam import settle
 from harness.proxy import proxy
 from svc.datastore.api import StoreError
 
@@ -83,3 +85,16 @@ def test_a_majority_lost_is_an_error_and_then_none(three: Cluster) -> None:
         create(store, "after")
         names = {key.removeprefix(HANDLES) for key, _ in three.stored(HANDLES)}
         assert {"before", "after"} <= names <= {"before", "meanwhile", "after"}
+
+
+def test_a_server_without_its_cluster_is_no_witness(three: Cluster) -> None:
+    """It is reachable, and hears of no change: what it says of generations is not trusted."""
+    with session(three.members[0].url) as store:
+        create(store, "h")
+        settle(store, "IPPool")
+        for member in three.members[1:]:
+            member.kill()
+        until = time.monotonic() + PATIENCE
+        while store.generation("IPPool") == store.generation("IPPool"):
+            assert time.monotonic() < until, "a cache would be trusted for ever"
+            time.sleep(0.05)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -303,3 +304,16 @@ def test_nobody_listens() -> None:
         with pytest.raises(StoreError, match=r"no-such-host\.invalid") as caught:
             backend.get(KEY)
         assert "correct the host name" in caught.value.details
+
+
+def fill(store: Backend) -> None:
+    for number in range(10_000):
+        create(store, f"{number:0512}")
+
+
+def test_a_full_server_is_told(tmp_path: Path) -> None:
+    """With what to do about it, and at once."""
+    with cluster(tmp_path, flags=["--quota-backend-bytes=65536"]) as server, session(server.endpoints) as store:
+        with pytest.raises(StoreError, match="database space exceeded") as caught:
+            fill(store)
+        assert "alarm disarm" in caught.value.details

@@ -1,7 +1,7 @@
 """etcd over TLS: whom we trust, who we are, and what is said when that does not work out."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,8 @@ from harness.certificates import Authority, yesterday
 from harness.etcd import Cluster, ServerTls, cluster
 from harness.etcd_sessions import create, session
 from svc.datastore.api import StoreError
-from svc.model.keys import HandleKey
+from svc.datastore.etcd.store import EtcdStore
+from svc.model.keys import HandleKey, HandleQuery
 
 LOOPBACK = ("127.0.0.1", "localhost")
 
@@ -133,6 +134,15 @@ def test_each_server_is_held_to_its_own_name(tmp_path: Path) -> None:
                     assert store.get(entry.key) == entry
 
 
+def test_ipv6_servers_are_known_by_their_address(tmp_path: Path) -> None:
+    """Which stands in brackets in a URL, and without them in a certificate."""
+    authority = Authority(tmp_path, "ours")
+    tls = ServerTls(*authority.issue("server", "::1"))
+    with cluster(tmp_path, tls=tls, host="::1") as server, session(server.endpoints, ca_cert_file=authority.root) as store:
+        assert server.endpoints.startswith("https://[::1]:")
+        create(store, "h")
+
+
 def test_replaced_certificates_are_noticed(secured: Secured, tmp_path: Path) -> None:
     """A new session reads the new files."""
     files = {"cert_file": tmp_path / "client.pem", "key_file": tmp_path / "client.key"}
@@ -145,3 +155,28 @@ def test_replaced_certificates_are_noticed(secured: Secured, tmp_path: Path) -> 
             path.write_bytes(source.read_bytes())
         assert not store.is_current()
         assert store.get(HandleKey("before"))
+
+
+def test_a_user_without_rights_is_told(secured: Secured) -> None:
+    """The certificate's common name is the user; what it lacks is said, without trying again and again."""
+    root = dict(zip(("cert", "key"), secured.ours.issue("root"), strict=True))
+    client = dict(zip(("cert", "key"), secured.client, strict=True))
+    identity = [f"--cacert={secured.ours.root}", f"--cert={root['cert']}", f"--key={root['key']}"]
+
+    def as_user(files: dict[str, Path]) -> AbstractContextManager[EtcdStore]:
+        return session(secured.server.endpoints, ca_cert_file=secured.ours.root, cert_file=files["cert"], key_file=files["key"])
+
+    for command in ("user add root:unused", "user grant-role root root", "user add client:unused", "auth enable"):
+        secured.server.ctl(*identity, *command.split())
+    try:
+        with as_user(client) as store:
+            with pytest.raises(StoreError, match="refused a request: etcdserver: permission denied") as caught:
+                create(store, "h")
+            assert "read and write on all keys below the key root" in caught.value.details
+            with pytest.raises(StoreError, match="permission denied"):
+                next(store.watch(HandleQuery()))
+            assert store.generation("IPPool") != store.generation("IPPool") != store.generation("IPPool")
+        with as_user(root) as store:
+            create(store, "by-root")
+    finally:
+        secured.server.ctl(*identity, "auth", "disable")

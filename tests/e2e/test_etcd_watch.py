@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from harness.etcd import PATIENCE, Cluster, cluster
 from harness.etcd_sessions import HANDLES, create, handle, session, update
 from harness.ipam import settle
 from harness.proxy import Proxy, proxy
-from svc.datastore.api import Create, Delete, Event, Watch
+from svc.datastore.api import Create, Delete, Event, StoreError, Watch
 from svc.datastore.etcd.store import EtcdStore
 from svc.model.keys import HandleKey, HandleQuery, ResourceKey, ResourceQuery
 from svc.model.resource import Resource
@@ -172,3 +172,23 @@ def test_long_lists_are_read_in_pages(writer: EtcdStore, monkeypatch: pytest.Mon
     written = writer.write([Create(HandleKey(f"h.{number:03}"), handle(number)) for number in range(50)])
     assert list(writer.list(HandleQuery())) == written
     assert list(writer.list(ResourceQuery("IPPool"))) == []
+
+
+def test_closed_store_says_so(server: Cluster) -> None:
+    """Closing twice is fine; using it afterwards is a StoreError, and its watches have ended."""
+    with session(server.endpoints) as store:
+        create(store, "h")
+        watch = store.watch(HandleQuery())
+        settle(store, "IPPool")
+        store.close()
+        calls: list[Callable[[], object]] = [
+            lambda: store.get(HandleKey("h")),
+            lambda: store.list(HandleQuery()),
+            lambda: create(store, "i"),
+        ]
+        for call in calls:
+            with pytest.raises(StoreError, match="was closed") as caught:
+                call()
+            assert "open it again" in caught.value.details
+        assert list(watch) == []
+        assert store.generation("IPPool") != store.generation("IPPool")

@@ -14,6 +14,7 @@ import pytest
 from harness.netns import Netns
 from harness.node import BIN, Called, Node, netconf
 from harness.pod import Pod
+from harness.runtime import Chain
 from svc.attach.journal import Journal
 from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.open import EMBEDDED_FILE
@@ -24,6 +25,7 @@ from svc.netconf.profiles import load_profile
 
 pytestmark = pytest.mark.root
 
+REFERENCE = Path("/usr/lib/cni")
 CALICO = load_profile("calico")
 CALICO_NETWORK: dict[str, Any] = {"name": "net1", "type": "calico", "ipam": {"type": "calico-ipam", "assign_ipv4": "true"}}
 POD_ARGS = "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default"
@@ -247,6 +249,30 @@ def test_installing_disturbs_no_call(node: Node, adding: list[Called], tmp_path:
     while len(adding) < 16:
         threading.Event().wait(0.01)
     assert [call for call in adding if call.status] == []
+
+
+@pytest.mark.skipif(
+    not all((REFERENCE / name).exists() for name in ("portmap", "bandwidth")),
+    reason="needs Debian's containernetworking-plugins",
+)
+@pytest.mark.parametrize("names", [DEFAULT, CALICO], ids=["default", "calico"])
+def test_installed_network_carries_a_pod(
+    node: Node, sandbox: MakeSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: Names
+) -> None:
+    """The list as it was written, carried out as a runtime does; the reference plugins know no version newer than 1.0.0."""
+    entry = {"type": names.plugin, "name": "net1", "datastore_type": "embedded", "ipam": {"type": names.ipam_plugin}}
+    (tmp_path / "entry.json").write_text(json.dumps(entry))
+    monkeypatch.setenv("CNI_PATH", str(REFERENCE))
+    profile = "calico" if names is CALICO else "default"
+    where = ("--bin-dir", str(node.bin_dir), "--conf-dir", str(tmp_path / "net.d"), "--socket", str(node.socket))
+    node.svcctl("install", *where, "--names", profile, "--netconf", str(tmp_path / "entry.json"))
+    conflist = json.loads((tmp_path / "net.d" / names.conflist).read_text())
+    assert conflist["cniVersion"] == "1.0.0"
+    chain = Chain(node.netns, [node.bin_dir, REFERENCE], conflist, sandbox())
+    result = chain.add()
+    assert result["interfaces"][0]["name"].startswith(names.interface_prefix)
+    chain.delete()
+    assert links(node) == set()
 
 
 def test_uninstalled_executables_are_gone(node: Node) -> None:

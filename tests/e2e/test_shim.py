@@ -790,6 +790,73 @@ def test_record_is_found_beside_the_executable_itself(shim: Shim, agent: FakeAge
     assert Shim(tmp_path / "elsewhere/svc", shim.socket).run("STATUS").returncode == 0
 
 
+def test_record_of_ones_own_name_counts_before_the_common_one(shim: Shim, agent: FakeAgent) -> None:
+    """So several deployments share a directory; what the call is named does not matter."""
+    other = shim.named("other")
+    for name, profile in (("svc", ""), ("other", "profile=calico\n")):
+        (shim.path.parent / f"{name}.install").write_text(f"socket={shim.socket}\n{profile}")
+    assert other.run("STATUS").returncode == shim.run("STATUS").returncode == 0
+    assert [(each.frame.name, each.frame.profile) for each in agent.received] == [("other", "calico"), ("svc", "")]
+
+
+def test_executable_without_a_record_takes_the_common_one(shim: Shim, agent: FakeAgent) -> None:
+    """As every executable did before they had their own."""
+    shim.record(f"socket={shim.socket}\nprofile=/etc/names.toml")
+    assert shim.named("svc-ipam").run("STATUS").returncode == 0
+    assert agent.received[0].frame.profile == "/etc/names.toml"
+
+
+def test_replaced_executable_keeps_its_record(shim: Shim, agent: FakeAgent) -> None:
+    """An installation puts another file in its place while it waits for its input."""
+    other = shim.named("other")
+    (shim.path.parent / "other.install").write_text(f"socket={shim.socket}\nprofile=calico\n")
+    with subprocess.Popen(
+        [other.path], env={"CNI_COMMAND": "STATUS"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as running:
+        shutil.copy(shim.path, shim.path.with_name("draft"))
+        os.rename(shim.path.with_name("draft"), other.path)
+        running.communicate(NETCONF)
+    assert running.returncode == 0
+    assert agent.received[0].frame.profile == "calico"
+
+
+def test_environment_has_no_say_in_the_profile(shim: Shim, agent: FakeAgent) -> None:
+    """It is the installation's."""
+    assert shim.run("STATUS", profile="x", PROFILE="x", CNI_PROFILE="x", SVC_PROFILE="x").returncode == 0
+    assert agent.received[0].frame.profile == ""
+
+
+# Options
+
+
+@pytest.mark.parametrize("environment", [{}, {"CNI_COMMAND": "ADD"}], ids=["by hand", "by a runtime"])
+def test_version_is_told_bare(shim: Shim, environment: dict[str, str]) -> None:
+    """Without a record, an agent or input."""
+    (shim.path.parent / "svc.install").unlink()
+    done = subprocess.run([shim.path, "-v"], env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert re.fullmatch(rb"\d+\.\d+\.\d+\n", done.stdout)
+
+
+def test_connection_test_is_the_one_shots(lonely_shim: Shim) -> None:
+    """It gets its input untouched."""
+    environment = {"PATH": "/bin", "OTHER": "x"}
+    done = subprocess.run([lonely_shim.path, "-t"], env=environment, input=NETCONF, capture_output=True, check=False)
+    told = json.loads(done.stdout)
+    record = str(lonely_shim.path.parent / "svc.install")
+    assert told["arguments"] == ["-I", "-m", "svc.cni", "--name", "svc", "--install", record, "--test"]
+    assert (told["stdin"], told["environment"]) == (NETCONF.decode(), ["PATH=/bin"])
+    assert done.returncode == 7
+
+
+def test_connection_test_that_cannot_run_is_an_error(shim: Shim) -> None:
+    """With the interpreter and the record that names it."""
+    done = subprocess.run([shim.path, "-t"], env={}, input=NETCONF, capture_output=True, check=False)
+    error = error_of(done)
+    assert error["msg"].startswith("/nonexistent/python3 cannot be run: No such file")
+    assert str(shim.path.parent / "svc.install") in error["details"]
+
+
 def test_record_of_4_kib_is_read_and_a_larger_one_refused(shim: Shim, agent: FakeAgent) -> None:
     """Half a record could name the wrong socket."""
     text = f"socket={shim.socket}\n"

@@ -40,12 +40,14 @@ class Member:
     folder: Path
     tls: ServerTls | None = None
     flags: Sequence[str] = ()
+    host: str = _HOST  # for clients
     ports: list[int] = field(default_factory=lambda: free_ports(3))  # clients, peers, health
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
     def authority(self) -> str:
-        return f"{_HOST}:{self.ports[0]}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.ports[0]}"
 
     @property
     def url(self) -> str:
@@ -146,11 +148,13 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path, members: int = 1, *, tls: ServerTls | None = None, flags: Sequence[str] = ()) -> Iterator[Cluster]:
+def cluster(
+    folder: Path, members: int = 1, *, tls: ServerTls | None = None, flags: Sequence[str] = (), host: str = _HOST
+) -> Iterator[Cluster]:
     """A running cluster with its data below `folder`. Skips the test where there is no etcd."""
     if shutil.which("etcd") is None or shutil.which("etcdctl") is None:
         pytest.skip("needs etcd and etcdctl (Debian: etcd-server, etcd-client)")
-    running = Cluster([Member(f"m{number}", folder, tls, flags) for number in range(members)])
+    running = Cluster([Member(f"m{number}", folder, tls, flags, host) for number in range(members)])
     try:
         running.start()
         yield running

@@ -28,6 +28,7 @@ from svc.model.keys import (
     Query,
     ResourceKey,
     ResourceQuery,
+    counted_kind,
 )
 from svc.model.resource import Resource
 
@@ -41,13 +42,19 @@ Holdings = dict[str, frozenset[Address]]
 
 
 def put(backend: Backend, key: Key, value: Value) -> Entry:
-    """Creates or replaces, as an administrator's tool does."""
+    """Creates or replaces, as an administrator's tool does. The store's own session has heard of it when this returns."""
     try:
         write: Write = Update(key, value, backend.get(key).revision)
     except NotFound:
         write = Create(key, value)
+    kind = counted_kind(key)
+    before = backend.generation(kind) if kind else 0
     (entry,) = backend.write([write])
     assert entry is not None
+    deadline = time.monotonic() + PATIENCE
+    while kind and backend.generation(kind) == before:
+        assert time.monotonic() < deadline, f"nobody hears of {key}"
+        time.sleep(0.005)
     return entry
 
 

@@ -78,20 +78,33 @@ class Kube:
             try:
                 status, text = self._ask(method, path, body, headers)
             except (OSError, http.client.HTTPException):  # the server was started again
-                self._connection = None
                 status, text = self._ask(method, path, body, headers)
         if status >= 300:
             raise Refused(status, text)
         found: Json = json.loads(text)
         return found
 
+    def text(self, path: str) -> str:
+        """What the administrator reads where the answer is no JSON."""
+        with self._lock:
+            return self._ask("GET", path, None, {"Authorization": f"Bearer {ADMIN_TOKEN}"})[1]
+
     def _ask(self, method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, str]:
         if self._connection is None:
             context = ssl.create_default_context(cafile=str(self.authority))
             self._connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=context)
-        self._connection.request(method, path, None if body is None else json.dumps(body), headers)
-        reply = self._connection.getresponse()
-        return reply.status, reply.read().decode()
+        try:
+            self._connection.request(method, path, None if body is None else json.dumps(body), headers)
+            reply = self._connection.getresponse()
+            return reply.status, reply.read().decode()
+        except BaseException:
+            self._hang_up()
+            raise
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
 
     def apply(self, documents: Sequence[Json]) -> None:
         """Server-side apply of CRDs, roles and the like; CRDs are served when this returns."""
@@ -104,6 +117,30 @@ class Kube:
                 spec = document["spec"]
                 self._await_served(f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}?limit=1")
 
+    def await_right(self, user: str, group: str, resource: str, verb: str, *, allowed: bool) -> None:
+        """Until the server goes by a role that was changed."""
+        name, _, part = resource.partition("/")
+        attributes = {"group": group, "resource": name, "subresource": part, "verb": verb, "namespace": "default"}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {"user": user, "resourceAttributes": attributes},
+        }
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        self._await(lambda: bool(self.call("POST", path, body)["status"]["allowed"]) == allowed)
+
+    def await_gone(self, path: str) -> None:
+        """Until a collection is not served any more."""
+
+        def gone() -> bool:
+            try:
+                self.call("GET", path)
+            except Refused as refusal:
+                return refusal.status == 404
+            return False
+
+        self._await(gone)
+
     def start_server(self) -> None:
         """Starts the API server, on the same port and data as before, and waits until it is ready."""
         certs = self.folder / "certs"
@@ -111,11 +148,13 @@ class Kube:
             f"--etcd-servers=http://127.0.0.1:{self.etcd_port}",
             f"--secure-port={self.port}",
             "--bind-address=127.0.0.1",
+            "--advertise-address=192.0.2.1",  # else it wants a default route; nobody goes there
             f"--cert-dir={certs}",
             "--service-account-issuer=https://tests",
             f"--service-account-key-file={self.folder}/sa.key",
             f"--service-account-signing-key-file={self.folder}/sa.key",
             f"--token-auth-file={self.folder}/tokens.csv",
+            f"--client-ca-file={self.folder}/clients.crt",
             "--service-cluster-ip-range=10.96.0.0/16",
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
@@ -128,6 +167,7 @@ class Kube:
 
     def start(self) -> None:
         subprocess.run(["openssl", "genrsa", "-out", self.folder / "sa.key", "2048"], check=True, capture_output=True)
+        self._make_certificates()
         users = [f'{ADMIN_TOKEN},{ADMIN},1,"system:masters"', "token-of-plugin,plugin,2", "token-of-nobody,nobody,3"]
         (self.folder / "tokens.csv").write_text("\n".join(users) + "\n")
         peer = free_port()
@@ -136,9 +176,20 @@ class Kube:
         self._run("etcd", ["etcd", *addresses, *advertised, "--unsafe-no-fsync"])
         self.start_server()
 
+    def _make_certificates(self) -> None:
+        """An authority of clients, and one client: client.crt and client.key, an administrator."""
+
+        def openssl(*arguments: str) -> None:
+            subprocess.run(["openssl", *arguments], cwd=self.folder, check=True, capture_output=True)
+
+        key = ("-newkey", "rsa:2048", "-nodes")
+        openssl("req", "-x509", *key, "-keyout", "clients.key", "-out", "clients.crt", "-subj", "/CN=clients")
+        openssl("req", *key, "-keyout", "client.key", "-out", "client.csr", "-subj", "/O=system:masters/CN=certified")
+        signed = ("-CA", "clients.crt", "-CAkey", "clients.key", "-CAcreateserial")
+        openssl("x509", "-req", "-in", "client.csr", *signed, "-out", "client.crt")
+
     def stop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
+        self._hang_up()
         for name in list(self.processes):
             self._stop(name, signal.SIGKILL)
 

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 
@@ -12,7 +13,7 @@ _CHUNK = 1 << 16
 
 
 class Proxy:
-    """`discard_requests` and `discard_replies` may be set at any time; `cut` breaks every connection there is."""
+    """`discard_requests`, `discard_replies` and `delay` may be set at any time; `cut` breaks every connection there is."""
 
     def __init__(self, port: int) -> None:
         self._target = ("127.0.0.1", port)
@@ -22,6 +23,7 @@ class Proxy:
         self._pumps: list[threading.Thread] = []
         self.discard_requests = False
         self.discard_replies = False
+        self.delay = 0.0  # seconds, of every reply
         self.connections = 0  # ever made
         self._thread = threading.Thread(target=self._accept, name="proxy")
         self._thread.start()
@@ -77,12 +79,23 @@ class Proxy:
     def _move(self, source: socket.socket, sink: socket.socket, name: str, ends: threading.Barrier) -> None:
         with suppress(OSError):
             while data := source.recv(_CHUNK):
+                if name == "discard_replies" and self.delay:
+                    time.sleep(self.delay)
+                    data += _waiting(source)
                 if not getattr(self, name):
                     sink.sendall(data)
         for end in (source, sink):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
         ends.wait()
+
+
+def _waiting(source: socket.socket) -> bytes:
+    """What came meanwhile is late already."""
+    try:
+        return source.recv(_CHUNK, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return b""
 
 
 @contextmanager

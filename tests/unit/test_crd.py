@@ -1,48 +1,23 @@
 """Custom resources: read from what the incumbent writes, and written back field for field."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.incumbent import INCUMBENT, captured, without_servers
 from svc._core.cidr import Cidr
 from svc.model.crd import Objects, affinity_name, block_name, host_hash, is_marked, kind_plural
 from svc.model.ipam import Affinity, Block, Handle, IpamConfig
 from svc.model.keys import AffinityKey, AffinityQuery, BlockKey, HandleKey, IpamConfigKey, ResourceKey
 from svc.model.objects import Group, turned_uid
 from svc.model.resource import Resource
-from svc.names import DEFAULT, Names
+from svc.names import DEFAULT
 
-INCUMBENT = Names(
-    plugin="calico",
-    annotation_prefix="cni.projectcalico.org",
-    api_version="projectcalico.org/v3",
-    crd_api_version="crd.projectcalico.org/v1",
-    interface_prefix="cali",
-    label_prefix="projectcalico.org",
-    native_domains=("projectcalico.org/", "operator.tigera.io/"),
-)
-FIXTURES = Path(__file__).parent / "fixtures"
 BACKING = Objects(Group(INCUMBENT, INCUMBENT.crd_api_version))
 PLAIN = Objects(Group(INCUMBENT, INCUMBENT.api_version))
-SERVERS = ("creationTimestamp", "generation", "resourceVersion", "uid")
 
 Json = dict[str, Any]
-
-
-def captured() -> Iterator[Json]:
-    """Every custom resource of every captured state."""
-    for file in sorted(FIXTURES.glob("orch-*.jsonl")):
-        for line in file.read_text().splitlines()[1:]:
-            item = json.loads(line)
-            if item["kind"] != "Pod":
-                yield item
-
-
-def without_servers(data: Json) -> Json:
-    return data | {"metadata": {name: item for name, item in data["metadata"].items() if name not in SERVERS}}
 
 
 @pytest.mark.parametrize("data", list(captured()), ids=lambda data: f"{data['kind']} {data['metadata']['name']}")

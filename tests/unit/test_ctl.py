@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -93,6 +94,58 @@ def test_nodes_are_applied_shown_and_deleted(cli: Cli) -> None:
     assert cli.prints("node", "get") == "NAME  LABELS\nn1    a=x=y,b=2\n"
     assert json.loads(cli.prints("node", "get", "n1", "-o", "json"))[0]["metadata"]["labels"] == {"a": "x=y", "b": "2"}
     assert cli.prints("node", "delete", "n1") == "n1 deleted\n"
+
+
+def test_information_of_the_cluster_is_shown_and_locked(cli: Cli) -> None:
+    """The embedded store makes its own."""
+    heading, line = cli.prints("clusterinfo", "show").splitlines()
+    assert heading.split() == ["GUID", "TYPE", "VERSION", "READY"]
+    assert line.endswith("yes")
+    assert cli.prints("clusterinfo", "lock") == "locked\n"
+    assert cli.prints("clusterinfo", "lock") == "locked already\n"
+    assert cli.prints("clusterinfo", "show").splitlines()[1].endswith("no, locked")
+    assert cli.prints("clusterinfo", "unlock") == "unlocked\n"
+    assert cli.prints("clusterinfo", "unlock") == "not locked\n"
+    command = ("clusterinfo", "init", "--type", "k8s", "--type", "bgp", "--cluster-version", "v1")
+    assert cli.prints(*command) == "cluster information updated\n"
+    assert cli.prints(*command) == "cluster information unchanged\n"
+    (info,) = json.loads(cli.prints("clusterinfo", "show", "-o", "json"))
+    assert (info["spec"]["clusterType"], info["spec"]["svcVersion"]) == ("k8s,bgp", "v1")
+
+
+def test_profile_has_resources_of_its_own(cli: Cli) -> None:
+    """In the same file, under other keys and in another group."""
+    cli.prints("pool", "apply", "-f", "-", stdin=MANIFEST)
+    assert cli.prints("--names", "calico", "clusterinfo", "init") == "cluster information created\n"
+    assert cli.prints("--names", "calico", "pool", "get").count("\n") == 1
+    theirs = MANIFEST.replace("svc.internal", "projectcalico.org")
+    assert "apiVersion" in cli.fails("--names", "calico", "pool", "apply", "-f", "-", stdin=MANIFEST)
+    assert cli.prints("--names", "calico", "pool", "apply", "-f", "-", stdin=theirs).count("created") == 2
+    printed = json.loads(cli.prints("--names", "calico", "pool", "get", "-o", "json"))
+    assert {pool["apiVersion"] for pool in printed} == {"projectcalico.org/v3"}
+    assert cli.fails("--names", "nobody", "pool", "get").startswith("Error: names profile 'nobody' does not exist")
+
+
+@pytest.mark.parametrize("how", ["option", "environment", "list"])
+def test_network_configuration_says_which_datastore(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """By option or environment, alone or as our plugin's part of a list; its faults are told."""
+    entry: dict[str, Any] = {"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
+    conflist = {"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "portmap"}, entry]}
+    plain = {"cniVersion": "1.0.0", "name": "net", **entry}
+    file = tmp_path / "net.json"
+    arguments = [] if how == "environment" else ["--netconf", str(file)]
+    if how == "environment":
+        monkeypatch.setenv("SVC_NETCONF", str(file))
+    file.write_text(json.dumps(conflist if how == "list" else plain))
+    assert cli.prints(*arguments, "pool", "get").startswith("NAME")
+    file.write_text(json.dumps(plain | {"mtu": 1}))
+    assert "mtu = 1 is out of range" in cli.fails(*arguments, "pool", "get")
+    file.write_text(json.dumps({"plugins": [{"type": "portmap"}]}))
+    assert "has no plugin of type 'svc'" in cli.fails(*arguments, "pool", "get")
+    file.unlink()
+    assert "cannot be read: No such file" in cli.fails(*arguments, "pool", "get")
 
 
 def test_install_records_the_directories(cli: Cli, tmp_path: Path, executable: Path) -> None:

@@ -55,13 +55,12 @@ def account(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("versions", "at_most", "common"),
     [
-        ([ALL, ALL], "", "1.1.0"),
-        ([ALL, ALL[:-1]], "", "1.0.0"),
-        ([ALL, ALL[:-1], ALL[:4]], "", "0.3.1"),
-        ([ALL, ("0.3.1", "9.0.0")], "", "0.3.1"),
-        ([("9.0.0", "0.3.1"), ("0.3.1", "9.0.0")], "", "0.3.1"),
+        ([ALL, ALL], "1.1.0", "1.1.0"),
+        ([ALL, ALL[:-1]], "1.1.0", "1.0.0"),
+        ([ALL, ALL[:-1], ALL[:4]], "1.1.0", "0.3.1"),
+        ([ALL, ("0.3.1", "9.0.0")], "1.1.0", "0.3.1"),
+        ([("9.0.0", "0.3.1"), ("0.3.1", "9.0.0")], "1.1.0", "0.3.1"),
         ([ALL, ALL], "1.0.0", "1.0.0"),
-        ([ALL, ALL], "0.9.9", "0.4.0"),
     ],
 )
 def test_newest_common_version_is_taken(plugin: MakePlugin, versions: Any, at_most: str, common: str) -> None:
@@ -70,11 +69,11 @@ def test_newest_common_version_is_taken(plugin: MakePlugin, versions: Any, at_mo
     assert conflist.common_version(programs, at_most) == common
 
 
-@pytest.mark.parametrize(("versions", "at_most"), [([ALL[:2], ALL[2:]], ""), ([ALL[3:], ALL], "0.1.0")])
+@pytest.mark.parametrize(("versions", "at_most"), [([ALL[:2], ALL[2:]], "1.1.0"), ([ALL[3:], ALL], "0.1.0")])
 def test_no_common_version_is_told(plugin: MakePlugin, versions: Any, at_most: str) -> None:
     """With what each speaks."""
     programs = {f"p{number}": plugin(f"p{number}", supported) for number, supported in enumerate(versions)}
-    with pytest.raises(PeerError, match="no CNI version in common") as caught:
+    with pytest.raises(PeerError, match=f"no CNI version up to {at_most} in common") as caught:
         conflist.common_version(programs, at_most)
     assert "p0: " in caught.value.details
     assert "--without" in caught.value.details
@@ -288,14 +287,17 @@ def test_nothing_but_a_token_is_watched(installer: Installer) -> None:
 
 
 def test_watched_token_is_renewed(installer: Installer, account: Path) -> None:
-    """Each time that the pod gets another; SIGTERM ends it."""
-    installer.environment |= IN_POD
-    command = installer.arguments("--datastore", "orch", "--service-account", str(account), "--watch")
+    """Each time that the pod gets another; SIGTERM ends it. The list names the kubeconfig as the host does."""
+    installer.environment |= IN_POD | {"KUBERNETES_NODE_NAME": "node-7"}
+    access = ("--datastore", "orch", "--service-account", str(account), "--host-conf-dir", "/etc/cni/net.d")
+    command = installer.arguments(*access, "--watch")
     with subprocess.Popen(command, env=installer.environment, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         try:
             told = [running.stdout.readline() for _ in range(7)]
             assert all(line.endswith("installed\n") for line in told), told
+            entry = json.loads((installer.conf_dir / "10-svc.conflist").read_text())["plugins"][0]
+            assert (entry["orch"]["kubeconfig"], entry["nodename"]) == ("/etc/cni/net.d/svc-kubeconfig", "node-7")
             draft = account / "draft"
             draft.write_text("secret-2")
             draft.rename(account / "token")

@@ -51,6 +51,20 @@ def test_record_that_was_never_put_is_none(journal: Journal) -> None:
     journal.remove(ID)
 
 
+def test_row_of_an_earlier_version_is_read(journal: Journal, path: Path) -> None:
+    """It knew no profiles: its names are our own. It is written as a row of today."""
+    old = record().to_bytes().replace(b',"profile":""', b"")
+    assert b"profile" not in old
+    with closing(sqlite3.connect(path)) as earlier, earlier:
+        earlier.execute("INSERT INTO attachments VALUES ('net', 'c1', 'eth0', 'svc0', ?)", (old,))
+    found = journal.get(ID)
+    assert found == record()
+    assert found is not None
+    assert found.profile == ""
+    journal.put(found)
+    assert journal.all() == [record()]
+
+
 def test_later_record_replaces_the_earlier(journal: Journal) -> None:
     """Of the same attachment; there is never more than one."""
     journal.put(record(state=ADDING, host_name="svc0"))

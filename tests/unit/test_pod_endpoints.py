@@ -1,30 +1,23 @@
 """Endpoints and nodes as they follow from the orchestrator's own objects."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.incumbent import INCUMBENT, captured_pod
 from svc.model.corenode import node_resource
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.pod import PodInterface, endpoints_of, pod_interface, unwiring, wiring
 from svc.model.resource import Resource
-from svc.names import Names
 
-INCUMBENT = Names(
-    plugin="calico", annotation_prefix="cni.projectcalico.org", interface_prefix="cali", label_prefix="projectcalico.org"
-)
-FIXTURES = Path(__file__).parent / "fixtures"
 NOTE = INCUMBENT.annotation_prefix
 
 Json = dict[str, Any]
 
 
-def captured_pod(state: str) -> Json:
+def scheduled_pod(state: str) -> Json:
     """The pod of a captured state, with the fields that a server adds."""
-    lines = (FIXTURES / f"{state}.jsonl").read_text().splitlines()[1:]
-    pod: Json = next(item for item in map(json.loads, lines) if item["kind"] == "Pod")
+    pod = captured_pod(state)
     port = {"containerPort": 8080, "name": "http", "protocol": "TCP"}
     pod["spec"] = {"nodeName": "node1", "serviceAccountName": "sa", "containers": [{"ports": [port, {"containerPort": 1}]}]}
     return pod
@@ -36,7 +29,7 @@ def endpoints(pod: Json) -> list[Resource]:
 
 def test_a_wired_pod_is_an_endpoint() -> None:
     """All that policy needs follows from the pod."""
-    (endpoint,) = endpoints(captured_pod("orch-1-add-dual"))
+    (endpoint,) = endpoints(scheduled_pod("orch-1-add-dual"))
     assert endpoint.name == "node1-k8s-web--0-eth0"
     assert endpoint.metadata["labels"] == {
         "app": "web",
@@ -61,16 +54,16 @@ def test_a_wired_pod_is_an_endpoint() -> None:
 
 def test_an_unwired_pod_is_none() -> None:
     """After its DEL, on the host's network, or before it has a node."""
-    assert endpoints(captured_pod("orch-2-del")) == []
+    assert endpoints(scheduled_pod("orch-2-del")) == []
     for change in ({"hostNetwork": True}, {"nodeName": ""}):
-        pod = captured_pod("orch-1-add-dual")
+        pod = scheduled_pod("orch-1-add-dual")
         pod["spec"] |= change
         assert endpoints(pod) == []
 
 
 def test_wiring_is_what_others_write() -> None:
     """The annotations of the captured pod, before and after its DEL."""
-    pod, gone = captured_pod("orch-1-add-dual"), captured_pod("orch-2-del")
+    pod, gone = scheduled_pod("orch-1-add-dual"), scheduled_pod("orch-2-del")
     (endpoint,) = endpoints(pod)
     written = {name: text for name, text in pod["metadata"]["annotations"].items() if name.startswith(f"{NOTE}/")}
     del written[f"{NOTE}/floatingIPs"]
@@ -81,7 +74,7 @@ def test_wiring_is_what_others_write() -> None:
 
 def test_another_interface_has_annotations_of_its_own() -> None:
     """The first one's stay as they are."""
-    pod = captured_pod("orch-1-add-dual")
+    pod = scheduled_pod("orch-1-add-dual")
     second = Resource("WorkloadEndpoint", {}, {"ipNetworks": ["10.78.0.1/32"], "containerID": "c3"})
     notes = wiring(INCUMBENT, "net1", second)
     assert not notes.keys() & pod["metadata"]["annotations"].keys()
@@ -94,7 +87,7 @@ def test_another_interface_has_annotations_of_its_own() -> None:
 @pytest.mark.parametrize("text", ["[", '"x"', '["not an address"]', "[1]", "null"])
 def test_bad_annotations_of_users_are_passed_over(text: str) -> None:
     """A pod must be deletable whatever is written on it."""
-    pod = captured_pod("orch-1-add-dual")
+    pod = scheduled_pod("orch-1-add-dual")
     pod["metadata"]["annotations"] |= {f"{NOTE}/floatingIPs": text, f"{NOTE}/allowedSourcePrefixes": text}
     (endpoint,) = endpoints(pod)
     assert "ipNATs" not in endpoint.spec
@@ -103,7 +96,7 @@ def test_bad_annotations_of_users_are_passed_over(text: str) -> None:
 
 def test_a_finished_pod_has_no_addresses() -> None:
     """They may be somebody else's by now."""
-    pod = captured_pod("orch-1-add-dual")
+    pod = scheduled_pod("orch-1-add-dual")
     pod["status"] = {"phase": "Succeeded"}
     (endpoint,) = endpoints(pod)
     assert "ipNetworks" not in endpoint.spec

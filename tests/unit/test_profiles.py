@@ -44,7 +44,7 @@ def test_file_replaces_what_it_names(file: Path) -> None:
     names = load_profile(str(file))
     assert (names.plugin, names.native_domains, names.endpoint_per_interface) == ("other", ("a.org/",), False)
     assert (names.ipam_plugin, names.key_root) == (DEFAULT.ipam_plugin, DEFAULT.key_root)
-    assert hash(names) != hash(DEFAULT)
+    assert names != DEFAULT
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,7 @@ def test_file_replaces_what_it_names(file: Path) -> None:
     [
         ("unknown = 1", "unknown = 1 is not known"),
         ("plugin = 7", "plugin = 7 is a number: give a string"),
+        ("plugin = 2026-11-21", "is a date or time: give a string"),
         ('plugin = ""', "plugin = '' is empty"),
         ('plugin = "a/b"', "plugin = 'a/b' is not a name"),
         ('plugin = "same"\nipam_plugin = "same"', "ipam_plugin = 'same' is the plugin's name too"),
@@ -127,7 +128,7 @@ def test_missing_file_is_told(file: Path) -> None:
 def test_cache_reads_a_file_again_when_it_changes(file: Path) -> None:
     """And only then: the same object shares sessions."""
     profiles = Profiles()
-    assert profiles.get("") is DEFAULT
+    assert profiles.get("") is profiles.get("default") is DEFAULT
     assert profiles.get("calico") is profiles.get("calico")
     file.write_text('plugin = "a"')
     first = profiles.get(str(file))

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 from svc.datastore.api import StoreError
 from svc.model.faults import Faults
 
-SECONDS = 5.0  # for each of the two queries
+SECONDS = 2.0  # for each of the two queries
 SERVICES = (("_etcd-client-ssl._tcp", "https"), ("_etcd-client._tcp", "http"))  # the first that has records counts
 
 

@@ -55,6 +55,7 @@ _NO_ANSWER = frozenset(
         grpc.StatusCode.UNKNOWN,
     }
 )
+_WITH_LEADER = (("hasleader", "true"),)  # a server that has lost its cluster ends the watch, where it would be silent
 _KNOCK = RangeRequest(key=b"\0", keys_only=True)
 _NOT_CONNECTED = ("failed to connect", "errors resolving", "DNS resolution failed")
 
@@ -109,9 +110,11 @@ class Link:
         self._use(cluster)
 
     def tries(self) -> "Tries":
+        """For one call; its time begins now."""
+        until = time.monotonic() + CALL_SECONDS
         if self._failed and self._rediscover is not None:
             self._move(self._rediscover)
-        return Tries(self, len(self._servers))
+        return Tries(self, len(self._servers), until)
 
     def connect(self, seconds: float, then: Callable[[], None] = lambda: None) -> None:
         """Tries to reach the servers in the background for so long, and calls `then` when one answers, or none has in time.
@@ -137,7 +140,8 @@ class Link:
     def watch(self, create: Message, seconds: float | None = None) -> Stream:
         """With `seconds`, it ends then."""
         server = self._server()
-        call = self._on(server, lambda: server.watch(WatchRequest(create_request=create), timeout=seconds))
+        request = WatchRequest(create_request=create)
+        call = self._on(server, lambda: server.watch(request, timeout=seconds, metadata=_WITH_LEADER))
         return Stream(call, lambda step: self._on(server, step))
 
     def close(self) -> None:
@@ -217,9 +221,9 @@ class Link:
 class Tries:
     """The time that one call has, and whether another try is worth it."""
 
-    def __init__(self, link: Link, servers: int) -> None:
+    def __init__(self, link: Link, servers: int, until: float) -> None:
         self._link = link
-        self._until = time.monotonic() + CALL_SECONDS
+        self._until = until
         self._servers = servers
         self._failed = 0
         self._deaf = 0

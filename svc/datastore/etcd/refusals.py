@@ -35,6 +35,7 @@ _REMEDIES = (  # what the message says, what to do
     ("request is too large", "raise etcd's --max-request-bytes"),
     ("larger than max", "raise etcd's --max-request-bytes"),
     ("too many operations", "raise etcd's --max-txn-ops to 128 or more"),
+    ("failed to connect", "start etcd there, or correct the endpoint"),
     ("etcdserver:", "look at the cluster's health: etcdctl endpoint health --cluster"),
 )
 

@@ -5,6 +5,7 @@ models cost more memory than all of ours. Files are looked at again before every
 are renewed in place by others.
 """
 
+import logging
 import os
 import re
 import threading
@@ -30,8 +31,18 @@ _FILES = {"k8s_client_certificate": "cert_file", "k8s_client_key": "key_file", "
 _INSIDE = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # of a pod
 _API_PATH = re.compile(r"/api(/.*)?$")
 
+_log = logging.getLogger(__name__)
+
 Settings = Mapping[str, str]
 Stamps = tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """Where a token comes from; neither from a file nor from a program that renews it: it is part of the settings, or none."""
+
+    file: str = ""
+    is_renewed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +52,17 @@ class Credentials:
     root: str  # URL of the server, without a slash at its end
     pool: urllib3.PoolManager
     configuration: Configuration
-    token_file: str
+    token: _Token
+    header: str  # the Authorization that goes with them, unless the token is read or renewed each time
     stamps: Stamps
 
     def authorization(self) -> str:
-        """The header's value; empty where the server knows us otherwise. An expired token of a plugin is renewed."""
-        if self.token_file:
-            return f"Bearer {Path(self.token_file).read_text().strip()}"
-        found = self.configuration.auth_settings().get("BearerToken")
-        return str(found["value"] or "").strip() if found else ""
+        """The header's value; empty where the server knows us otherwise. An expired token of a plugin is renewed.
+
+        CallerError when the token's file cannot be read."""
+        if self.token.file:
+            return f"Bearer {_read_token(self.token.file)}"
+        return _header(self.configuration) if self.token.is_renewed else self.header
 
 
 class Access:
@@ -61,14 +74,18 @@ class Access:
         self._credentials = _read(settings)
 
     def current(self) -> Credentials:
-        """Read again when one of the files has changed."""
+        """Read again when one of the files has changed; what is half-written does not count yet."""
         credentials = self._credentials
         if _stamps([name for name, _, _ in credentials.stamps]) == credentials.stamps:
             return credentials
-        return self.renewed(credentials)
+        try:
+            return self.renewed(credentials)
+        except CallerError as error:
+            _log.warning("going on with the credentials read before: %s", str(error))
+            return credentials
 
     def renewed(self, refused: Credentials) -> Credentials:
-        """Others than those that were refused, if the files hold others by now."""
+        """Others than those that were refused, if the files hold others by now. CallerError when they cannot be read."""
         with self._lock:
             if self._credentials is refused:
                 self._credentials = _read(self._settings)
@@ -83,25 +100,28 @@ class Access:
 def _read(settings: Settings) -> Credentials:
     configuration = Configuration()
     configuration.connection_pool_maxsize = CONNECTIONS
-    files, token_file = [], ""
-    if kubeconfig := settings.get("kubeconfig", ""):
-        path = Path(kubeconfig)
-        token_file = _load_kubeconfig(path, configuration)
-        files = [kubeconfig, token_file]
+    kubeconfig, token = settings.get("kubeconfig", ""), _Token()
+    if kubeconfig:
+        token = _load_kubeconfig(Path(kubeconfig), configuration)
     elif not settings.get("orch_api_root"):
-        token_file = _load_pod_account(configuration)
-        files = [token_file]
-    token_file = _override(settings, configuration, token_file)
+        token = _load_pod_account(configuration)
+    files = [kubeconfig, token.file]
+    token = _override(settings, configuration, token)
     files += [str(getattr(configuration, field) or "") for field in _FILES.values()]
     stamps = _stamps([name for name in files if name])
     if not configuration.verify_ssl:  # the user's wish, once in his kubeconfig: not one more line for every request
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     pool = RESTClientObject(configuration).pool_manager
-    return Credentials(configuration.host.rstrip("/"), pool, configuration, token_file, stamps)
+    return Credentials(configuration.host.rstrip("/"), pool, configuration, token, _header(configuration), stamps)
 
 
-def _load_kubeconfig(path: Path, configuration: Configuration) -> str:
-    """Fills the configuration; the path of the token's file, if the user has one."""
+def _header(configuration: Configuration) -> str:
+    found = configuration.auth_settings().get("BearerToken")
+    return str(found["value"] or "").strip() if found else ""
+
+
+def _load_kubeconfig(path: Path, configuration: Configuration) -> _Token:
+    """Fills the configuration."""
     data = _parsed(path)
     user = _user_of(path, data)
     token_file = str(user.get("tokenFile") or "")
@@ -119,7 +139,9 @@ def _load_kubeconfig(path: Path, configuration: Configuration) -> str:
         raise _kubeconfig_fault(
             path, f"an entry cannot be used ({type(error).__name__})", "compare it with `kubectl config view`"
         ) from None
-    return "" if "token" in user else token_file
+    if "token" in user:
+        return _Token()
+    return _Token(token_file, is_renewed="exec" in user or "auth-provider" in user)
 
 
 def _parsed(path: Path) -> dict[str, Any]:
@@ -163,8 +185,8 @@ def _kubeconfig_fault(path: Path, reason: str, remedy: str) -> CallerError:
     return CallerError(f"kubeconfig {str(path)!r} {reason}", details=remedy)
 
 
-def _load_pod_account(configuration: Configuration) -> str:
-    """The service account that a pod is given; the path of its token."""
+def _load_pod_account(configuration: Configuration) -> _Token:
+    """The service account that a pod is given."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     token = _INSIDE / "token"
     if not host or not token.exists():
@@ -172,11 +194,11 @@ def _load_pod_account(configuration: Configuration) -> str:
         raise CallerError("no kubeconfig is given", details=remedy)
     configuration.host = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     configuration.ssl_ca_cert = str(_INSIDE / "ca.crt")
-    return str(token)
+    return _Token(str(token))
 
 
-def _override(settings: Settings, configuration: Configuration, token_file: str) -> str:
-    """Single fields of the settings go before the kubeconfig's; the token's file, if it still counts."""
+def _override(settings: Settings, configuration: Configuration, token: _Token) -> _Token:
+    """Single fields of the settings go before the kubeconfig's."""
     if root := settings.get("orch_api_root", ""):
         parts = urlsplit(root)
         if parts.scheme not in ("http", "https") or not parts.netloc:
@@ -186,11 +208,21 @@ def _override(settings: Settings, configuration: Configuration, token_file: str)
         if name := settings.get(field, ""):
             _demand_file(field, name)
             setattr(configuration, target, name)
-    if token := settings.get(_TOKEN, ""):
-        configuration.api_key = {"BearerToken": f"Bearer {token}", "authorization": f"Bearer {token}"}
+    if given := settings.get(_TOKEN, ""):
+        configuration.api_key = {"BearerToken": f"Bearer {given}"}
         configuration.refresh_api_key_hook = None
-        return ""
-    return token_file
+        return _Token()
+    return token
+
+
+def _read_token(name: str) -> str:
+    try:
+        return Path(name).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise CallerError(
+            f"token file {name!r} cannot be read: {reason}", details="see who renews it, or name another one"
+        ) from None
 
 
 def _demand_file(field: str, name: str) -> None:

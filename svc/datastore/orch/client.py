@@ -6,6 +6,7 @@
 3. A write whose answer is lost raises Unreachable with `perhaps_done`: only the caller can find out.
 """
 
+import ssl
 import threading
 import time
 from collections.abc import Mapping
@@ -36,6 +37,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
 _CONNECT_SECONDS = 3.0
+_SHORTEST_SECONDS = 0.1  # for a request that comes at the end of a call's time
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _WAIT = (429, 503)  # the server wants us to come again
 _UNCERTAIN = (500, 502, 504)  # of a write: it may have been carried out all the same
@@ -43,12 +45,14 @@ _JSON = "application/json"
 
 
 class ApiError(StoreError):
-    """The server's answer is no. `reason` is its word for it (`AlreadyExists`), empty when the answer is none of its API."""
+    """The server's answer is no. `reason` is its word for it (`AlreadyExists`), empty when the answer is none of its API;
+    `fields` are those that it names as the cause."""
 
-    def __init__(self, status: int, reason: str, message: str, *, call: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, *, call: str, fields: frozenset[str] = frozenset()) -> None:
         super().__init__(f"{call}: {status} {message}", details=_REMEDIES.get(status, "see the API server's log"))
         self.status = status
         self.reason = reason
+        self.fields = fields
 
 
 class Unreachable(StoreError):
@@ -191,7 +195,8 @@ class Client:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _attempt(self, request: _Request, credentials: Credentials, seconds: float) -> _Answer:
-        timeout = urllib3.Timeout(connect=min(_CONNECT_SECONDS, seconds), read=max(seconds, 0.1))
+        seconds = max(seconds, _SHORTEST_SECONDS)
+        timeout = urllib3.Timeout(connect=min(_CONNECT_SECONDS, seconds), read=seconds)
         with self._send(request, timeout, credentials) as reply:
             try:
                 answer = _Answer(reply.status, reply.data, reply.headers.get("Retry-After", ""))
@@ -199,7 +204,7 @@ class Client:
                 raise _unreachable(credentials, error, perhaps_done=True) from None
         if answer.status in _UNCERTAIN and not request.is_read:
             raise Unreachable(
-                f"{request}: {answer.status} {_message(answer)[1]}", details="see the API server's log", perhaps_done=True
+                f"{request}: {answer.status} {_message(answer)}", details="see the API server's log", perhaps_done=True
             )
         return answer
 
@@ -219,10 +224,8 @@ class Client:
                 retries=False,
                 preload_content=False,
             )
-        except (failures.NewConnectionError, failures.ConnectTimeoutError, failures.SSLError) as error:
-            raise _unreachable(credentials, error, perhaps_done=False) from None
         except (failures.HTTPError, OSError) as error:
-            raise _unreachable(credentials, error, perhaps_done=True) from None
+            raise _unreachable(credentials, error, perhaps_done=not _never_sent(error)) from None
         except ValueError:  # urllib3 quotes what it refuses: a token, perhaps
             details = "the token, or the server's URL, has characters that no header can have"
             raise Unreachable(f"{request} cannot be sent", details=details, perhaps_done=False) from None
@@ -250,27 +253,48 @@ _REMEDIES = {
 
 
 def _refusal(request: _Request, answer: _Answer) -> ApiError:
-    reason, message = _message(answer)
-    return ApiError(answer.status, reason, message, call=str(request))
+    status = _status(answer)
+    causes = (status.get("details") or {}).get("causes") or ()
+    fields = frozenset(str(cause.get("field")) for cause in causes)
+    return ApiError(answer.status, str(status.get("reason") or ""), _message(answer), call=str(request), fields=fields)
 
 
-def _message(answer: _Answer) -> tuple[str, str]:
-    """The server's reason and message; of something else than an API server the first line."""
+def _status(answer: _Answer) -> Json:
+    """What the server says of a failure; empty when it is no API server."""
     try:
         status = orjson.loads(answer.data)
-        if isinstance(status, dict) and status.get("kind") == "Status":
-            return str(status.get("reason") or ""), str(status.get("message") or "")
     except ValueError:
-        pass
-    return "", (answer.data.decode(errors="replace").splitlines() or [""])[0][:200]
+        return {}
+    return status if isinstance(status, dict) and status.get("kind") == "Status" else {}
+
+
+def _message(answer: _Answer) -> str:
+    """In the server's words; of something else than an API server the first line."""
+    first_line = (answer.data.decode(errors="replace").splitlines() or [""])[0][:200]
+    return str(_status(answer).get("message") or first_line)
+
+
+_BREAKS = (  # what urllib3 raises, what it means to a user
+    (failures.ConnectTimeoutError, "no connection in time"),
+    (failures.ReadTimeoutError, "no answer in time"),
+    (failures.ProtocolError, "the connection broke off"),
+)
+
+
+def _never_sent(error: Exception) -> bool:
+    return isinstance(error, failures.NewConnectionError | failures.ConnectTimeoutError) or _is_distrust(error)
+
+
+def _is_distrust(error: Exception) -> bool:
+    """Whether the server's certificate was refused. Other errors of TLS may come at any time."""
+    return isinstance(error, failures.SSLError) and isinstance(error.args[0], ssl.SSLCertVerificationError)
 
 
 def _unreachable(credentials: Credentials, error: Exception, *, perhaps_done: bool) -> Unreachable:
-    reason = str(error)
-    if isinstance(error, failures.SSLError):
+    reason = next((text for kind, text in _BREAKS if isinstance(error, kind)), str(error))
+    details = "see whether the API server runs there, and is reached from here"
+    if _is_distrust(error):
         details = "its certificate is not signed by the certificate-authority of the kubeconfig: give the right one"
-    else:
-        details = "see whether the API server runs there, and is reached from here"
-    if isinstance(error, failures.NewConnectionError):
-        reason = reason.rpartition(": ")[2]
+    elif isinstance(error, failures.NewConnectionError):  # one of those that are connect time-outs by inheritance only
+        reason = str(error).rpartition(": ")[2]
     return Unreachable(f"API server {credentials.root} does not answer: {reason}", details=details, perhaps_done=perhaps_done)

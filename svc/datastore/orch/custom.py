@@ -12,7 +12,7 @@ from typing import Any
 
 from svc.datastore.api import Conflict, Create, Damaged, Delete, Entry, NotFound, StoreError, Update
 from svc.datastore.orch import shelf
-from svc.datastore.orch.client import ApiError, Client, segment
+from svc.datastore.orch.client import ApiError, Client, Unreachable, segment
 from svc.datastore.orch.source import Source, revision_of
 from svc.model import crd
 from svc.model.codec import Value
@@ -82,13 +82,28 @@ class Customs:
         return self._entry(key, shelf.settle(key, send, partial(self._updated, key, body)))
 
     def delete(self, write: Delete) -> None:
-        key = write.key
-        if not isinstance(key, _MARKED):
-            shelf.settle(key, partial(self._delete_object, key, write.revision), partial(self._deleted, key, write.revision))
-        elif write.revision is None:
-            self._delete_at_any(key)
+        if isinstance(write.key, _MARKED):
+            self.remove(write.key, self.mark(write))
         else:
-            self._delete_at(key, write.revision)
+            key, revision = write.key, write.revision
+            shelf.settle(key, partial(self._delete_object, key, revision), partial(self._deleted, key, revision))
+
+    def mark(self, write: Delete) -> Json:
+        """The first step, and the one that counts; the marked object, empty where it is gone by now."""
+        assert isinstance(write.key, _MARKED)
+        return self._mark_any(write.key) if write.revision is None else self._mark(write.key, write.revision)
+
+    def remove(self, key: Key, marked: Json) -> None:
+        """The second step. Where it breaks off, the next reader finishes it: the key is gone already."""
+        if not marked:
+            return
+        try:
+            self._client.delete(self._path(key), _delete_options(uid=str(marked["metadata"]["uid"])))
+        except ApiError as error:
+            if error.status not in (404, 409):  # gone, or another one by now
+                raise
+        except Unreachable as error:
+            _log.warning("%s is marked as deleted and not removed: %s", self._path(key), str(error))
 
     @property
     def _objects(self) -> Objects:
@@ -116,7 +131,7 @@ class Customs:
         data = shelf.present(self._client, self._path(key))
         if data is None or not isinstance(key, _MARKED) or not crd.is_marked(data):
             return data
-        self._remove(key, data)
+        self.remove(key, data)
         return None
 
     def _created(self, key: Key, body: Json) -> Json | None:
@@ -153,24 +168,21 @@ class Customs:
             raise Conflict(key)
         return None
 
-    def _delete_at_any(self, key: BlockKey | AffinityKey | HandleKey) -> None:
+    def _mark_any(self, key: BlockKey | AffinityKey | HandleKey) -> Json:
         for _ in range(_MARKING_TRIES):
             data = self._present(key)
             if data is None:
                 raise NotFound(key)
             try:
-                self._delete_at(key, revision_of(data))
-                return
+                return self._mark(key, revision_of(data))
             except Conflict:
                 continue
         raise Conflict(key)
 
-    def _delete_at(self, key: BlockKey | AffinityKey | HandleKey, revision: str) -> None:
+    def _mark(self, key: BlockKey | AffinityKey | HandleKey, revision: str) -> Json:
         body = self._marked_block(key, revision) if isinstance(key, BlockKey) else self._objects.tombstone(key, revision)
         send = partial(self._client.replace, self._path(key), body)
-        marked = shelf.settle(key, send, partial(self._was_marked, key, revision))
-        if marked:
-            self._remove(key, marked)
+        return shelf.settle(key, send, partial(self._was_marked, key, revision))
 
     def _marked_block(self, key: BlockKey, revision: str) -> Json:
         """A block goes with all that it holds: there is no short form of it that its schema takes."""
@@ -191,14 +203,6 @@ class Customs:
         if revision_of(data) != revision:
             raise Conflict(key)
         return None
-
-    def _remove(self, key: Key, data: Json) -> None:
-        """The second step. Where it fails, the next reader finishes it: the key is gone already."""
-        try:
-            self._client.delete(self._path(key), _delete_options(uid=str(data["metadata"]["uid"])))
-        except StoreError as error:
-            if not isinstance(error, ApiError) or error.status not in (404, 409):  # gone, or another one by now
-                _log.warning("%s is marked as deleted and not removed: %s", self._path(key), error)
 
 
 def _read(objects: Objects, kind: str, data: Json) -> Iterator[tuple[Key, Value]]:

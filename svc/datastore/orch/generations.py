@@ -12,6 +12,7 @@ from svc.datastore.api import StoreError
 from svc.datastore.orch.client import METADATA_ONLY, Client
 from svc.datastore.orch.source import Source, name_of
 from svc.datastore.orch.watcher import Follower
+from svc.model.errors import SvcError
 
 Json = dict[str, Any]
 
@@ -80,9 +81,9 @@ class _Counter:
                 for kind, data in self._follower.changes(source, self._revision(source), accept=METADATA_ONLY):
                     pause = _FIRST_PAUSE
                     self._note(source, kind, data)
-            except StoreError as error:
+            except SvcError as error:
                 if not self._follower.closed.is_set():
-                    _log.info("changes of %s are not seen: %s", self._kind, error)
+                    _log.info("changes of %s are not seen: %s", self._kind, str(error))
             self._set_live(False)
             self._follower.closed.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)

@@ -41,9 +41,10 @@ def is_missing(error: ApiError) -> bool:
 
 def refuse(key: Key, error: ApiError) -> NoReturn:
     """NotFound or Conflict where that is what the server says, else its own error."""
-    if is_missing(error):
+    replaced = error.status == 409 and "precondition" in error.msg.lower() and "UID" in error.msg  # by one of the same name
+    if is_missing(error) or replaced or error.fields == {"metadata.uid"}:
         raise NotFound(key) from None
-    if error.status == 409:
+    if error.status == 409 or error.fields == {"metadata.resourceVersion"}:
         raise Conflict(key) from None
     raise error
 
@@ -51,17 +52,19 @@ def refuse(key: Key, error: ApiError) -> NoReturn:
 def settle(key: Key, send: Callable[[], Answer], look: Callable[[], Answer | None]) -> Answer:
     """Sends a write. When its answer is lost, `look` tells what has become of it: the answer, or None when it was not carried
     out, whereupon it is sent again. NotFound, Conflict, StoreError."""
-    for tries_left in reversed(range(TRIES)):
+    for attempt in range(1, TRIES + 1):
         try:
             return send()
         except ApiError as error:
-            refuse(key, error)
+            found = look() if attempt > 1 else None  # the first one may have come late, and be what stands in the way
+            if found is None:
+                refuse(key, error)
         except Unreachable as error:
             found = look() if error.perhaps_done else None
-            if found is not None:
-                return found
-            if not error.perhaps_done or not tries_left:
+            if found is None and (attempt == TRIES or not error.perhaps_done):
                 raise
+        if found is not None:
+            return found
     raise AssertionError
 
 

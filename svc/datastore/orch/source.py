@@ -35,7 +35,7 @@ class Source:
         try:
             return [Entry(key, value, revision_of(data)) for key, value in self.read(data)]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            _log.warning("left out %s %s: %s", self.path, name_of(data), error)
+            _log.warning("left out %s %s: %s", self.path, name_of(data), str(error))
             return []
 
 

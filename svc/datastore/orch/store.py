@@ -1,7 +1,8 @@
 """The orchestrator's API as a datastore: custom resources for what IPAM keeps, pods for endpoints, nodes as they are.
 
 Writes of one call are made one after the other, in their order: there is no transaction. Only handles that are created next
-to each other are written side by side; what was created past one that failed is taken back.
+to each other are written side by side (what was created past one that failed is taken back), and of handles that are deleted
+next to each other the second steps, which decide nothing.
 """
 
 import logging
@@ -75,7 +76,7 @@ class OrchStore:
         demand_checks(self.get, writes)
         done: list[Entry | None] = []
         for batch in _batches(writes):
-            outcomes = self._side_by_side(batch) if len(batch) > 1 else [self._attempt(batch[0])]
+            outcomes = self._together(batch) if len(batch) > 1 else [self._attempt(batch[0])]
             failed = next((number for number, outcome in enumerate(outcomes) if isinstance(outcome, StoreError)), len(batch))
             done += [outcome for outcome in outcomes[:failed] if not isinstance(outcome, StoreError)]
             if failed < len(batch):
@@ -122,12 +123,37 @@ class OrchStore:
         except StoreError as error:
             return error
 
-    def _side_by_side(self, batch: Sequence[Write]) -> Sequence[Entry | StoreError | None]:
+    def _together(self, batch: Sequence[Write]) -> Sequence[Entry | StoreError | None]:
+        """The outcomes up to the first failure, at least."""
+        if isinstance(batch[0], Delete):
+            return self._deleted(batch)
+        return list(self._pool().map(self._attempt, batch))
+
+    def _deleted(self, batch: Sequence[Write]) -> Sequence[StoreError | None]:
+        """Marks in their order, then removes side by side."""
+        marked: list[tuple[Key, Any]] = []
+        failure: list[StoreError | None] = []
+        for write in batch:
+            assert isinstance(write, Delete)
+            try:
+                marked.append((write.key, self._customs.mark(write)))
+            except StoreError as error:
+                failure.append(error)
+                break
+        return [*self._pool().map(self._removed, marked), *failure]
+
+    def _removed(self, marked: tuple[Key, Any]) -> StoreError | None:
+        try:
+            self._customs.remove(*marked)
+        except StoreError as error:
+            return error
+        return None
+
+    def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._workers is None:
                 self._workers = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="orch store")
-            workers = self._workers
-        return list(workers.map(self._attempt, batch))
+            return self._workers
 
     def _take_back(self, outcomes: Sequence[Entry | StoreError | None]) -> None:
         """What was created past the write that failed: nobody is told of it, so nobody else would."""
@@ -135,14 +161,14 @@ class OrchStore:
             if isinstance(entry, Entry):
                 failure = self._attempt(Delete(entry.key, entry.revision))
                 if failure is not None:
-                    _log.warning("%s was created and could not be taken back: %s", entry.key, failure)
+                    _log.warning("%s was created and could not be taken back: %s", entry.key, str(failure))
 
 
 def _batches(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:
-    """Writes that may be made at the same time: handles created in a row. Any other write is alone."""
-    for together, run in groupby(writes, lambda write: isinstance(write, Create) and isinstance(write.key, HandleKey)):
+    """Writes that may be made together: different handles created, or deleted, in a row. Any other write is alone."""
+    for (kind, is_handle), run in groupby(writes, lambda write: (type(write), isinstance(write.key, HandleKey))):
         batch = list(run)
-        if together and len({write.key for write in batch}) == len(batch):
+        if is_handle and kind is not Update and len({write.key for write in batch}) == len(batch):
             yield batch
         else:
             yield from ([write] for write in batch)

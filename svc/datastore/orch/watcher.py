@@ -3,7 +3,8 @@
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from svc.datastore.api import Entry, Event
@@ -86,9 +87,12 @@ class Watcher:
         return next(self._events)
 
     def close(self) -> None:
+        """Where a thread is waiting for the next event, that one cleans up; else this one does."""
         self._follower.close()
+        with suppress(ValueError):
+            self._events.close()
 
-    def _run(self) -> Iterator[Event]:
+    def _run(self) -> Generator[Event, None, None]:
         pause = _FIRST_PAUSE
         while not self._follower.closed.is_set():
             try:
@@ -102,7 +106,7 @@ class Watcher:
                     return
                 if isinstance(error, ApiError) and error.status in _REFUSED:
                     raise
-                _log.warning("watch of %s is broken: %s", self._source.path, error)
+                _log.warning("watch of %s is broken: %s", self._source.path, str(error))  # its frames hold sockets
             self._follower.closed.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -1,0 +1,308 @@
+"""The datastores of a cluster, each with a real server on the node's loopback: etcd, and the orchestrator's API.
+
+Beside the embedded store in the same agent, call by call in turns. What the plugin asks of a server is counted by the server.
+"""
+
+import json
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from bench import programs
+from bench.figure import Figure, Goal, Missing, Sample, at_least, at_most
+from bench.memory import rss_mib
+from bench.options import AT_ONCE, VERSIONS, Options
+from bench.runtime import Outcome, wall_ms
+from bench.single import AFTER_DELETION, TURN
+from bench.stage import Plugin, Pod, Stage
+from harness.etcd import cluster
+from harness.inside import entered
+from harness.kube import running
+from harness.orch import PODS, install, put_core_node, put_pod
+from harness.proxy import Proxy, proxy
+from svc.datastore.api import Create, Update
+from svc.datastore.etcd.store import EtcdStore
+from svc.model.ipam import Handle
+from svc.model.keys import HandleKey
+from svc.names import DEFAULT
+
+TRANSACTIONS = 200
+CROWD = 100  # pods that come at once
+POOLS = {"pool4": "10.66.0.0/16", "pool6": "fd66::/112"}  # the embedded store of the node has others
+DELAY = 0.05  # seconds
+SETTLE = 0.5  # seconds, for watches to begin
+
+Counts = Counter[str]
+
+
+@dataclass(frozen=True)
+class Server:
+    """One datastore: the plugin that uses it, what it was asked so far, and what a pod needs before its ADD."""
+
+    kind: str
+    plugin: Plugin
+    detour: Plugin  # the same by way of the proxy
+    proxy: Proxy
+    counts: Callable[[], Counts]
+    prepare: Callable[[list[Pod]], None] = lambda _pods: None
+
+
+@dataclass
+class Found:
+    """Milliseconds by competitor and verb, and calls of the server for each ADD of ours."""
+
+    ms: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    calls: Counts = field(default_factory=Counter)
+    adds: int = 0
+
+    def sample(self, name: str, verb: str = "ADD") -> Sample:
+        return Sample.of(self.ms[name, verb])
+
+
+def run_etcd(options: Options) -> Iterator[Figure]:
+    with _stage() as stage, _etcd(stage) as (server, transaction):
+        found = _one_at_a_time(stage, server, options.rounds)
+        embedded, etcd = found.sample("embedded").p50, found.sample("etcd").p50
+        note = f"ADD {etcd:.2f} ms, with the embedded store {embedded:.2f} ms; one transaction {transaction:.2f} ms"
+        yield Figure(
+            "etcd_add_extra", "ms", Sample(etcd - embedded), options.rounds, peer=Sample(transaction),
+            peer_name="one transaction", goal=at_most(3), note=note, versions=VERSIONS,
+        )  # fmt: skip
+        yield from _common(stage, server, found, options, trips=2, burst_calls=1.5, memory=60)
+
+
+def run_orch(options: Options) -> Iterator[Figure]:
+    with _stage() as stage, _orch(stage) as server:
+        found = _one_at_a_time(stage, server, options.rounds)
+        yield from _common(stage, server, found, options, trips=4, burst_calls=4, memory=80)
+        yield from _crowd(stage, server)
+
+
+def _common(
+    stage: Stage, server: Server, found: Found, options: Options, *, trips: float, burst_calls: float, memory: float
+) -> Iterator[Figure]:
+    kind, n = server.kind, options.rounds
+    for verb in ("ADD", "DEL"):
+        peer = found.sample("ptp", verb) if ("ptp", verb) in found.ms else None
+        goals = (at_most(0.6), at_most(0.4)) if verb == "ADD" else (None, None)
+        yield Figure(
+            f"{kind}_{verb.lower()}", "ms", found.sample(kind, verb), n, peer=peer, peer_name="ptp + host-local",
+            goal=goals[0], then=goals[1], note=programs.require_ptp(), versions=VERSIONS,
+        )  # fmt: skip
+    yield _trips(stage, server, trips)
+    yield _calls(f"{kind}_add_calls", found.calls, found.adds, None)
+    yield from _burst(stage, server, found, options, burst_calls)
+    yield from _memory(stage, server, options, memory)
+
+
+def _one_at_a_time(stage: Stage, server: Server, rounds: int) -> Found:
+    plugins = {"embedded": stage.ours(), server.kind: server.plugin}
+    if ptp := stage.ptp():
+        plugins["ptp"] = ptp
+    pods = {name: stage.pods(TURN) for name in plugins}
+    server.prepare(pods[server.kind])
+    found = Found()
+    for number in range(-1, -(-rounds // TURN)):
+        if number == 0:
+            found = Found()
+        for name, plugin in plugins.items():
+            before = server.counts()
+            _note(found, name, "ADD", (stage.execute(plugin, "ADD", pod) for pod in pods[name]))
+            if name == server.kind:
+                found.calls += server.counts() - before
+                found.adds += TURN
+        for name, plugin in plugins.items():
+            _note(found, name, "DEL", (_deleted(stage, plugin, pod) for pod in pods[name]))
+    return found
+
+
+def _deleted(stage: Stage, plugin: Plugin, pod: Pod) -> Outcome:
+    outcome = stage.execute(plugin, "DEL", pod)
+    time.sleep(AFTER_DELETION)
+    return outcome
+
+
+def _note(found: Found, name: str, verb: str, outcomes: Iterator[Outcome]) -> None:
+    found.ms.setdefault((name, verb), []).extend(outcome.ms for outcome in outcomes)
+
+
+def _trips(stage: Stage, server: Server, most: float) -> Figure:
+    """Calls one after another: what a slow network adds to an ADD, in units of its slowness."""
+    pods = stage.pods(TURN)
+    server.prepare(pods)
+    times = dict[float, list[float]]()
+    for delay in (0.0, DELAY, 0.0, DELAY):
+        server.proxy.delay = delay
+        times.setdefault(delay, []).extend(stage.execute(server.detour, "ADD", pod).ms for pod in pods)
+        server.proxy.delay = 0.0
+        stage.execute_all(server.detour, "DEL", pods, AT_ONCE)
+    extra = Sample.of(times[DELAY]).p50 - Sample.of(times[0.0]).p50
+    note = f"{extra:.1f} ms more with every reply {DELAY * 1000:.0f} ms late"
+    trips = Sample(round(extra / 1000 / DELAY))
+    return Figure(f"{server.kind}_add_trips", "trips", trips, TURN, goal=at_most(most), note=note)
+
+
+def _burst(stage: Stage, server: Server, found: Found, options: Options, calls: float) -> Iterator[Figure]:
+    number = options.burst_pods * options.burst_rounds
+    pods = stage.pods(number)
+    server.prepare(pods)
+    before = server.counts()
+    ms = wall_ms(stage.execute_all(server.plugin, "ADD", pods, AT_ONCE))
+    asked = server.counts() - before
+    stage.execute_all(server.plugin, "DEL", pods, AT_ONCE)
+    alone = 1000 / found.sample(server.kind).p50
+    yield Figure(
+        f"{server.kind}_burst_add", "pods/s", Sample(number / ms * 1000), number, peer=Sample(alone),
+        peer_name="one at a time", goal=at_least(4), versions=VERSIONS,
+    )  # fmt: skip
+    yield _calls(f"{server.kind}_burst_calls", asked, number, at_most(calls))
+
+
+def _memory(stage: Stage, server: Server, options: Options, most: float) -> Iterator[Figure]:
+    pods = stage.pods(options.memory_pods)
+    server.prepare(pods)
+    stage.execute_all(server.plugin, "ADD", pods, AT_ONCE)
+    yield Figure(f"{server.kind}_rss", "MiB", Sample(rss_mib(stage.node.agent_pid)), len(pods), goal=at_most(most))
+    stage.execute_all(server.plugin, "DEL", pods, AT_ONCE)
+
+
+def _crowd(stage: Stage, server: Server) -> Iterator[Figure]:
+    pods = stage.pods(CROWD)
+    server.prepare(pods)
+    before = server.counts()
+    ms = wall_ms(stage.execute_all(server.plugin, "ADD", pods, CROWD))
+    asked = server.counts() - before
+    stage.execute_all(server.plugin, "DEL", pods, AT_ONCE)
+    yield Figure(f"{server.kind}_crowd", "s until the last address", Sample(ms / 1000), CROWD, goal=at_most(5))
+    writes = sum(number for what, number in asked.items() if what in ("POST ipamblocks", "PUT ipamblocks"))
+    yield Figure(f"{server.kind}_crowd_block_writes", "writes", Sample(writes), CROWD, goal=at_most(10))
+
+
+def _calls(name: str, counts: Counts, adds: int, goal: Goal | None) -> Figure:
+    note = ", ".join(f"{what} {number / adds:.2f}" for what, number in sorted(counts.items()))
+    return Figure(name, "calls an ADD", Sample(counts.total() / adds), adds, goal=goal, note=note)
+
+
+# servers
+
+
+@contextmanager
+def _stage() -> Iterator[Stage]:
+    """The thread is on the node: so are the servers that it starts, and what it asks them."""
+    with Stage.open() as stage, entered(stage.node.netns):
+        yield stage
+
+
+@contextmanager
+def _etcd(stage: Stage) -> Iterator[tuple[Server, float]]:
+    """And what one transaction takes, in milliseconds."""
+    folder = _folder(stage, "etcd")
+    with _required(lambda: cluster(folder)) as etcd:
+        settings = {"datastore_type": "etcdv3", "etcd_endpoints": etcd.endpoints}
+        metrics = f"http://127.0.0.1:{etcd.members[0].ports[2]}/metrics"
+        pattern = re.compile(r'^grpc_server_started_total\{grpc_method="(Range|Put|Txn|DeleteRange)".*\} (\d+)', re.M)
+        with proxy(etcd.members[0].ports[0]) as way:
+            detour = stage.ours(datastore_type="etcdv3", etcd_endpoints=f"http://{way.authority}")
+            counts = partial(_scraped, metrics, pattern)
+            server = Server("etcd", stage.ours(**settings), detour, way, counts)
+            _register(stage, server.plugin.netconf)
+            yield server, _transaction(EtcdStore({"kind": "etcdv3", "etcd_endpoints": etcd.endpoints}, DEFAULT))
+
+
+@contextmanager
+def _orch(stage: Stage) -> Iterator[Server]:
+    folder = _folder(stage, "orch")
+    with _required(lambda: running(folder)) as kube:
+        install(kube)
+        put_core_node(kube, os.uname().nodename.lower())
+        direct = kube.kubeconfig(folder / "kubeconfig")
+        pattern = re.compile(
+            r'^apiserver_request_total\{(?:[^}]*,)?resource="([a-z]+)"[^}]*verb="(GET|POST|PUT|PATCH|DELETE)"[^}]*\} (\d+)',
+            re.M,
+        )
+
+        def counts() -> Counts:
+            found = Counter[str]()
+            for resource, verb, number in pattern.findall(kube.text("/metrics")):
+                if resource in _OURS:
+                    found[f"{verb} {resource}"] += int(number)
+            return found
+
+        def prepare(pods: list[Pod]) -> None:
+            for pod in pods:
+                pod.args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod-{pod.container[:8]}"
+                put_pod(kube, f"pod-{pod.container[:8]}", os.uname().nodename.lower())
+
+        with proxy(kube.port) as way:
+            around = folder / "kubeconfig-around"
+            around.write_text(direct.read_text().replace(kube.url, f"https://{way.authority}"))
+            plugin, detour = (_orch_plugin(stage, kubeconfig) for kubeconfig in (direct, around))
+            server = Server("orch", plugin, detour, way, counts, prepare)
+            _register(stage, server.plugin.netconf, node=False)
+            yield server
+        kube.call("DELETE", f"{PODS}?gracePeriodSeconds=0")
+
+
+def _orch_plugin(stage: Stage, kubeconfig: Path) -> Plugin:
+    settings: dict[str, Any] = {"policy": {"type": "orch"}, "orch": {"kubeconfig": str(kubeconfig)}}
+    return stage.ours(datastore_type="orch", **settings)
+
+
+_OURS = {"pods", "namespaces", "ippools", "ipamblocks", "ipamhandles", "blockaffinities", "clusterinformations", "nodes"}
+
+
+def _scraped(url: str, pattern: "re.Pattern[str]") -> Counts:
+    with urlopen(url) as reply:
+        return Counter({name: int(number) for name, number in pattern.findall(reply.read().decode())})
+
+
+def _transaction(store: EtcdStore) -> float:
+    times = []
+    try:
+        (entry,) = store.write([Create(HandleKey("bench"), Handle({"10.0.0.0/26": 1}))])
+        for number in range(TRANSACTIONS):
+            assert entry is not None
+            started = time.perf_counter()
+            (entry,) = store.write([Update(entry.key, Handle({"10.0.0.0/26": number + 2}), entry.revision)])
+            times.append((time.perf_counter() - started) * 1000)
+    finally:
+        store.close()
+    return Sample.of(times).p50
+
+
+def _register(stage: Stage, netconf: Mapping[str, Any], *, node: bool = True) -> None:
+    file = stage.directory / "cluster.json"
+    file.write_text(json.dumps(netconf))
+    stage.node.svcctl("--netconf", str(file), "clusterinfo", "init")
+    if node:
+        stage.node.svcctl("--netconf", str(file), "node", "apply", os.uname().nodename.lower())
+    for name, cidr in POOLS.items():
+        pool = {"apiVersion": DEFAULT.api_version, "kind": "IPPool", "metadata": {"name": name}, "spec": {"cidr": cidr}}
+        stage.node.svcctl("--netconf", str(file), "pool", "apply", "-f", "-", stdin=json.dumps(pool))
+    time.sleep(SETTLE)
+
+
+def _folder(stage: Stage, name: str) -> Path:
+    folder = stage.directory / name
+    folder.mkdir()
+    return folder
+
+
+@contextmanager
+def _required(open_server: Callable[[], Any]) -> Iterator[Any]:
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(open_server())
+        except pytest.skip.Exception as what:
+            raise Missing(str(what)) from None
+        yield server

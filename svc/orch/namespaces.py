@@ -1,0 +1,101 @@
+"""Labels of namespaces: remembered from a watch, for as long as it is open; asked for otherwise.
+
+What is remembered may be a moment old: it is good enough to choose a pool by, and not to refuse anything.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from svc.combine import Combiner
+from svc.datastore.api import StoreError
+from svc.orch.info import Labels
+
+Json = dict[str, Any]
+
+PATH = "/api/v1/namespaces"
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class Changes(Protocol):
+    """All namespaces as they are, then every change (`DELETED`, or another word), until the end or a StoreError."""
+
+    def __call__(self) -> Iterator[tuple[str, Json]]: ...
+
+
+class Namespaces:
+    """Of one API server; from any thread. `ask` reads one; `changes` yields ("OPENED", {}) once what was told is complete."""
+
+    def __init__(self, ask: Callable[[str], Json], changes: Changes) -> None:
+        self._ask = ask
+        self._changes = changes
+        self._lock = threading.Lock()
+        self._known: dict[str, Labels] = {}
+        self._live = False
+        self._readers: dict[str, Combiner[None, Labels]] = {}
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    def labels(self, name: str) -> Labels:
+        """From memory where it is kept up; else as `read`."""
+        self._begin()
+        with self._lock:
+            known = self._known.get(name) if self._live else None
+        return self.read(name) if known is None else known
+
+    def read(self, name: str) -> Labels:
+        """As they are now; calls that wait at the same time share one reading. Errors as `ask` raises them."""
+        with self._lock:
+            reader = self._readers.setdefault(name, Combiner(lambda waiting: self._read(name, waiting)))
+        return reader.run(None)
+
+    def close(self) -> None:
+        """After whoever makes the changes was told to end."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _read(self, name: str, waiting: Sequence[None]) -> list[Labels]:
+        return [_labels(self._ask(name))] * len(waiting)
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(target=self._run, name="namespaces", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._closed.is_set():
+            try:
+                for kind, data in self._changes():
+                    self._note(kind, data)
+                    pause = _FIRST_PAUSE
+            except StoreError as failure:
+                if not self._closed.is_set():
+                    _log.info("namespaces are not watched, but asked for one by one: %s", failure)
+            self._forget()
+            self._closed.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _note(self, kind: str, data: Json) -> None:
+        with self._lock:
+            if kind in ("OPENED", "ENDED"):
+                self._live = kind == "OPENED"
+            elif kind == "DELETED":
+                self._known.pop(data["metadata"]["name"], None)
+            else:
+                self._known[data["metadata"]["name"]] = _labels(data)
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._live = False
+            self._known.clear()
+
+
+def _labels(namespace: Json) -> Labels:
+    return namespace["metadata"].get("labels") or {}

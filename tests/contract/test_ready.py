@@ -1,0 +1,111 @@
+"""Whether a datastore takes changes, asked by itself and by the writes that depend on it."""
+
+import threading
+
+import pytest
+
+from contract.samples import create, handle
+from svc.attach.ready import KEY, Locked, Readiness, guarded
+from svc.datastore.api import Backend, Conflict, Create, Delete, NotFound, Update
+from svc.model.errors import Code
+from svc.model.keys import HandleKey
+from svc.model.resource import Resource
+
+
+def put_ready(backend: Backend, ready: bool | None, **spec: str) -> None:
+    value = Resource(KEY.kind, {"name": KEY.name}, {**spec, **({} if ready is None else {"datastoreReady": ready})})
+    try:
+        present = backend.get(KEY)
+    except NotFound:
+        backend.write([Create(KEY, value)])
+        return
+    value.metadata = present.value.metadata  # type: ignore[union-attr]
+    backend.write([Update(KEY, value, present.revision)])
+
+
+def is_there(backend: Backend, name: str) -> bool:
+    try:
+        backend.get(HandleKey(name))
+    except NotFound:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("ready", [False, None])
+def test_locked_store_is_refused(backend: Backend, ready: bool | None) -> None:
+    put_ready(backend, ready)
+    with pytest.raises(Locked) as caught:
+        Readiness(backend).require()
+    assert caught.value.code == Code.DATASTORE_LOCKED
+
+
+def test_store_without_the_flag_is_refused(backend: Backend) -> None:
+    put_ready(backend, True)
+    backend.write([Delete(KEY, backend.get(KEY).revision)])
+    with pytest.raises(Locked, match="not initialised"):
+        Readiness(backend).require()
+
+
+def test_flag_is_read_anew_each_time(backend: Backend) -> None:
+    readiness = Readiness(backend)
+    for ready in (True, False, True):
+        put_ready(backend, ready)
+        if ready:
+            readiness.require()
+        else:
+            with pytest.raises(Locked):
+                readiness.require()
+
+
+def test_guarded_writes_notice_a_lock_behind_their_back(backend: Backend) -> None:
+    """Also when what was read last said otherwise; and nothing is written."""
+    put_ready(backend, True)
+    store = guarded(backend, Readiness(backend))
+    if not backend.atomic:  # it cannot ask within a write
+        assert store is backend
+        return
+    assert store.write([Create(HandleKey("a"), handle(1))]) == [backend.get(HandleKey("a"))]
+    put_ready(backend, False)
+    with pytest.raises(Locked):
+        store.write([Create(HandleKey("b"), handle(1))])
+    assert not is_there(backend, "b")
+    put_ready(backend, True)
+    store.write([Create(HandleKey("b"), handle(1))])
+    assert is_there(backend, "b")
+
+
+def test_change_of_something_else_in_the_flags_resource_is_no_lock(backend: Backend) -> None:
+    put_ready(backend, True)
+    store = guarded(backend, Readiness(backend))
+    create(store, HandleKey("a"), handle(1))
+    put_ready(backend, True, clusterType="x")
+    create(store, HandleKey("b"), handle(1))
+
+
+def test_other_conflicts_are_told_as_they_are(backend: Backend) -> None:
+    put_ready(backend, True)
+    store = guarded(backend, Readiness(backend))
+    create(store, HandleKey("a"), handle(1))
+    with pytest.raises(Conflict) as caught:
+        create(store, HandleKey("a"), handle(1))
+    assert caught.value.key == HandleKey("a")
+
+
+def test_many_ask_at_once(backend: Backend) -> None:
+    put_ready(backend, True)
+    readiness, failures = Readiness(backend), list[BaseException]()
+
+    def ask() -> None:
+        try:
+            for _ in range(5):
+                readiness.require()
+                assert readiness.expected().key == KEY
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []

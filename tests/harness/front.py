@@ -1,0 +1,172 @@
+"""A plain HTTP server in front of an API server: passes requests on, counts them, and fails some on order."""
+
+import http.client
+import re
+import socket
+import ssl
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+
+from harness.kube import Kube
+
+
+class Fate(Enum):
+    """What becomes of a request."""
+
+    ANSWERED = "answered"  # by the front itself; the API server does not see it
+    NEVER_SENT = "never sent"  # the connection breaks before the API server sees it
+    REPLY_LOST = "reply lost"  # the API server has carried it out, the connection breaks before its reply
+
+
+@dataclass
+class Order:
+    """For the next `times` requests whose `METHOD path` the pattern finds."""
+
+    fate: Fate
+    pattern: str
+    times: int = 1
+    status: int = 500
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class Front:
+    """Listens from `with` on. `calls` are the requests so far, as `METHOD path`, without what is asked for in the query."""
+
+    def __init__(self, kube: Kube) -> None:
+        self._kube = kube
+        self._lock = threading.Lock()
+        self._orders: list[Order] = []
+        self._sockets: set[socket.socket] = set()
+        self.calls: list[str] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"front": self}))
+        self._server.daemon_threads = False
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def arm(self, order: Order) -> None:
+        with self._lock:
+            self._orders.append(order)
+
+    def __enter__(self) -> "Front":
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self.hang_up()
+        self._server.server_close()
+
+    def hang_up(self) -> None:
+        """Breaks every connection."""
+        with self._lock:
+            held = tuple(self._sockets)
+        for one in held:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def hold(self, one: socket.socket, *, kept: bool) -> None:
+        with self._lock:
+            (self._sockets.add if kept else self._sockets.discard)(one)
+
+    def note(self, method: str, path: str) -> Order | None:
+        """Counts a request; the order that it falls under."""
+        with self._lock:
+            self.calls.append(f"{method} {path.partition('?')[0]}")
+            for order in self._orders:
+                if order.times and re.search(order.pattern, f"{method} {path}"):
+                    order.times -= 1
+                    return order
+        return None
+
+    def connect(self) -> http.client.HTTPSConnection:
+        context = ssl.create_default_context(cafile=str(self._kube.authority))
+        return http.client.HTTPSConnection("127.0.0.1", self._kube.port, context=context, timeout=60)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    front: Front
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        self.front.hold(self.connection, kept=True)
+
+    def finish(self) -> None:
+        self.front.hold(self.connection, kept=False)
+        with suppress(OSError):
+            super().finish()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 its parent's name
+        """Says nothing."""
+
+    def _handle(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        order = self.front.note(self.command, self.path)
+        with suppress(OSError, http.client.HTTPException):
+            if order is None:
+                self._pass_on(body)
+            elif order.fate is Fate.ANSWERED:
+                self._answer(order.status, order.headers, order.body)
+            else:
+                if order.fate is Fate.REPLY_LOST:
+                    self._carry_out(body)
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _handle  # noqa: N815 as the parent finds them
+
+    def _carry_out(self, body: bytes) -> None:
+        connection = self.front.connect()
+        try:
+            self._forward(connection, body).read()
+        finally:
+            connection.close()
+
+    def _pass_on(self, body: bytes) -> None:
+        connection = self.front.connect()
+        try:
+            reply = self._forward(connection, body)
+            if "watch=true" in self.path:
+                self._stream(connection, reply)
+            else:
+                self._answer(reply.status, {"Content-Type": reply.headers["Content-Type"]}, reply.read())
+        finally:
+            connection.close()
+
+    def _forward(self, connection: http.client.HTTPSConnection, body: bytes) -> http.client.HTTPResponse:
+        headers = {name: text for name, text in self.headers.items() if name not in ("Host", "Content-Length")}
+        connection.request(self.command, self.path, body or None, headers)
+        return connection.getresponse()
+
+    def _stream(self, connection: http.client.HTTPSConnection, reply: http.client.HTTPResponse) -> None:
+        assert connection.sock is not None
+        upstream = connection.sock
+        self.front.hold(upstream, kept=True)
+        self.send_response(reply.status)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        try:
+            while chunk := reply.read1(65536):
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+            self.wfile.write(b"0\r\n\r\n")
+        finally:
+            self.front.hold(upstream, kept=False)
+
+    def _answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.send_response(status)
+        for name, text in headers.items():
+            self.send_header(name, text)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)

@@ -1,0 +1,33 @@
+"""The software whose deployments we take over: its names, and what it wrote into an API server, captured."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from svc.netconf.profiles import load_profile
+
+Json = dict[str, Any]
+
+INCUMBENT = load_profile("calico")
+_FIXTURES = Path(__file__).parents[1] / "unit" / "fixtures"
+_SERVERS = ("creationTimestamp", "generation", "resourceVersion", "uid")
+
+
+def captured(state: str = "orch-*") -> Iterator[Json]:
+    """Every custom resource of the captured states."""
+    return (item for item in _items(state) if item["kind"] != "Pod")
+
+
+def captured_pod(state: str) -> Json:
+    return next(item for item in _items(state) if item["kind"] == "Pod")
+
+
+def without_servers(data: Json) -> Json:
+    """Without what a server adds to an object's metadata."""
+    return data | {"metadata": {name: item for name, item in data["metadata"].items() if name not in _SERVERS}}
+
+
+def _items(state: str) -> Iterator[Json]:
+    for file in sorted(_FIXTURES.glob(f"{state}.jsonl")):
+        yield from map(json.loads, file.read_text().splitlines()[1:])

@@ -1,0 +1,86 @@
+"""The verbs over the API of an orchestrator, with the plugin's own role and no more."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from harness.kube import Kube, running
+from harness.netns import Netns
+from harness.orch import install, put_core_node, put_pod
+from svc._core.cidr import Cidr
+from svc.attach.add import add
+from svc.attach.check import check
+from svc.attach.context import Context
+from svc.attach.delete import delete
+from svc.attach.record import AttachmentId
+from svc.attach.request import AddRequest, NodeSettings, Sandbox
+from svc.datastore.orch.store import OrchStore
+from svc.deploy.rbac import binding, role
+from svc.model.endpoint import Workload
+from svc.names import DEFAULT
+from svc.trace import Trace
+
+pytestmark = pytest.mark.root
+
+API = f"/apis/{DEFAULT.crd_api_version}"
+POD = "/api/v1/namespaces/default/pods/web-0"
+WHERE = NodeSettings({"kind": "orch"}, "node1")
+
+
+@pytest.fixture
+def cluster(netns: Netns, tmp_path: Path) -> Iterator[Kube]:
+    """A server inside the host's namespace, where the verbs can reach it, ready for the plugin."""
+    netns.run("ip", "link", "set", "lo", "up")
+    (tmp_path / "kube").mkdir()
+    with running(tmp_path / "kube") as kube:
+        install(kube)
+        subject = {"kind": "User", "name": "plugin", "apiGroup": "rbac.authorization.k8s.io"}
+        kube.apply([role(DEFAULT, DEFAULT.crd_api_version), binding(DEFAULT, subject)])
+        put_core_node(kube, "node1")
+        put_pod(kube, "web-0")
+        for kind, plural, name, spec in (
+            ("ClusterInformation", "clusterinformations", "default", {"datastoreReady": True}),
+            ("IPPool", "ippools", "pool4", {"cidr": "10.65.0.0/16"}),
+            ("IPPool", "ippools", "pool6", {"cidr": "fd65::/112"}),
+        ):
+            body = {"apiVersion": DEFAULT.crd_api_version, "kind": kind, "metadata": {"name": name}, "spec": spec}
+            kube.call("POST", f"{API}/{plural}", body)
+        kube.await_right("plugin", "crd.svc.internal", "clusterinformations", "get", allowed=True)
+        yield kube
+
+
+@pytest.fixture
+def context(cluster: Kube, tmp_path: Path) -> Iterator[Context]:
+    kubeconfig = str(cluster.kubeconfig(tmp_path / "kubeconfig", "token-of-plugin"))
+    with closing(Context(lambda _: DEFAULT, tmp_path, lambda *_: OrchStore({"kubeconfig": kubeconfig}, DEFAULT))) as context:
+        yield context
+        context.kernel.host().close()
+
+
+def kept(cluster: Kube, plural: str) -> list[str]:
+    return [item["metadata"]["name"] for item in cluster.call("GET", f"{API}/{plural}")["items"]]
+
+
+def annotations(cluster: Kube) -> dict[str, str]:
+    found: dict[str, str] = cluster.call("GET", POD)["metadata"]["annotations"]
+    return {name.rpartition("/")[2]: text for name, text in found.items() if name.startswith(DEFAULT.annotation_prefix)}
+
+
+def test_a_pod_is_attached_and_detached(cluster: Kube, context: Context, sandbox: Sandbox) -> None:
+    """Addresses in custom resources, the endpoint on the pod; asked again, the same is told; afterwards nothing is held."""
+    workload, key, trace = Workload("c1", "web-0", "default"), AttachmentId("net", "c1", "eth0"), Trace("test")
+    request = AddRequest(key, workload, sandbox, WHERE, (4, 6), {}, None)
+    result = add(context, request, trace)
+    addresses = [str(Cidr.masked(str(ip.address))) for ip in result.ips]
+    assert annotations(cluster) == {"containerID": "c1", "podIP": addresses[0], "podIPs": ",".join(addresses)}
+    assert kept(cluster, "ipamhandles") == ["net.c1"]
+    assert len(kept(cluster, "ipamblocks")) == len(kept(cluster, "blockaffinities")) == 2
+    check(context, key, sandbox, result)
+    assert add(context, request, trace) == result
+    delete(context, key, workload, WHERE, sandbox, trace)
+    assert annotations(cluster) == {"containerID": "c1", "podIP": "", "podIPs": ""}
+    assert kept(cluster, "ipamhandles") == []
+    blocks = cluster.call("GET", f"{API}/ipamblocks")["items"]
+    assert {held for block in blocks for held in block["spec"]["allocations"]} == {None}

@@ -1,0 +1,152 @@
+"""The connection test's question to the API server, against a small server on the loopback."""
+
+import base64
+import json
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from svc.cni.apiserver import server_version
+from svc.model.errors import CallerError, PeerError
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Tells its version to whoever has the token."""
+
+    protocol_version = "HTTP/1.1"
+    silent: threading.Event | None = None
+
+    def do_GET(self) -> None:
+        if self.silent:
+            self.silent.wait(20)
+        allowed = self.path == "/version" and self.headers.get("Authorization") == "Bearer secret-1"
+        body = json.dumps({"gitVersion": "v1.30.0"}).encode()
+        self.send_response(200 if allowed else 401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_request(self, *_: Any) -> None:
+        return
+
+
+@contextmanager
+def serving(handler: type[_Handler], context: ssl.SSLContext | None = None) -> Iterator[int]:
+    """The port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if context:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def write(folder: Path, cluster: dict[str, Any], user: dict[str, Any] | None = None) -> str:
+    document = {
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": "secret-1"} if user is None else user}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    (folder / "kubeconfig").write_text(yaml.safe_dump(document))
+    return str(folder / "kubeconfig")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of 127.0.0.1, with its key in the same file."""
+    folder = tmp_path_factory.mktemp("certificate")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"]
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(folder / "key"), "-out", str(folder / "cert")]
+    subprocess.run([*command, *names], capture_output=True, check=True)
+    (folder / "both").write_bytes((folder / "key").read_bytes() + (folder / "cert").read_bytes())
+    return folder
+
+
+def test_server_tells_its_version(tmp_path: Path) -> None:
+    """To the token, in the kubeconfig or in a file beside it."""
+    (tmp_path / "token").write_text("secret-1\n")
+    with serving(_Handler) as port:
+        for user in ({"token": "secret-1"}, {"tokenFile": "token"}, {"tokenFile": str(tmp_path / "token")}):
+            assert server_version(write(tmp_path, {"server": f"http://127.0.0.1:{port}"}, user), 20) == "v1.30.0"
+
+
+def test_server_is_recognised_by_its_authority(tmp_path: Path, certificate: Path) -> None:
+    """Inline, in a file, or not at all when nobody asks for it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate / "both")
+    with serving(_Handler, context) as port:
+        cluster = {"server": f"https://127.0.0.1:{port}"}
+        authority = (certificate / "cert").read_bytes()
+        for trust in (
+            {"certificate-authority-data": base64.b64encode(authority).decode()},
+            {"certificate-authority": str(certificate / "cert")},
+            {"insecure-skip-tls-verify": True},
+        ):
+            assert server_version(write(tmp_path, cluster | trust), 20) == "v1.30.0"
+        user = {
+            "token": "secret-1",
+            "client-certificate-data": base64.b64encode(authority).decode(),
+            "client-key": str(certificate / "key"),
+        }
+        assert server_version(write(tmp_path, cluster | {"insecure-skip-tls-verify": True}, user), 20) == "v1.30.0"
+        with pytest.raises(PeerError, match="does not answer"):
+            server_version(write(tmp_path, cluster), 20)
+
+
+def test_refusal_is_told_without_the_token(tmp_path: Path) -> None:
+    """With the status."""
+    with serving(_Handler) as port, pytest.raises(PeerError, match="answers with status 401") as caught:
+        server_version(write(tmp_path, {"server": f"http://127.0.0.1:{port}"}, {"token": "secret-2"}), 20)
+    assert "secret" not in str(caught.value)
+
+
+def test_silent_server_costs_no_more_than_the_limit(tmp_path: Path) -> None:
+    """It may hang for ever."""
+    silent = threading.Event()
+    with serving(type("Silent", (_Handler,), {"silent": silent})) as port:
+        try:
+            with pytest.raises(PeerError, match="does not answer: timed out"):
+                server_version(write(tmp_path, {"server": f"http://127.0.0.1:{port}"}), 0.05)
+        finally:
+            silent.set()
+
+
+def test_unreachable_server_is_told(tmp_path: Path) -> None:
+    """With its address."""
+    with pytest.raises(PeerError, match=r"http://127\.0\.0\.1:1"):
+        server_version(write(tmp_path, {"server": "http://127.0.0.1:1"}), 20)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[", "{}", "current-context: x\ncontexts: []", "contexts: 3\ncurrent-context: x", "- 1"],
+    ids=["empty", "not YAML", "bare", "unknown context", "odd", "list"],
+)
+def test_useless_kubeconfig_is_told(tmp_path: Path, text: str) -> None:
+    """With its path."""
+    (tmp_path / "kubeconfig").write_text(text)
+    with pytest.raises(CallerError, match="has no current context") as caught:
+        server_version(str(tmp_path / "kubeconfig"), 1)
+    assert str(tmp_path / "kubeconfig") in caught.value.msg
+
+
+def test_cluster_without_a_server_is_told(tmp_path: Path) -> None:
+    """So is a file that is not there."""
+    with pytest.raises(CallerError, match="with a server and a user"):
+        server_version(write(tmp_path, {}), 1)
+    with pytest.raises(CallerError, match="cannot be read: No such file"):
+        server_version(str(tmp_path / "missing"), 1)

@@ -1,0 +1,117 @@
+"""The agent's threads: somebody listens, whoever waits; nobody stays who is not needed."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from svc.agent import crew
+from svc.agent.crew import Crew
+
+PATIENCE = 20.0  # seconds
+
+Job = Callable[[], None]
+
+
+class Work:
+    """A crew and its jobs."""
+
+    def __init__(self) -> None:
+        self.jobs: queue.Queue[Job | None] = queue.Queue()
+        self.over = threading.Event()
+        self.crew = Crew(self._turn)
+
+    def _turn(self) -> Job | None:
+        while not self.over.is_set():
+            try:
+                return self.jobs.get(timeout=0.01)
+            except queue.Empty:
+                continue
+        try:
+            return self.jobs.get_nowait()
+        except queue.Empty:
+            return None
+
+    def end(self) -> int:
+        self.over.set()
+        return self.crew.dismiss(time.monotonic() + PATIENCE)
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
+    monkeypatch.setattr(crew, "KEPT", 2)
+    monkeypatch.setattr(crew, "MOST", 10)
+    work = Work()
+    work.crew.start()
+    yield work
+    assert work.end() == 0
+
+
+def waited(gate: threading.Event) -> None:
+    gate.wait(PATIENCE)
+
+
+def count() -> int:
+    return sum(thread.name.startswith("worker-") for thread in threading.enumerate())
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_somebody_listens_while_others_wait(work: Work) -> None:
+    gate, served = threading.Event(), threading.Event()
+    for _ in range(9):
+        work.jobs.put(lambda: waited(gate))
+    wait_until(work.jobs.empty)
+    work.jobs.put(served.set)
+    assert served.wait(PATIENCE)
+    gate.set()
+
+
+def test_there_is_an_end_to_threads(work: Work) -> None:
+    """More calls than that wait in the queue, and come to their turn."""
+    gate, done = threading.Event(), threading.Semaphore(0)
+
+    def wait() -> None:
+        gate.wait(PATIENCE)
+        done.release()
+
+    for _ in range(30):
+        work.jobs.put(wait)
+    wait_until(lambda: work.jobs.qsize() == 20)
+    assert count() == 10
+    gate.set()
+    for _ in range(30):
+        assert done.acquire(timeout=PATIENCE)
+    wait_until(lambda: count() <= 2)
+
+
+def test_what_is_queued_is_done_before_the_end(work: Work) -> None:
+    done: list[int] = []
+    for number in range(100):
+        work.jobs.put(lambda number=number: done.append(number))  # type: ignore[misc]
+    assert work.end() == 0
+    assert sorted(done) == list(range(100))
+    assert count() == 0
+
+
+def test_who_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    work, gate, begun = Work(), threading.Event(), threading.Event()
+    work.crew.start()
+
+    def wait() -> None:
+        begun.set()
+        gate.wait(PATIENCE)
+
+    work.jobs.put(wait)
+    assert begun.wait(PATIENCE)
+    work.over.set()
+    assert work.crew.dismiss(time.monotonic()) >= 1
+    gate.set()
+    assert work.end() == 0

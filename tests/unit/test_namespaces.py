@@ -1,0 +1,141 @@
+"""Labels of namespaces: from a watch while it is open, from the server otherwise."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from svc.datastore.api import StoreError
+from svc.orch.namespaces import Namespaces
+
+PATIENCE = 20.0  # seconds
+Json = dict[str, Any]
+END: tuple[str, Json] = ("", {})
+
+
+class Server:
+    """What is asked for is counted; what is put into `news` is told."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, dict[str, str]] = {"blue": {"tier": "1"}}
+        self.asked: list[str] = []
+        self.news: queue.Queue[tuple[str, Json]] = queue.Queue()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.refuses = False
+
+    def ask(self, name: str) -> Json:
+        self.asked.append(name)
+        assert self.gate.wait(PATIENCE)
+        if name not in self.stored:
+            raise StoreError(f"namespace {name} does not exist")
+        return namespace(name, **self.stored[name])
+
+    def changes(self) -> Iterator[tuple[str, Json]]:
+        if self.refuses:
+            raise StoreError("forbidden")
+        yield from (("ADDED", namespace(name, **labels)) for name, labels in self.stored.items())
+        yield "OPENED", {}
+        while (event := self.news.get()) != END:
+            yield event
+
+
+def namespace(name: str, **labels: str) -> Json:
+    return {"metadata": {"name": name, "labels": labels}}
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def namespaces(server: Server) -> Iterator[Namespaces]:
+    namespaces = Namespaces(server.ask, server.changes)
+    yield namespaces
+    server.refuses = True
+    server.news.put(END)
+    namespaces.close()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def is_remembered(server: Server, namespaces: Namespaces, name: str) -> bool:
+    before = len(server.asked)
+    namespaces.labels(name)
+    return len(server.asked) == before
+
+
+def test_first_question_goes_to_the_server(server: Server, namespaces: Namespaces) -> None:
+    server.refuses = True
+    assert namespaces.labels("blue") == {"tier": "1"}
+    assert namespaces.labels("blue") == {"tier": "1"}
+    assert server.asked == ["blue", "blue"]
+
+
+def test_watched_namespaces_are_not_asked_for(server: Server, namespaces: Namespaces) -> None:
+    wait_until(lambda: is_remembered(server, namespaces, "blue"))
+    server.news.put(("MODIFIED", namespace("blue", tier="2")))
+    wait_until(lambda: namespaces.labels("blue") == {"tier": "2"})
+    assert is_remembered(server, namespaces, "blue")
+
+
+def test_strict_reading_asks(server: Server, namespaces: Namespaces) -> None:
+    wait_until(lambda: is_remembered(server, namespaces, "blue"))
+    server.stored["blue"] = {"tier": "9"}
+    assert namespaces.read("blue") == {"tier": "9"}
+
+
+def test_new_and_deleted_namespaces_are_asked_for(server: Server, namespaces: Namespaces) -> None:
+    wait_until(lambda: is_remembered(server, namespaces, "blue"))
+    server.stored["green"] = {}
+    assert namespaces.labels("green") == {}
+    assert server.asked[-1] == "green"
+    del server.stored["blue"]
+    server.news.put(("DELETED", namespace("blue")))
+
+    def is_gone() -> bool:
+        try:
+            namespaces.labels("blue")
+        except StoreError:
+            return True
+        return False
+
+    wait_until(is_gone)
+
+
+def test_broken_watch_is_not_trusted(server: Server, namespaces: Namespaces) -> None:
+    """And begun again."""
+    wait_until(lambda: is_remembered(server, namespaces, "blue"))
+    server.stored["blue"] = {"tier": "3"}
+    server.news.put(("ENDED", {}))
+    wait_until(lambda: namespaces.labels("blue") == {"tier": "3"})
+    server.news.put(END)
+    wait_until(lambda: is_remembered(server, namespaces, "blue"))
+    assert namespaces.labels("blue") == {"tier": "3"}
+
+
+def test_who_waits_together_asks_once(server: Server, namespaces: Namespaces) -> None:
+    """But nobody gets an answer that was on its way before the question."""
+    server.refuses = True
+    server.gate.clear()
+    found: list[dict[str, str]] = []
+    threads = [threading.Thread(target=lambda: found.append(namespaces.read("blue"))) for _ in range(8)]
+    threads[0].start()
+    wait_until(lambda: server.asked == ["blue"])
+    for thread in threads[1:]:
+        thread.start()
+    wait_until(lambda: len(namespaces._readers["blue"]._waiting) == 7)
+    server.gate.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert found == [{"tier": "1"}] * 8
+    assert server.asked == ["blue", "blue"]

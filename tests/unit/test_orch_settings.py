@@ -1,0 +1,251 @@
+"""The settings of the orch store: what they lead to, and what is said where they lead nowhere."""
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from svc.datastore.api import Conflict, NotFound, StoreError
+from svc.datastore.open import open_backend, open_client
+from svc.datastore.orch.access import Access
+from svc.datastore.orch.client import ApiError
+from svc.datastore.orch.shelf import refuse
+from svc.model.errors import CallerError
+from svc.model.keys import HandleKey
+from svc.names import DEFAULT
+
+SECRET = "very-secret-token"
+
+Json = dict[str, Any]
+
+
+def document(**changes: Any) -> Json:
+    cluster = {"server": "https://127.0.0.1:6443/", "certificate-authority": "ca.crt"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {"token": SECRET}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    } | changes
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With an authority's certificate: this interpreter's own list will do."""
+    import certifi
+
+    (tmp_path / "ca.crt").write_text(Path(certifi.where()).read_text())
+    return tmp_path
+
+
+def kubeconfig(folder: Path, content: Json | str) -> str:
+    path = folder / "kubeconfig"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(path)
+
+
+FAULTS: list[tuple[Json | str, str]] = [
+    ("", "is empty or no mapping"),
+    ("[1]", "is empty or no mapping"),
+    (f"users: [{SECRET}\nclusters: x: y", "is no YAML (line 2)"),
+    (document(**{"current-context": ""}), "has no current-context"),
+    (document(**{"current-context": "other"}), "has no entry 'other' in contexts"),
+    (document(clusters=[]), "has no entry 'c' in clusters"),
+    (document(clusters="c"), "has no entry 'c' in clusters"),
+    (document(users=[{"name": "other", "user": {"token": SECRET}}]), "has no entry 'u' in users"),
+    (document(clusters=[{"name": "c", "cluster": {}}]), "cluster 'c' has no server"),
+    (
+        document(clusters=[{"name": "c", "cluster": {"server": "https://h", "certificate-authority": "none"}}]),
+        "File does not exist",
+    ),
+    (document(users=[{"name": "u", "user": {"tokenFile": "none"}}]), "tokenFile = "),
+    (document(users=[{"name": "u", "user": {"client-certificate-data": SECRET + "!"}}]), "an entry cannot be used"),
+    (document(users=[{"user": {"token": SECRET}}, {"name": "u", "user": {}}]), "an entry is missing or of another type"),
+]
+
+
+@pytest.mark.parametrize(("content", "expected"), FAULTS, ids=[expected for _, expected in FAULTS])
+def test_faults_of_a_kubeconfig_are_named(folder: Path, content: Json | str, expected: str) -> None:
+    """With its path and a remedy, and without quoting a secret from it."""
+    path = kubeconfig(folder, content)
+    with pytest.raises(CallerError) as refusal:
+        Access({"kubeconfig": path})
+    assert expected in refusal.value.msg
+    assert path in refusal.value.msg
+    assert refusal.value.details
+    assert SECRET not in str(refusal.value)
+
+
+def test_a_missing_kubeconfig_is_named(folder: Path) -> None:
+    """The file, why it cannot be read, and what to do."""
+    with pytest.raises(CallerError, match=r"kubeconfig '/none/kc' cannot be read: No such file") as refusal:
+        Access({"kubeconfig": "/none/kc"})
+    assert "name a file" in refusal.value.details
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, "no kubeconfig is given"),
+        ({"orch_api_root": "10.0.0.1:6443"}, "orch_api_root = '10.0.0.1:6443' is no URL"),
+        ({"orch_api_root": "ftp://10.0.0.1"}, "is no URL"),
+        ({"orch_api_root": "https://h", "k8s_client_key": "/none"}, "k8s_client_key = '/none' cannot be read"),
+        ({"orch_api_root": "https://h", "k8s_certificate_authority": "/none"}, "k8s_certificate_authority = '/none'"),
+    ],
+)
+def test_faults_of_settings_are_named(settings: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Field, value and remedy."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(CallerError) as refusal:
+        Access(settings)
+    assert expected in refusal.value.msg
+    assert refusal.value.details
+
+
+def test_an_unknown_group_is_named(tmp_path: Path) -> None:
+    """With those that are known."""
+    settings = {"kind": "orch", "orch_api_root": "https://h", "api_group": "other/v1"}
+    with pytest.raises(CallerError, match="api_group = 'other/v1' is not known") as refusal:
+        open_backend(settings, tmp_path, DEFAULT)
+    assert refusal.value.details == "give one of svc.internal/v3 and crd.svc.internal/v1"
+
+
+@pytest.mark.parametrize(
+    "root", ["http://h:8080", "http://h:8080/", "http://h:8080/api", "http://h:8080/api/", "http://h:8080/api/v1/"]
+)
+def test_a_path_of_the_api_is_cut(root: str) -> None:
+    """Only that: a server behind a path of its own stays there."""
+    with closing(Access({"orch_api_root": root})) as access:
+        assert access.current().root == "http://h:8080"
+        assert access.current().authorization() == ""
+    with closing(Access({"orch_api_root": "http://h/k8s/c-1/api/v1"})) as access:
+        assert access.current().root == "http://h/k8s/c-1"
+
+
+def test_single_fields_go_before_the_kubeconfig(folder: Path) -> None:
+    """Server and token."""
+    settings = {"kubeconfig": kubeconfig(folder, document()), "orch_api_root": "https://other:1", "k8s_auth_token": "mine"}
+    with closing(Access(settings)) as access:
+        assert access.current().root == "https://other:1"
+        assert access.current().authorization() == "Bearer mine"
+
+
+def test_relative_paths_are_relative_to_the_kubeconfig(folder: Path) -> None:
+    """Of the authority and of a token, which is read without its line's end."""
+    (folder / "token").write_text(f"{SECRET}\n")
+    path = kubeconfig(folder, document(users=[{"name": "u", "user": {"tokenFile": "token"}}]))
+    with closing(Access({"kubeconfig": path})) as access:
+        credentials = access.current()
+        assert credentials.root == "https://127.0.0.1:6443"
+        assert credentials.configuration.ssl_ca_cert == str(folder / "ca.crt")
+        assert credentials.authorization() == f"Bearer {SECRET}"
+
+
+def test_changed_files_are_read_again(folder: Path) -> None:
+    """Also when they are written in place; unchanged ones are not read."""
+    path = kubeconfig(folder, yaml.safe_dump(document()))
+    with closing(Access({"kubeconfig": path})) as access:
+        first = access.current()
+        assert access.current() is first
+        kubeconfig(folder, document(users=[{"name": "u", "user": {"token": "another"}}]))
+        assert access.current().authorization() == "Bearer another"
+        assert access.renewed(first) is access.current()
+
+
+def test_what_is_half_written_does_not_count_yet(folder: Path) -> None:
+    """Whoever replaces a kubeconfig in place is given the time; whoever was refused is told."""
+    path = kubeconfig(folder, document())
+    with closing(Access({"kubeconfig": path})) as access:
+        first = access.current()
+        kubeconfig(folder, "clusters: [")
+        assert access.current() is first
+        with pytest.raises(CallerError, match="is no YAML"):
+            access.renewed(first)
+        kubeconfig(folder, document(users=[{"name": "u", "user": {"token": "another"}}]))
+        assert access.current().authorization() == "Bearer another"
+
+
+def test_a_token_file_that_vanishes_is_named(folder: Path) -> None:
+    """When it is needed."""
+    token = folder / "token"
+    token.write_text(SECRET)
+    path = kubeconfig(folder, document(users=[{"name": "u", "user": {"tokenFile": "token"}}]))
+    with closing(Access({"kubeconfig": path})) as access:
+        token.unlink()
+        with pytest.raises(CallerError, match=r"token file '.*' cannot be read: No such file"):
+            access.current().authorization()
+
+
+def test_a_pod_has_an_account_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path) -> None:
+    """Then nothing needs to be set."""
+    (tmp_path / "token").write_text(SECRET)
+    monkeypatch.setattr("svc.datastore.orch.access._INSIDE", tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    with closing(Access({})) as access:
+        assert access.current().root == "https://[fd00::1]:6443"
+        assert access.current().authorization() == f"Bearer {SECRET}"
+
+
+def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an extra: the message says how to have it."""
+    for name in [name for name in sys.modules if name.startswith("svc.datastore.orch")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    for name in [name for name in sys.modules if name.startswith("kubernetes.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(CallerError, match="the Kubernetes client is not installed"):
+        open_client({"orch_api_root": "https://h"})
+
+
+def test_a_token_that_no_header_can_have_is_not_shown() -> None:
+    """It is told that there is one."""
+    with closing(open_client({"orch_api_root": "http://127.0.0.1:1", "k8s_auth_token": f"{SECRET}\nsecond line"})) as client:
+        with pytest.raises(StoreError, match="cannot be sent") as refusal:
+            client.get("/api")
+    assert "the token" in refusal.value.details
+    assert SECRET not in str(refusal.value)
+
+
+def test_the_client_is_loaded_when_it_is_used(tmp_path: Path) -> None:
+    """A node on the embedded store does not pay for it."""
+    program = """
+import sys
+from pathlib import Path
+from svc.datastore.open import open_backend
+from svc.names import DEFAULT
+open_backend({"kind": "embedded"}, Path(sys.argv[1]), DEFAULT).close()
+print([name for name in ("kubernetes", "urllib3", "yaml") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ApiError(404, "NotFound", "none", call="GET x"), NotFound),
+        (ApiError(404, "", "404 page not found", call="GET x"), ApiError),
+        (ApiError(409, "Conflict", "the object has been modified", call="PUT x"), Conflict),
+        (
+            ApiError(409, "Conflict", "Precondition failed: UID in precondition: a, UID in object meta: b", call="PUT x"),
+            NotFound,
+        ),
+        (ApiError(422, "Invalid", "x", call="PUT x", fields=frozenset({"metadata.resourceVersion"})), Conflict),
+        (ApiError(422, "Invalid", "x", call="PUT x", fields=frozenset({"metadata.uid"})), NotFound),
+        (ApiError(422, "Invalid", "x", call="PUT x", fields=frozenset({"metadata.uid", "spec.cidr"})), ApiError),
+        (ApiError(403, "Forbidden", "x", call="PUT x"), ApiError),
+    ],
+)
+def test_refusals_of_the_server_become_those_of_the_store(error: ApiError, expected: type[StoreError]) -> None:
+    """What says that the key is gone or was changed; anything else stays as it is."""
+    with pytest.raises(StoreError) as refusal:
+        refuse(HandleKey("h"), error)
+    assert type(refusal.value) is expected

@@ -1,0 +1,82 @@
+"""The connection test, where servers hang or fail."""
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from harness.node import netconf
+from svc.attach.session import Sessions
+from svc.cni import probe
+from svc.cni.inputs import Inputs
+from svc.datastore.api import Backend, StoreError
+from svc.datastore.embedded import EmbeddedStore
+from svc.names import DEFAULT
+
+
+def probed(open_backend: Callable[..., Backend], **changes: Any) -> tuple[int, list[str]]:
+    with closing(Sessions(open_backend)) as sessions:
+        inputs = Inputs("svc", {}, orjson.dumps(netconf(**changes)))
+        status, text = probe.probe(lambda _: DEFAULT, sessions, inputs)
+        return status, text.splitlines()
+
+
+def test_each_thing_has_its_line(tmp_path: Path) -> None:
+    """In the order in which an ADD needs them."""
+    status, lines = probed(lambda *_: EmbeddedStore(tmp_path / "store.db"))
+    assert (status, lines) == (0, ["network configuration: ok", "datastore embedded: ok, ready"])
+
+
+def test_failing_datastore_is_told_in_one_line() -> None:
+    """What follows is not tested."""
+
+    def refuse(*_: object) -> Backend:
+        raise StoreError("the store is down", details="start\nit")
+
+    assert probed(refuse) == (1, ["network configuration: ok", "the store is down: start it"])
+
+
+def test_hanging_datastore_costs_no_more_than_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is left behind."""
+    monkeypatch.setattr(probe, "LIMIT", 0.05)
+    go_on = threading.Event()
+    before = threading.active_count()
+
+    def hang(*_: object) -> Backend:
+        go_on.wait(20)
+        return EmbeddedStore(tmp_path / "store.db")
+
+    sessions = Sessions(hang)
+    try:
+        inputs = Inputs("svc", {}, orjson.dumps(netconf()))
+        status, text = probe.probe(lambda _: DEFAULT, sessions, inputs)
+        assert (status, text.splitlines()[1:]) == (
+            1,
+            ["datastore embedded: no answer within 0.05 s: see whether it runs, and whether the address is right"],
+        )
+    finally:
+        go_on.set()
+        while threading.active_count() > before:
+            go_on.wait(0.01)
+            threading.Event().wait(0.01)
+        sessions.close()
+
+
+@pytest.mark.parametrize(
+    ("section", "found"),
+    [
+        ({"orch": {"kubeconfig": "/a"}}, "/a"),
+        ({"kubernetes": {"kubeconfig": "/a"}}, "/a"),
+        ({"orch": {}}, ""),
+        ({"orch": "x", "kubernetes": None}, ""),
+        ({}, ""),
+    ],
+    ids=str,
+)
+def test_kubeconfig_is_found_by_any_word(section: dict[str, Any], found: str) -> None:
+    """The specification's, or the orchestrator's."""
+    assert probe._kubeconfig(section) == found
