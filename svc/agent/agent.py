@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,13 +14,13 @@ from pathlib import Path
 from types import FrameType
 
 from svc.agent.crew import Crew
+from svc.agent.debts import Debts
 from svc.agent.frame import Frame, pack_reply
 from svc.agent.listener import Listener
 from svc.agent.notify import notify
 from svc.agent.queue import AdmissionQueue, Job
 from svc.attach.context import Context
-from svc.attach.record import Record
-from svc.attach.recover import pay_debt, recover
+from svc.attach.recover import recover
 from svc.cni.edge import answer
 from svc.cni.exclusive import alone
 from svc.cni.inputs import Inputs
@@ -34,8 +33,6 @@ from svc.trace import Trace, new_request_id
 # burst took a quarter less time with one worker than with eight). With a store that is asked over a network they wait.
 AT_ONCE = {"ADD here": 1}
 DRAIN_SECONDS = 20.0
-DEBT_SECONDS = 30.0  # between tries to pay what is owed
-IDLE_SECONDS = 900.0  # after which a datastore that no call has asked for is closed
 REPLY_SECONDS = 5.0  # a client that does not take its reply by then has gone
 
 log = logging.getLogger("svc.agent")
@@ -56,7 +53,6 @@ class Agent:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._queue = AdmissionQueue(AT_ONCE)
-        self._stopping = threading.Event()
         self._stopped = False
 
     def run(self) -> int:
@@ -78,8 +74,8 @@ class Agent:
         self._listener = Listener(settings.socket, self._admit)
         self._crew = Crew(self._next_job)
         self._crew.start()
-        self._collector = threading.Thread(target=self._collect_debts, name="debts", daemon=True)
-        self._collector.start()
+        self._debts = Debts(self._context, self._put)
+        self._debts.start()
 
     def _serve(self, told: socket.socket) -> None:
         log.info("serving on %s", self._settings.socket)
@@ -89,7 +85,7 @@ class Agent:
     def _drain(self) -> int:
         """Four steps: tell, accept nothing new, finish what was accepted, give up at the deadline."""
         notify("STOPPING=1")
-        self._stopping.set()
+        self._debts.stop()
         self._listener.refuse()
         self._stopped = True
         self._listener.release()
@@ -97,7 +93,6 @@ class Agent:
         if unfinished:
             log.error("%d calls were not finished %g s after SIGTERM: the next start undoes them", unfinished, DRAIN_SECONDS)
             os._exit(1)
-        self._collector.join()
         self._listener.close()
         log.info("stopped")
         return 0
@@ -151,18 +146,9 @@ class Agent:
             except OSError as failure:
                 log.warning("[%s] the client did not take its reply: %s", trace.request_id, failure)
 
-    def _collect_debts(self) -> None:
-        """What an answered DEL still owes is tried again and again, each in turn with the calls of its container."""
-        while not self._stopping.wait(DEBT_SECONDS):
-            self._context.close_idle(IDLE_SECONDS)
-            for record in self._context.journal.owed():
-                self._queue.put(Job("debt", record.id.container_id, lambda _, record=record: self._pay(record)))  # type: ignore[misc]
-                self._listener.wake()
-
-    def _pay(self, record: Record) -> None:
-        trace = Trace(new_request_id())
-        if not pay_debt(self._context, record.id, trace):
-            log.warning("%s is still owed: %s", record.handle, "".join(trace.lines[-1:]).rstrip())
+    def _put(self, job: Job) -> None:
+        self._queue.put(job)
+        self._listener.wake()
 
 
 def _lane(verb: str, netconf: bytes) -> str:

@@ -20,9 +20,12 @@ def take_down(context: Context, record: Record, trace: Trace) -> bool:
     Whether nothing is owed. SvcError when the datastore is locked (then nothing is done), when the interface stays, or
     when the journal cannot note a debt: then nothing is forgotten either.
     """
-    _refuse_when_locked(context, record, trace)
+    answers = _refuse_when_locked(context, record, trace)
     with trace.phase("unwire"):
         unwire(context, record)
+    if not answers:
+        owe(context, record)
+        return False
     try:
         with trace.phase("datastore"):
             settle(context, record)
@@ -32,6 +35,12 @@ def take_down(context: Context, record: Record, trace: Trace) -> bool:
         return False
     context.journal.remove(record.id)
     return True
+
+
+def put_off(context: Context, record: Record) -> None:
+    """As `take_down` where the datastore is known to fail: it is not asked, what the attachment has there stays owed."""
+    unwire(context, record)
+    owe(context, record)
 
 
 def unwire(context: Context, record: Record) -> None:
@@ -81,10 +90,13 @@ def _may_own(context: Context, other: Record, index: int) -> bool:
     return other.boot_id == context.boot_id and (other.host_index == index or other.state == ADDING)
 
 
-def _refuse_when_locked(context: Context, record: Record, trace: Trace) -> None:
+def _refuse_when_locked(context: Context, record: Record, trace: Trace) -> bool:
+    """Whether the datastore answers; one that does not is not asked anything more, for each time may be a time-out."""
     try:
         context.session(record.profile, record.settings, record.node).require_ready()
     except Locked:
         raise
     except StoreError as failure:
-        trace.warning(f"the datastore cannot be asked whether it is locked: {failure}")
+        trace.warning(f"release of {record.handle} is owed: {failure}")
+        return False
+    return True

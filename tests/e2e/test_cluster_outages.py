@@ -1,5 +1,6 @@
 """Shared datastores that cannot be reached for a time, and nodes that have forgotten what they did."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,14 +10,19 @@ import pytest
 
 from harness.cluster_node import ClusterNode, books, remains
 from harness.netns import Netns
+from harness.node import netconf
 from harness.pod import Pod
 from harness.site import OrchSite, Site
 from harness.state import pod_links
 from svc.attach.journal import Journal
+from svc.attach.record import DELETING
 
 pytestmark = pytest.mark.root
 
 MakeSandbox = Callable[[], Netns]
+
+PATIENCE = 20.0  # seconds; connections are tried again after one or two
+DEBTORS = 4  # to ask for each of them in vain takes longer than a node may take to start
 
 
 @pytest.fixture
@@ -37,7 +43,8 @@ def test_del_with_the_server_down_is_paid_when_it_is_back(web: Pod, cluster_node
     if payment == "a new agent":
         cluster_node.stop_agent()
         cluster_node.start_agent()
-    else:
+    until = time.monotonic() + PATIENCE
+    while payment == "the next DEL" and remains([cluster_node]) and time.monotonic() < until:
         web.delete()
     assert remains([cluster_node]) == []
     assert web.add()["ips"]
@@ -52,6 +59,37 @@ def test_add_with_the_server_down_leaves_nothing(web: Pod, cluster_node: Cluster
     assert remains([cluster_node]) == []
     web.add()
     web.delete()
+
+
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
+def test_debts_to_a_silent_server_hold_up_nobody(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
+    """However many there are: an agent starts beside them, serves another network, and ends; with the server back all are
+    paid."""
+    node = cluster_node
+    node.apply_pools()
+    pods = [debtor(node, sandbox(), number) for number in range(DEBTORS)]
+    for pod in pods:
+        pod.add()
+    node.stop_agent()
+    with closing(Journal(node.state_dir / "journal.db")) as journal:
+        for record in journal.all():
+            record.state = DELETING
+            journal.put(record)
+    other = Pod(node, sandbox(), "c1", netconf(name="here"))
+    with node.silenced(node.site):
+        node.start_agent()
+        assert pod_links(node) == {}
+        other.add()
+        other.delete()
+        assert node.stop_agent() == 0
+    assert len(books([node]).allocations) == DEBTORS
+    node.start_agent()
+    assert remains([node]) == []
+
+
+def debtor(node: ClusterNode, netns: Netns, number: int) -> Pod:
+    node.site.add_pod(f"web-{number}")
+    return node.pod(netns, f"web-{number}", args=f"K8S_POD_NAME=web-{number};K8S_POD_NAMESPACE=default")
 
 
 def test_del_does_not_ask_the_orchestrator(cluster_node: ClusterNode, orch_site: OrchSite, sandbox: MakeSandbox) -> None:

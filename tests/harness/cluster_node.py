@@ -56,6 +56,16 @@ class ClusterNode(Node):
         finally:
             self._connect(ports)
 
+    @contextmanager
+    def silenced(self, site: Site) -> Iterator[None]:
+        """For the time of the block its server says nothing."""
+        way = self._ways[site.port]
+        way.stop()
+        try:
+            yield
+        finally:
+            way.go_on()
+
     def close(self) -> None:
         super().close()
         self._disconnect(set(self._ways))

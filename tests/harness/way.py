@@ -33,6 +33,13 @@ class Way:
                 command, pass_fds=[listening.fileno()], env={**os.environ, "PYTHONPATH": path}, stdin=subprocess.DEVNULL
             )
 
+    def stop(self) -> None:
+        """From now on who connects is not answered, and neither is who is connected."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
     def close(self) -> None:
         self._process.kill()
         self._process.wait(_STOP_SECONDS)

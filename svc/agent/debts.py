@@ -1,0 +1,67 @@
+"""What answered DELs still owe is tried again and again, of each datastore one after another, in turn with other calls."""
+
+import logging
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+
+from svc.agent.queue import Job
+from svc.attach.context import Context
+from svc.attach.record import Record
+from svc.attach.recover import Store, pay_debt, store_of
+from svc.trace import Trace, new_request_id
+
+DEBT_SECONDS = 30.0  # between rounds
+IDLE_SECONDS = 900.0  # after which a datastore that no call, and no debt, has asked for is closed
+
+log = logging.getLogger("svc.agent")
+
+
+class Debts:
+    """`put` takes a job for the agent's threads.
+
+    A round of a datastore ends with the first debt that cannot be paid: the others would wait as long for nothing, and
+    occupy a thread each. Their order is random, lest one that never can be paid keeps the others for ever.
+    """
+
+    def __init__(self, context: Context, put: Callable[[Job], None]) -> None:
+        self._context = context
+        self._put = put
+        self._stopping = threading.Event()
+        self._under_way: set[Store] = set()
+        self._thread = threading.Thread(target=self._collect, name="debts", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """A round under way ends with the debt that is being paid."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _collect(self) -> None:
+        while not self._stopping.wait(DEBT_SECONDS):
+            self._context.close_idle(IDLE_SECONDS)
+            owed: dict[Store, list[Record]] = defaultdict(list)
+            for record in self._context.journal.owed():
+                owed[store_of(record)].append(record)
+            for store in owed.keys() - self._under_way:
+                self._under_way.add(store)
+                self._go_on(store, random.sample(owed[store], len(owed[store])))
+
+    def _go_on(self, store: Store, records: list[Record]) -> None:
+        if not records or self._stopping.is_set():
+            self._under_way.discard(store)
+            return
+        record = records.pop()
+        self._put(Job("debt", record.id.container_id, lambda _: self._pay(store, record, records)))
+
+    def _pay(self, store: Store, record: Record, others: list[Record]) -> None:
+        trace, paid = Trace(new_request_id()), False
+        try:
+            paid = pay_debt(self._context, record.id, trace)
+        finally:
+            self._go_on(store, others if paid else [])
+        if not paid:
+            log.warning("%s is still owed: %s", record.handle, "".join(trace.lines[-1:]).rstrip())

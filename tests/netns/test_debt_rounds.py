@@ -1,0 +1,72 @@
+"""What is owed is tried again in rounds, of each datastore one debt after another."""
+
+from collections.abc import Iterator
+from queue import Empty, Queue
+
+import pytest
+
+from harness.faulty import Kind
+from harness.inprocess import Host
+from svc.agent import debts as module
+from svc.agent.debts import Debts
+from svc.agent.queue import Job
+from svc.attach.recover import pay_debt
+
+pytestmark = pytest.mark.root
+
+PATIENCE = 20.0  # seconds
+OWED = 5
+
+
+@pytest.fixture
+def jobs(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator["Queue[Job]"]:
+    """What is given to the agent's threads, where five containers are owed a release; rounds come without a pause."""
+    monkeypatch.setattr(module, "DEBT_SECONDS", 0.001)
+    names = [f"c{number}" for number in range(OWED)]
+    for name in names:
+        host.add(None, container=name)
+    host.faults.arm(Kind.OUTAGE)
+    for name in names:
+        host.delete(None, container=name)
+    assert len(host.context.journal.owed()) == OWED
+    waiting: Queue[Job] = Queue()
+    debts = Debts(host.context, waiting.put)
+    debts.start()
+    yield waiting
+    debts.stop()
+
+
+def run_next(jobs: "Queue[Job]") -> None:
+    job = jobs.get(timeout=PATIENCE)
+    with pytest.raises(Empty):
+        jobs.get(timeout=0.02)  # many rounds; the next one begins when this one has ended
+    job.run(job)
+
+
+def test_one_at_a_time_while_the_datastore_fails(host: Host, jobs: "Queue[Job]") -> None:
+    for _ in range(3):
+        run_next(jobs)
+    assert len(host.context.journal.owed()) == OWED
+
+
+def test_all_are_paid_when_it_is_back(host: Host, jobs: "Queue[Job]") -> None:
+    run_next(jobs)
+    host.faults.heal()
+    while host.context.journal.owed():
+        run_next(jobs)
+    assert host.left_over() == []
+
+
+def test_one_that_can_never_be_paid_does_not_keep_the_others(
+    host: Host, jobs: "Queue[Job]", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their order is another in each round."""
+    host.faults.heal()
+
+    def pay(context: object, key: object, trace: object) -> bool:
+        return "c0" not in str(key) and pay_debt(context, key, trace)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "pay_debt", pay)
+    while len(host.context.journal.owed()) > 1:
+        run_next(jobs)
+    assert [record.id.container_id for record in host.context.journal.owed()] == ["c0"]
