@@ -11,12 +11,19 @@ Values = dict[str, Any]
 
 def check(values: Values, names: Names, faults: Faults) -> None:
     """Adds faults, and puts back what the faulty values fall to. A faulty value has been replaced by its default."""
+    _datastore(values, faults)
     _etcd(values, faults)
     _orchestrator(values, faults)
     _ipam_type(values, names, faults)
     _families(values, faults)
     _pools(values, faults)
     _mtu(values, faults)
+
+
+def _datastore(values: Values, faults: Faults) -> None:
+    """Whatever was meant, no ADD was ever served there: a DEL needs to look no further than this node."""
+    if _faulty("datastore_type", faults):
+        values["datastore_type"] = "embedded"
 
 
 def _etcd(values: Values, faults: Faults) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from harness.node import Called, Node, netconf
 from harness.pod import Pod
-from harness.state import State
+from harness.state import State, pod_links
 from svc.netconf import fields
 from svc.netconf.fields import FIELDS, Field, keys_of
 
@@ -162,9 +162,11 @@ VALUES: dict[str, dict[str, Any]] = {
     "pool of the other family": {"ipam": {"ipv4_pools": ["fd65::/112"]}},
     "pool that is no range": {"ipam": {"ipv4_pools": ["10.65.0.0/33"]}},
     "another IPAM": {"ipam": {"type": "dhcp"}},
-    "another store": {"datastore_type": "etcdv3"},
+    "another store": {"datastore_type": "consul"},
+    "two ways to find etcd": {"etcd_discovery_srv": "example.org", "etcd_endpoints": "http://127.0.0.1:1"},
+    "store without its access": {"orch": {}, "datastore_type": "orch"},
     "readiness gates": {"readiness_gates": ["http://localhost/"]},
-    "policy": {"policy": {"type": "k8s"}},
+    "policy of another kind": {"policy": {"type": "iptables"}},
     "relative log path": {"log_file_path": "cni.log"},
     "huge number": {"mtu": 10**30},
     "fraction": {"mtu": 1400.5},
@@ -189,11 +191,14 @@ def test_required_field_is_missed(pods: MakePod, field: str) -> None:
     assert (error["code"], f"{field} is missing" in error["msg"]) == (7, True)
 
 
-@pytest.mark.usefixtures("unchanged")
-def test_store_that_is_not_named_is_etcd_which_is_not_served_yet(pods: MakePod) -> None:
-    pod = pods()
+def test_store_that_is_not_named_is_etcd_on_this_node(own_pods: MakePod, node: Node) -> None:
+    """There is none here: nothing is attached, and the release of what may be there is owed."""
+    pod = own_pods()
     del pod.config["datastore_type"]
-    assert 'set "datastore_type": "embedded"' in refused(pod.call("ADD"))["details"]
+    error = refused(pod.call("ADD"))
+    assert (error["code"], "etcd" in error["msg"]) == (104, True)
+    assert pod_links(node) == {}
+    assert pod.call("DEL").status == 0
 
 
 def test_unknown_fields_are_ignored(pods: MakePod) -> None:
