@@ -52,6 +52,10 @@ class Context:
                 self._orchestrators[access] = Pods(client)
             return self._orchestrators[access]
 
+    def close_idle(self, seconds: float) -> None:
+        """Sessions that no call has asked for this long."""
+        self.sessions.close_idle(seconds)
+
     def close(self) -> None:
         for pods in self._orchestrators.values():
             pods.close()

@@ -73,6 +73,7 @@ class OrchStore:
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:  # noqa: ARG002 always durable
         """In order; PartialWrite once something was done."""
+        self._demand_storable(writes)
         demand_checks(self.get, writes)
         done: list[Entry | None] = []
         for batch in _batches(writes):
@@ -116,6 +117,13 @@ class OrchStore:
 
     def _source(self, query: Query) -> Source:
         return self._shelf(query).source(query)
+
+    def _demand_storable(self, writes: Sequence[Write]) -> None:
+        """What cannot be spelled must not stop the writes half-way: ValueError or TypeError before the first."""
+        for write in writes:
+            self._spelling.path(write.key).encode()
+            if isinstance(write, Create | Update):
+                self._spelling.encode(write.value)
 
     def _attempt(self, write: Write) -> Entry | StoreError | None:
         try:
