@@ -14,11 +14,11 @@ from pathlib import Path
 from types import FrameType
 
 from svc.agent.crew import Crew
-from svc.agent.debts import Debts
 from svc.agent.frame import Frame, pack_reply
 from svc.agent.listener import Listener
 from svc.agent.notify import notify
 from svc.agent.queue import AdmissionQueue, Job
+from svc.agent.upkeep import Upkeep
 from svc.attach.context import Context
 from svc.attach.recover import recover
 from svc.cni.edge import answer
@@ -74,8 +74,8 @@ class Agent:
         self._listener = Listener(settings.socket, self._admit)
         self._crew = Crew(self._next_job)
         self._crew.start()
-        self._debts = Debts(self._context, self._put)
-        self._debts.start()
+        self._upkeep = Upkeep(self._context, self._put)
+        self._upkeep.start()
 
     def _serve(self, told: socket.socket) -> None:
         log.info("serving on %s", self._settings.socket)
@@ -85,7 +85,7 @@ class Agent:
     def _drain(self) -> int:
         """Four steps: tell, accept nothing new, finish what was accepted, give up at the deadline."""
         notify("STOPPING=1")
-        self._debts.stop()
+        self._upkeep.stop()
         self._listener.refuse()
         self._stopped = True
         self._listener.release()

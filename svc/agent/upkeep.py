@@ -1,4 +1,4 @@
-"""What answered DELs still owe is tried again and again, of each datastore one after another, in turn with other calls."""
+"""What the agent does by itself, in rounds: it pays what answered DELs still owe, and closes datastores that nobody uses."""
 
 import logging
 import random
@@ -12,17 +12,18 @@ from svc.attach.record import Record
 from svc.attach.recover import Store, pay_debt, store_of
 from svc.trace import Trace, new_request_id
 
-DEBT_SECONDS = 30.0  # between rounds
-IDLE_SECONDS = 900.0  # after which a datastore that no call, and no debt, has asked for is closed
+ROUND_SECONDS = 30.0  # between rounds
+IDLE_SECONDS = 900.0  # after which a datastore that no call has asked for is closed
 
 log = logging.getLogger("svc.agent")
 
 
-class Debts:
-    """`put` takes a job for the agent's threads.
+class Upkeep:
+    """`put` takes a job for the agent's threads, so that a debt is paid in turn with the calls of its container.
 
-    A round of a datastore ends with the first debt that cannot be paid: the others would wait as long for nothing, and
-    occupy a thread each. Their order is random, lest one that never can be paid keeps the others for ever.
+    Debts of one datastore are paid one after another. Its round ends with the first that cannot be paid: the others would
+    wait as long for nothing, and occupy a thread each. Their order is random, lest one that never can be paid keeps the
+    others for ever.
     """
 
     def __init__(self, context: Context, put: Callable[[Job], None]) -> None:
@@ -30,7 +31,7 @@ class Debts:
         self._put = put
         self._stopping = threading.Event()
         self._under_way: set[Store] = set()
-        self._thread = threading.Thread(target=self._collect, name="debts", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -40,15 +41,21 @@ class Debts:
         self._stopping.set()
         self._thread.join()
 
-    def _collect(self) -> None:
-        while not self._stopping.wait(DEBT_SECONDS):
-            self._context.close_idle(IDLE_SECONDS)
-            owed: dict[Store, list[Record]] = defaultdict(list)
-            for record in self._context.journal.owed():
-                owed[store_of(record)].append(record)
-            for store in owed.keys() - self._under_way:
-                self._under_way.add(store)
-                self._go_on(store, random.sample(owed[store], len(owed[store])))
+    def _run(self) -> None:
+        while not self._stopping.wait(ROUND_SECONDS):
+            try:
+                self._context.close_idle(IDLE_SECONDS)
+                self._begin_to_pay()
+            except Exception:  # the journal's disk may be full, say: the next round comes all the same
+                log.exception("a round of upkeep failed")
+
+    def _begin_to_pay(self) -> None:
+        owed: dict[Store, list[Record]] = defaultdict(list)
+        for record in self._context.journal.owed():
+            owed[store_of(record)].append(record)
+        for store in owed.keys() - self._under_way:
+            self._under_way.add(store)
+            self._go_on(store, random.sample(owed[store], len(owed[store])))
 
     def _go_on(self, store: Store, records: list[Record]) -> None:
         if not records or self._stopping.is_set():

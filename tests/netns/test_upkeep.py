@@ -7,9 +7,9 @@ import pytest
 
 from harness.faulty import Kind
 from harness.inprocess import Host
-from svc.agent import debts as module
-from svc.agent.debts import Debts
+from svc.agent import upkeep as module
 from svc.agent.queue import Job
+from svc.agent.upkeep import Upkeep
 from svc.attach.recover import pay_debt
 
 pytestmark = pytest.mark.root
@@ -21,7 +21,7 @@ OWED = 5
 @pytest.fixture
 def jobs(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator["Queue[Job]"]:
     """What is given to the agent's threads, where five containers are owed a release; rounds come without a pause."""
-    monkeypatch.setattr(module, "DEBT_SECONDS", 0.001)
+    monkeypatch.setattr(module, "ROUND_SECONDS", 0.001)
     names = [f"c{number}" for number in range(OWED)]
     for name in names:
         host.add(None, container=name)
@@ -30,10 +30,10 @@ def jobs(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator["Queue[Job]"]:
         host.delete(None, container=name)
     assert len(host.context.journal.owed()) == OWED
     waiting: Queue[Job] = Queue()
-    debts = Debts(host.context, waiting.put)
-    debts.start()
+    upkeep = Upkeep(host.context, waiting.put)
+    upkeep.start()
     yield waiting
-    debts.stop()
+    upkeep.stop()
 
 
 def run_next(jobs: "Queue[Job]") -> None:
@@ -70,3 +70,13 @@ def test_one_that_can_never_be_paid_does_not_keep_the_others(
     while len(host.context.journal.owed()) > 1:
         run_next(jobs)
     assert [record.id.container_id for record in host.context.journal.owed()] == ["c0"]
+
+
+def test_round_that_fails_is_not_the_last(host: Host, jobs: "Queue[Job]") -> None:
+    """The journal could not be read."""
+    run_next(jobs)
+    host.journal_faults.arm(Kind.REFUSED, 1, "read")
+    while not host.journal_faults.struck:
+        run_next(jobs)
+    host.heal()
+    run_next(jobs)
