@@ -23,12 +23,13 @@ from harness.ipam import (
     put_block,
     put_node,
     put_pool,
+    remove,
     take,
     wipe,
 )
 from harness.wrapped import Gated, Interfering, Recording, Through, wait_until_combined
 from svc._core.cidr import Address, Cidr
-from svc.datastore.api import Backend, Damaged, Delete, Entry, StoreError
+from svc.datastore.api import Backend, Damaged, Entry, StoreError
 from svc.ipam.allocator import Ipam
 from svc.ipam.tries import ATTEMPTS
 from svc.model.errors import CallerError, Code, PeerError
@@ -294,7 +295,7 @@ def test_a_pool_made_anew_elsewhere_gives_its_new_addresses(store: Backend) -> N
     """The node's old blocks are outside every pool: they are left alone, with what is held in them."""
     ipam = Ipam(store, NODE)
     (old,) = take(ipam, "net.old")
-    store.write([Delete(ResourceKey("IPPool", "pool4"))])
+    remove(store, ResourceKey("IPPool", "pool4"))
     with pytest.raises(PeerError, match="no IPv4 pool is available"):
         take(ipam, "net.c1")
     put_pool(store, "pool4", "10.66.0.0/24")

@@ -133,10 +133,10 @@ def test_released_addresses_rest(backend: Backend, ipam: Ipam, by_address: bool)
             call()
     with pytest.raises(CallerError, match=r"was released at .* and rests"):
         take(ipam, "net.late", at=mine)
-    age(backend, 59)
+    age(backend, 30)
     with pytest.raises(PeerError, match="no free IPv4 address"):
         take(ipam, "net.late")
-    age(backend, 2)
+    age(backend, 31)
     assert take(ipam, "net.late") == (mine,)
     assert {str(address) for held in holdings(backend).values() for address in held} == got
 

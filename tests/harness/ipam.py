@@ -48,10 +48,22 @@ def put(backend: Backend, key: Key, value: Value) -> Entry:
         write: Write = Update(key, value, backend.get(key).revision)
     except NotFound:
         write = Create(key, value)
-    kind = counted_kind(key)
+    entry = _write_and_hear(backend, write)
+    assert entry is not None
+    return entry
+
+
+def remove(backend: Backend, key: Key) -> None:
+    """As `put`."""
+    _write_and_hear(backend, Delete(key))
+
+
+def _write_and_hear(backend: Backend, write: Write) -> Entry | None:
+    kind = counted_kind(write.key)
+    if kind:
+        settle(backend, kind)
     before = backend.generation(kind) if kind else 0
     (entry,) = backend.write([write])
-    assert entry is not None
     deadline = time.monotonic() + _NEWS_SECONDS
     while kind and backend.generation(kind) == before and time.monotonic() < deadline:
         time.sleep(0.005)
