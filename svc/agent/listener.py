@@ -161,9 +161,10 @@ class Listener:
         return True
 
     def _until_next_deadline(self) -> float | None:
+        """When clients are refused and none is left, there is nothing to wait for: another thread has taken the last one."""
         with self._lock:
             if not self._clients:
-                return None
+                return 0.0 if self._refusing else None
             return max(0.0, min(client.deadline for client in self._clients.values()) - time.monotonic())
 
     def _drop_late(self) -> None:

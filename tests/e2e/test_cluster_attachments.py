@@ -162,13 +162,15 @@ def test_bridge_takes_our_addresses(cluster_node: ClusterNode, sandbox: MakeSand
     demand_plugin("bridge")
     config: dict[str, Any] = {"cniVersion": "1.0.0", "type": "bridge", "bridge": "br0", "ipam": {"assign_ipv6": "true"}}
     pods = [cluster_node.pod(sandbox(), container, **config) for container in ("c1", "c2")]
-    first, second = (Attached(pod, "bridge").add() for pod in pods)
+    first, second = (Attached(pod, "bridge") for pod in pods)
     try:
+        first.add()
+        assert first.call("CHECK", prevResult=first.result).status == 0  # while it is alone: the bridge takes its least MAC
+        second.add()
         with session(cluster_node.site) as store:
             assert set(handles(store)) == {"net.c1", "net.c2"}
         assert endpoints(cluster_node) == {}
         assert first.pod.netns.run("ping", "-c", "1", "-W", "1", second.address, check=False).returncode == 0
-        assert first.call("CHECK", prevResult=first.result).status == 0
         for each in (first, second):
             assert each.call("DEL", prevResult=each.result).status == 0
         assert books([cluster_node]).entries() == []

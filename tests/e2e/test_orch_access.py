@@ -26,6 +26,7 @@ from svc.deploy.rbac import binding, role, role_name
 from svc.model.endpoint import Workload, endpoint, endpoint_key
 from svc.model.ipam import CONFIRMED, PENDING, Affinity, IpamConfig
 from svc.model.keys import (
+    IPAM_CONFIG,
     AffinityKey,
     AffinityQuery,
     BlockKey,
@@ -104,7 +105,7 @@ def live(store: OrchStore) -> None:
     assert isinstance(ready, Resource)
     assert ready.spec["datastoreReady"] is True
     store.client.get("/api/v1/namespaces/default")
-    paths = [store._source(ResourceQuery(kind)).path for kind in ("Node", "IPPool", "IPReservation")]
+    paths = [store._counted(kind).path for kind in ("Node", "IPPool", "IPReservation", IPAM_CONFIG)]
     for path in (*paths, "/api/v1/namespaces"):  # as generations and caches follow them
         stream = store.client.watch(path, store.client.list(path).revision)
         stream.close()
