@@ -7,6 +7,7 @@ has done its work ends.
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 KEPT = 8  # idle threads that stay: a burst finds them, and each costs some 50 KiB
 MOST = 128  # calls at a time; the rest wait in the queue
@@ -43,9 +44,9 @@ class Crew:
         """The caller holds the lock."""
         self._number += 1
         thread = threading.Thread(target=self._serve, name=f"worker-{self._number}", daemon=True)
+        thread.start()
         self._threads.add(thread)
         self._idle += 1
-        thread.start()
 
     def _serve(self) -> None:
         while (job := self._turn()) is not None:
@@ -58,7 +59,8 @@ class Crew:
         with self._lock:
             self._idle -= 1
             if not self._idle and not self._over and len(self._threads) < MOST:
-                self._start_one()
+                with suppress(RuntimeError):  # the system gives no further thread: this one listens when it has done its work
+                    self._start_one()
 
     def _is_wanted(self) -> bool:
         """Where all is over, everybody is: what is still queued must be done."""

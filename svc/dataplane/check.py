@@ -17,7 +17,7 @@ def differences(kernel: Kernel, wiring: plan.Wiring, wired: Wired, ns_fd: int) -
             found += _sandbox_routes(sandbox, wiring, wired)
     found += _host_link(kernel, wiring, wired)
     found += _sysctls(-1, _host_expected(wiring), "host")
-    found += _sysctls(ns_fd, dict(plan.sandbox_sysctls(wiring)), "sandbox")
+    found += _sysctls(ns_fd, dict(plan.sandbox_sysctls(wiring)), "sandbox", kernel.procfs)
     return found
 
 
@@ -85,8 +85,8 @@ def _host_expected(wiring: plan.Wiring) -> dict[str, str]:
     return expected
 
 
-def _sysctls(ns_fd: int, expected: dict[str, str], where: str) -> Iterator[str]:
-    values = nsock.read_sysctls(ns_fd, list(expected))
+def _sysctls(ns_fd: int, expected: dict[str, str], where: str, procfs: nsock.Procfs | None = None) -> Iterator[str]:
+    values = nsock.read_sysctls(ns_fd, list(expected), procfs)
     for (path, wanted), value in zip(expected.items(), values, strict=True):
         if value != wanted:
             yield f"{where} sysctl {path} is {value}, not {wanted}"

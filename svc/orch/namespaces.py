@@ -6,7 +6,7 @@ What is remembered may be a moment old: it is good enough to choose a pool by, a
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from svc.combine import Combiner
 from svc.datastore.api import StoreError
@@ -21,14 +21,15 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 60.0
 _log = logging.getLogger(__name__)
 
 
-class Changes(Protocol):
-    """All namespaces as they are, then every change (`DELETED`, or another word), until the end or a StoreError."""
-
-    def __call__(self) -> Iterator[tuple[str, Json]]: ...
+Changes = Callable[[], Iterator[tuple[str, Json]]]
 
 
 class Namespaces:
-    """Of one API server; from any thread. `ask` reads one; `changes` yields ("OPENED", {}) once what was told is complete."""
+    """Of one API server; from any thread.
+
+    `ask` reads one. `changes` tells all as they are, then ("OPENED", {}), then every change (`DELETED`, or another word),
+    until the end or a StoreError.
+    """
 
     def __init__(self, ask: Callable[[str], Json], changes: Changes) -> None:
         self._ask = ask

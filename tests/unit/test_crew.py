@@ -115,3 +115,22 @@ def test_who_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert work.crew.dismiss(time.monotonic()) >= 1
     gate.set()
     assert work.end() == 0
+
+
+def test_work_goes_on_where_no_thread_can_be_started(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under a limit of processes: what is there does everything, one after another, and listens again."""
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    gate, done = threading.Event(), threading.Semaphore(0)
+    for _ in range(2):
+        work.jobs.put(lambda: waited(gate))
+    wait_until(work.jobs.empty)
+    for _ in range(5):
+        work.jobs.put(lambda: done.release())
+    gate.set()
+    for _ in range(5):
+        assert done.acquire(timeout=PATIENCE)
+    assert count() == 2
