@@ -1,29 +1,25 @@
 """ADD as a transaction: intent, addresses, wiring, endpoint, result. Every step registers its undo."""
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 
+from svc.attach.addresses import Taken, give_back, source_of, still_held
 from svc.attach.context import Context
 from svc.attach.endpoints import drop_endpoint, endpoint_stands, write_endpoint
 from svc.attach.record import ADDED, ADDING, Record
 from svc.attach.request import AddRequest, Sandbox
 from svc.attach.session import Session
-from svc.attach.teardown import owe, release, take_down, unwire
+from svc.attach.teardown import owe, take_down, unwire
 from svc.dataplane.plan import effective_mtu
 from svc.dataplane.wire import HostNameTaken, Wired, wire
-from svc.ipam.requests import Allocation, Assign
 from svc.model.endpoint import endpoint, has_endpoint, host_interface
-from svc.model.errors import Code, PeerError, SvcError
+from svc.model.errors import Code, PeerError
 from svc.model.pod import facts_of
 from svc.model.resource import Resource
-from svc.model.result import Interface, IpConfig, Result, Route
+from svc.model.result import Interface, Result
 from svc.orch.info import PodInfo
-from svc.times import date_and_time
 from svc.trace import Trace
-
-REFUSALS = (Code.NO_ADDRESS, Code.POOL)  # that other labels of the namespace might have spared
 
 
 def add(context: Context, request: AddRequest, trace: Trace) -> Result:
@@ -68,8 +64,7 @@ class Addition:
         self._trace = trace
         self._undo = ExitStack()
         self._undo_failed = False
-        self._allocations: tuple[Allocation, ...] = ()
-        self._routes: list[Route] = []
+        self._taken = Taken((), (), ())
         self._record = Record(
             id=request.id,
             state=ADDING,
@@ -107,10 +102,8 @@ class Addition:
     def take_addresses(self) -> None:
         with self._trace.phase("ipam"):
             self._undo.callback(self._undoing, self._release)
-            allocations = self._assigned()
-            self._record.addresses = [str(allocation.address) for allocation in allocations]
-            self._allocations = allocations
-            self._routes = [self._route(allocation) for allocation in allocations]
+            self._taken = source_of(self._session, self._request, self._pod).take(self._record)
+            self._record.addresses = [str(address) for address in self._taken.addresses]
 
     def wire(self, sandbox: Sandbox) -> None:
         with self._trace.phase("kernel"):
@@ -132,26 +125,6 @@ class Addition:
             self._record.result = result.to_json()
             self._context.journal.update(self._record)
         return result
-
-    def _assigned(self) -> tuple[Allocation, ...]:
-        """Nothing is refused on account of what was remembered of the namespace."""
-        labels = self._pod.namespace_labels
-        try:
-            return self._session.ipam.assign(self._assignment(labels))
-        except SvcError as refusal:
-            if refusal.code not in REFUSALS or (fresh := self._pod.fresh_labels()) == labels:
-                raise
-            return self._session.ipam.assign(self._assignment(fresh))
-
-    def _assignment(self, namespace_labels: dict[str, str]) -> Assign:
-        return Assign(
-            handle=self._record.handle,
-            attributes=self._owner(),
-            versions=self._request.versions,
-            pools=self._request.pools,
-            address=self._request.address,
-            namespace_labels=namespace_labels,
-        )
 
     def _wire_once(self, sandbox: Sandbox) -> Wired:
         wiring = self._record.wiring()
@@ -176,7 +149,7 @@ class Addition:
     def _release(self) -> None:
         """Not while the interface may be there, or the endpoint says whose the address is: the debt has the same order."""
         if not self._undo_failed:
-            release(self._context, self._session, self._record)
+            give_back(self._context, self._session, self._record)
 
     def _undoing(self, step: Callable[[], None]) -> None:
         try:
@@ -191,12 +164,6 @@ class Addition:
         else:
             self._undoing(lambda: self._context.journal.remove(self._record.id))
 
-    def _owner(self) -> dict[str, str]:
-        owner = {"node": self._session.node, "timestamp": _timestamp()}
-        if self._request.workload.is_pod:
-            owner |= {"pod": self._request.workload.pod, "namespace": self._request.workload.namespace}
-        return owner
-
     def _endpoint(self) -> Resource:
         record = self._record
         return endpoint(
@@ -206,7 +173,7 @@ class Addition:
             record.workload,
             record.id.ifname,
             spec={
-                "ipNetworks": [str(address.host()) for address in record.address_list()],
+                "ipNetworks": [str(address.host()) for address in self._taken.addresses],
                 "interfaceName": record.host_name,
                 "mac": record.mac,
             },
@@ -217,7 +184,7 @@ class Addition:
     def _result(self) -> Result:
         sandbox = self._request.sandbox
         if sandbox is None:
-            return Result(ips=tuple(self._block_addresses()), routes=tuple(self._routes))
+            return Result(ips=self._taken.ips, routes=self._taken.routes)
         record = self._record
         mtu = effective_mtu(record.wiring())
         return Result(
@@ -225,28 +192,16 @@ class Addition:
                 Interface(record.host_name),
                 Interface(record.id.ifname, mac=record.mac, mtu=mtu, sandbox=sandbox.path),
             ),
-            ips=tuple(IpConfig(str(address.host()), interface=1) for address in record.address_list()),
-            routes=tuple(self._routes),
+            ips=self._taken.ips,
+            routes=self._taken.routes,
         )
-
-    def _route(self, allocation: Allocation) -> Route:
-        """Nobody programs the routes of our own wiring; other main plugins do, and the kernel takes no host bits there."""
-        if self._request.sandbox is None:
-            return Route(str(allocation.block))
-        return Route(f"{allocation.address}/{allocation.block.length}")
-
-    def _block_addresses(self) -> Iterator[IpConfig]:
-        """As IPAM plugins answer: with the length of the block, and of the address alone when it was asked for by itself."""
-        for allocation in self._allocations:
-            length = allocation.block.length if self._request.address is None else allocation.address.bits
-            yield IpConfig(f"{allocation.address}/{length}")
 
 
 def _recorded_result(context: Context, session: Session, record: Record, request: AddRequest) -> Result | None:
     """The result of an ADD that still stands: same sandbox and boot, interface alive, addresses held. None otherwise."""
     if record.state != ADDED or record.boot_id != context.boot_id or record.sandbox != _identity(request):
         return None
-    if not session.ipam.holds(record.handle, record.address_list()):
+    if not still_held(session, record):
         return None
     if record.is_wired and not _wiring_stands(context, session, record):
         return None
@@ -275,10 +230,3 @@ def _random_mac() -> str:
     """Unicast, locally administered."""
     first, *rest = os.urandom(6)
     return bytes([(first & 0xFC) | 0x02, *rest]).hex(":")
-
-
-def _timestamp() -> str:
-    now = time.time_ns()
-    seconds, nanoseconds = divmod(now, 1_000_000_000)
-    fraction = f".{nanoseconds:09d}".rstrip("0").rstrip(".")
-    return f"{date_and_time(seconds)}{fraction} +0000 UTC"

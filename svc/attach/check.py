@@ -1,5 +1,6 @@
 """CHECK: an attachment as the journal, the datastore and the kernel have it, held against the result of its ADD."""
 
+from svc.attach.addresses import still_held
 from svc.attach.context import Context
 from svc.attach.endpoints import endpoint_stands
 from svc.attach.record import ADDED, AttachmentId, Record
@@ -38,7 +39,7 @@ def _against_previous(record: Record, previous: Result) -> list[str]:
 def _against_datastore(context: Context, record: Record) -> list[str]:
     session = context.session(record.profile, record.settings, record.node)
     found = []
-    if not session.ipam.holds(record.handle, record.address_list()):
+    if not still_held(session, record):
         found.append(f"the datastore does not say that {', '.join(record.addresses)} belong to {record.handle}")
     if record.is_wired and not endpoint_stands(session, record):
         found.append(f"the datastore has no endpoint {record.endpoint_key(session.names).name} of this container")

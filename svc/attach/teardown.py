@@ -4,13 +4,12 @@ Every part may be repeated, and finds nothing to do where nothing is left. The a
 there, nobody else may get it.
 """
 
+from svc.attach.addresses import give_back
 from svc.attach.context import Context
 from svc.attach.endpoints import drop_endpoint
 from svc.attach.ready import Locked
 from svc.attach.record import ADDING, DELETING, Record
-from svc.attach.session import Session
 from svc.datastore.api import StoreError
-from svc.ipam.requests import Release
 from svc.trace import Trace
 
 
@@ -57,22 +56,13 @@ def settle(context: Context, record: Record) -> None:
     session = context.session(record.profile, record.settings, record.node)
     if record.is_wired:
         drop_endpoint(session, record)
-    release(context, session, record)
+    give_back(context, session, record)
 
 
 def owe(context: Context, record: Record) -> None:
     """From here on the agent tries again and again, also after a restart. StoreError when the journal cannot be written."""
     record.state = DELETING
     context.journal.put(record, durable=True)
-
-
-def release(context: Context, session: Session, record: Record) -> None:
-    """Frees the attachment's addresses, but not those of the container's other interfaces in the same network."""
-    others = [
-        other for other in context.journal.of_container(record.id.network, record.id.container_id) if other.id != record.id
-    ]
-    keep = frozenset(address for other in others for address in other.address_list())
-    session.ipam.release(Release(record.handle, keep))
 
 
 def _unrecorded_index(context: Context, record: Record) -> int:
