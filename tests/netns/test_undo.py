@@ -21,7 +21,7 @@ from svc.model.errors import PeerError, SvcError
 pytestmark = pytest.mark.root
 
 STEPS = ("note_intent", "take_addresses", "wire", "write_endpoint", "note_result")
-UNDO = ("drop_endpoint", "unwire", "release")
+UNDO = ("drop_endpoint", "unwire", "give_back")
 FAILURES: list[type[BaseException]] = [PeerError, RuntimeError, KeyboardInterrupt]
 
 
