@@ -59,6 +59,15 @@ def parse_args(text: str, *, keys: Mapping[str, str] = KEYS, ignore_unknown: boo
     return Args(**known, ignore_unknown=ignore, others=others)
 
 
+def pod_in(text: str) -> str:
+    """NAMESPACE/NAME of the pod, for a log line; empty when the text does not name one. Nothing else of it is looked at."""
+    if not text:
+        return ""
+    pairs = dict(pair.partition("=")[::2] for pair in text.split(";"))
+    namespace, name = pairs.get("K8S_POD_NAMESPACE", ""), pairs.get("K8S_POD_NAME", "")
+    return f"{namespace}/{name}" if _OBJECT_NAME.fullmatch(namespace) and _OBJECT_NAME.fullmatch(name) else ""
+
+
 def _pairs(text: str, faults: Faults) -> dict[str, str]:
     pairs = {}
     for pair in text.split(";") if text else ():
