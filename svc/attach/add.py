@@ -13,7 +13,7 @@ from svc.attach.session import Session
 from svc.attach.teardown import owe, take_down, unwire
 from svc.dataplane.plan import effective_mtu
 from svc.dataplane.wire import HostNameTaken, Wired, wire
-from svc.model.endpoint import endpoint, has_endpoint, host_interface
+from svc.model.endpoint import PodFacts, endpoint, has_endpoint, host_interface
 from svc.model.errors import Code, PeerError
 from svc.model.pod import facts_of
 from svc.model.resource import Resource
@@ -178,8 +178,13 @@ class Addition:
                 "mac": record.mac,
             },
             profiles=[record.id.network],
-            facts=facts_of(self._session.names, self._pod.pod) if self._pod.pod else None,
+            facts=self._facts(),
         )
+
+    def _facts(self) -> PodFacts:
+        if self._pod.pod:
+            return facts_of(self._session.names, self._pod.pod)
+        return PodFacts(dict(self._request.labels), "", "", [], [self._record.id.network])
 
     def _result(self) -> Result:
         sandbox = self._request.sandbox

@@ -70,7 +70,7 @@ class _Answer:
         self.netconf = netconf = netconfs.parse(inputs.stdin, names, lenient=call.verb == "DEL")
         trace.set_level(netconf.log_level)
         trace.fields["network"] = netconf.name
-        result = HANDLERS[call.verb](Invocation(self._context, inputs, call, netconf, version, trace))
+        result = HANDLERS[call.verb](Invocation(self._context, inputs, call, netconf, version, trace, names))
         if result is None:
             return b""
         self.summary = " ".join(ip.address for ip in result.ips) + " "
