@@ -174,7 +174,7 @@ def _refuse_foreign_prev_result(invocation: Invocation) -> None:
     """We make the interface, so we come first in a chain; a result from before us is checked all the same."""
     if invocation.netconf.prev_result is not None:
         invocation.trace.warning(
-            "a plugin comes before this one in the chain, which is not supported: its result is passed over"
+            "another plugin comes before this one in the chain, which is not supported: its result is lost"
         )
         results.parse_prev_result(invocation.netconf.prev_result, invocation.version)
 

@@ -1,4 +1,4 @@
-"""What the node agent leaves in files for us: the name under which it has registered the node, and the MTU that fits its network.
+"""What the node agent leaves in files for us: the name under which it has registered the node, and the MTU of its network.
 
 Each is read with every call that needs it, for the agent may write it at any time, and costs a few microseconds.
 """
@@ -46,7 +46,7 @@ def mtu(netconf: NetConf, names: Names) -> int:
     if finding:
         raise PeerError(
             f"MTU file {path!r} holds {text[:_SHOWN]!r}, which {finding[0]}",
-            details=f"see why the node agent writes that, or set mtu in the network configuration{finding[1] and '; '}{finding[1]}",
+            details="see why the node agent writes that, or set mtu in the network configuration",
             code=Code.IO_FAILURE,
         )
     return number
