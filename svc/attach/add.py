@@ -7,14 +7,16 @@ from contextlib import ExitStack
 from svc.attach.addresses import Taken, give_back, source_of, still_held
 from svc.attach.context import Context
 from svc.attach.endpoints import drop_endpoint, endpoint_stands, write_endpoint
+from svc.attach.profiles import ensure_profile
 from svc.attach.record import ADDED, ADDING, Record
 from svc.attach.request import AddRequest, Sandbox
 from svc.attach.session import Session
+from svc.attach.shared import join, still_shares
 from svc.attach.teardown import owe, take_down, unwire
 from svc.dataplane.plan import effective_mtu
 from svc.dataplane.wire import HostNameTaken, Wired, wire
-from svc.model.endpoint import endpoint, has_endpoint, host_interface
-from svc.model.errors import Code, PeerError
+from svc.model.endpoint import PodFacts, endpoint, has_endpoint, host_interface
+from svc.model.errors import Code, PeerError, SvcError
 from svc.model.pod import facts_of
 from svc.model.resource import Resource
 from svc.model.result import Interface, Result
@@ -40,7 +42,13 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Result:
                 details="the datastore failed meanwhile: try again when it answers",
                 code=Code.DATASTORE,
             )
-    return Addition(context, session, request, pod, trace).run()
+    try:
+        return Addition(context, session, request, pod, trace).run()
+    except SvcError:
+        shared = join(context, session, request, trace)
+        if shared is None:
+            raise
+        return shared
 
 
 def _pod(context: Context, session: Session, request: AddRequest) -> PodInfo:
@@ -115,6 +123,8 @@ class Addition:
         if not has_endpoint(self._session.names, self._request.workload, self._request.id.ifname):
             return
         with self._trace.phase("endpoint"):
+            if self._session.names.network_profiles and not self._request.policy:
+                ensure_profile(self._session, self._request.id.network, pod=self._request.workload.is_pod)
             self._undo.callback(self._undoing, self._drop_endpoint)
             write_endpoint(self._session, self._endpoint())
 
@@ -178,8 +188,13 @@ class Addition:
                 "mac": record.mac,
             },
             profiles=[record.id.network],
-            facts=facts_of(self._session.names, self._pod.pod) if self._pod.pod else None,
+            facts=self._facts(),
         )
+
+    def _facts(self) -> PodFacts:
+        if self._pod.pod:
+            return facts_of(self._session.names, self._pod.pod)
+        return PodFacts(dict(self._request.labels), "", "", [], [self._record.id.network])
 
     def _result(self) -> Result:
         sandbox = self._request.sandbox
@@ -204,6 +219,8 @@ def _recorded_result(context: Context, session: Session, record: Record, request
     if not still_held(session, record):
         return None
     if record.is_wired and not _wiring_stands(context, session, record):
+        return None
+    if record.shares and not still_shares(context, session, record):
         return None
     return Result.from_json(record.result or {})
 

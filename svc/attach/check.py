@@ -2,9 +2,10 @@
 
 from svc.attach.addresses import still_held
 from svc.attach.context import Context
-from svc.attach.endpoints import endpoint_stands
+from svc.attach.endpoints import endpoint_stands, has_profile
 from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.request import Sandbox
+from svc.attach.shared import host_of
 from svc.dataplane.check import differences
 from svc.model.errors import Code, PeerError
 from svc.model.result import Result
@@ -19,9 +20,12 @@ def check(context: Context, key: AttachmentId, sandbox: Sandbox | None, previous
             details="it was never added on this node, or was deleted: ADD it",
             code=Code.UNKNOWN_CONTAINER,
         )
-    found = [*_against_previous(record, previous), *_against_datastore(context, record)]
-    if sandbox is not None:
-        found += differences(context.kernel, record.wiring(), record.wired(), sandbox.fd)
+    wired = host_of(context, record) if record.shares else record
+    found = [*_against_previous(wired or record, previous), *_against_datastore(context, record)]
+    if wired is None:
+        found.append(f"the network that {key.ifname!r} was made for has left it")
+    elif sandbox is not None:
+        found += differences(context.kernel, wired.wiring(), wired.wired(), sandbox.fd)
     if found:
         raise PeerError(
             f"attachment {key.ifname!r} of container {key.container_id!r} is not as it was added: {found[0]}",
@@ -41,6 +45,8 @@ def _against_datastore(context: Context, record: Record) -> list[str]:
     found = []
     if not still_held(session, record):
         found.append(f"the datastore does not say that {', '.join(record.addresses)} belong to {record.handle}")
+    if record.shares and not has_profile(session, record):
+        found.append(f"the endpoint of this container does not name network {record.id.network}")
     if record.is_wired and not endpoint_stands(session, record):
         found.append(f"the datastore has no endpoint {record.endpoint_key(session.names).name} of this container")
     return found

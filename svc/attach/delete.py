@@ -30,8 +30,11 @@ def delete(
     if record is not None:
         take_down(context, record, trace)
         return
-    wired = wired and not _is_of_another_network(context, key)
-    take_down(context, _reconstructed(context, key, workload, where, wired=wired), trace)
+    shares = wired and _is_of_another_network(context, key)
+    wired = wired and not shares
+    reconstructed = _reconstructed(context, key, workload, where, wired=wired)
+    reconstructed.shares = shares and not workload.is_pod
+    take_down(context, reconstructed, trace)
     if wired and sandbox is not None:
         _remove_inside(sandbox, key.ifname)
 

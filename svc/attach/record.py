@@ -52,6 +52,7 @@ class Record:
     peer_index: int = 0
     result: dict[str, Any] | None = None
     profile: str = ""
+    shares: bool = False  # the interface of another network's attachment, by whose endpoint it is known
 
     @property
     def handle(self) -> str:

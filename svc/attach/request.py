@@ -48,6 +48,7 @@ class AddRequest:
     orchestrator: tuple[tuple[str, str], ...] = ()  # how to reach its API; empty: it is not asked
     policy: bool = False  # whether the pod itself is read, for policy to know it
     pod_uid: str = ""
+    labels: tuple[tuple[str, str], ...] = ()  # of a container that is no pod
 
 
 def open_sandbox(path: str, received_fd: int, own: tuple[int, int]) -> Sandbox:

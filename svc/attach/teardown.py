@@ -4,12 +4,14 @@ Every part may be repeated, and finds nothing to do where nothing is left. The a
 there, nobody else may get it.
 """
 
+from contextlib import suppress
+
 from svc.attach.addresses import give_back
 from svc.attach.context import Context
-from svc.attach.endpoints import drop_endpoint
+from svc.attach.endpoints import drop_endpoint, edit_profiles
 from svc.attach.ready import Locked
 from svc.attach.record import ADDING, DELETING, Record
-from svc.datastore.api import StoreError
+from svc.datastore.api import NotFound, StoreError
 from svc.trace import Trace
 
 
@@ -54,7 +56,10 @@ def unwire(context: Context, record: Record) -> None:
 def settle(context: Context, record: Record) -> None:
     """Removes the endpoint and frees the addresses. StoreError."""
     session = context.session(record.profile, record.settings, record.node)
-    if record.is_wired:
+    if record.shares:
+        with suppress(NotFound):
+            edit_profiles(session, record, add=False)
+    elif record.is_wired:
         drop_endpoint(session, record)
     give_back(context, session, record)
 

@@ -13,6 +13,8 @@ from svc.cni.inputs import Inputs, Reply
 from svc.cni.verbs import HANDLERS, Invocation
 from svc.model.errors import InternalError, SvcError
 from svc.netconf import netconf as netconfs
+from svc.netconf.args import pod_in
+from svc.netconf.netconf import NetConf
 from svc.trace import Trace
 
 
@@ -30,7 +32,7 @@ def answer(context: Context, inputs: Inputs, trace: Trace) -> Reply:
         stdout, status = call.failed(_internal(bug)), 1
     finally:
         inputs.close()
-    return Reply(status, stdout, write_lines(trace, call.log_file))
+    return Reply(status, stdout, write_lines(trace, call.netconf))
 
 
 def failed_before_start(inputs: Inputs, error: SvcError, trace: Trace) -> Reply:
@@ -47,7 +49,7 @@ class _Answer:
         self._inputs = inputs
         self._trace = trace
         self._version: str | None = None
-        self.log_file: str | None = None
+        self.netconf: NetConf | None = None
         self.summary = ""
 
     def carry_out(self) -> bytes:
@@ -59,15 +61,16 @@ class _Answer:
         if call.verb == "VERSION":
             return orjson.dumps(results.render_version(_readable_version(inputs.stdin)))
         trace.fields |= {"container": call.container_id, "ifname": call.ifname} if call.container_id else {}
+        if pod := pod_in(call.args):
+            trace.fields["pod"] = pod
         if call.traceparent:
             trace.fields["traceparent"] = call.traceparent
         self._version = version = versions.negotiate(netconfs.decode(inputs.stdin).get("cniVersion"))
         versions.require(call.verb, version)
-        netconf = netconfs.parse(inputs.stdin, names, lenient=call.verb == "DEL")
-        self.log_file = netconf.log_file_path
+        self.netconf = netconf = netconfs.parse(inputs.stdin, names, lenient=call.verb == "DEL")
         trace.set_level(netconf.log_level)
         trace.fields["network"] = netconf.name
-        result = HANDLERS[call.verb](Invocation(self._context, inputs, call, netconf, version, trace))
+        result = HANDLERS[call.verb](Invocation(self._context, inputs, call, netconf, version, trace, names))
         if result is None:
             return b""
         self.summary = " ".join(ip.address for ip in result.ips) + " "

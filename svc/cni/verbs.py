@@ -13,15 +13,17 @@ from svc.attach.delete import delete
 from svc.attach.gc import collect
 from svc.attach.record import AttachmentId
 from svc.attach.request import AddRequest, NodeSettings, Sandbox, open_sandbox
-from svc.attach.status import status
+from svc.attach.status import not_ready, status
 from svc.cni import results
 from svc.cni.environment import Call
 from svc.cni.inputs import Inputs
 from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code
 from svc.model.result import Result
+from svc.names import Names
 from svc.netconf.args import Args, parse_args
-from svc.netconf.netconf import NetConf, node_name
+from svc.netconf.netconf import NetConf
+from svc.netconf.nodefiles import mtu, node_name
 from svc.trace import Trace
 
 
@@ -35,6 +37,7 @@ class Invocation:
     netconf: NetConf
     version: str
     trace: Trace
+    names: Names
 
     @property
     def id(self) -> AttachmentId:
@@ -42,7 +45,7 @@ class Invocation:
 
     @property
     def where(self) -> NodeSettings:
-        return node_settings(self.netconf, self.inputs.profile)
+        return node_settings(self.netconf, self.names, self.inputs.profile, lenient=self.call.verb == "DEL")
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -59,7 +62,7 @@ class Invocation:
 
     def workload(self) -> Workload:
         args = self.args()
-        return Workload(self.call.container_id, args.pod_name, args.pod_namespace)
+        return Workload(self.call.container_id, args.pod_name, args.pod_namespace or self.netconf.namespace)
 
     @contextmanager
     def sandbox(self) -> Iterator[Sandbox]:
@@ -72,12 +75,15 @@ class Invocation:
             os.close(sandbox.fd)
 
 
-def node_settings(netconf: NetConf, profile: str) -> NodeSettings:
-    """Which datastore session serves a network on this node. CallerError when the node has no name."""
-    return NodeSettings(netconf.datastore.to_json(), node_name(netconf, os.uname().nodename), profile)
+def node_settings(netconf: NetConf, names: Names, profile: str, *, lenient: bool = False) -> NodeSettings:
+    """Which datastore session serves a network on this node. SvcError when the node's name cannot be told."""
+    node = node_name(netconf, names, os.uname().nodename, lenient=lenient)
+    return NodeSettings(netconf.datastore.to_json(), node, profile)
 
 
 def _add(invocation: Invocation) -> Result:
+    if invocation.netconf.hostname:
+        invocation.trace.warning("hostname is deprecated: set nodename in the network configuration")
     if invocation.call.ipam:
         return add(invocation.context, _request(invocation, None), invocation.trace)
     _refuse_foreign_prev_result(invocation)
@@ -116,7 +122,10 @@ def _gc(invocation: Invocation) -> None:
 
 
 def _status(invocation: Invocation) -> None:
-    status(invocation.context, invocation.where, invocation.versions, invocation.pools)
+    with not_ready():
+        where = invocation.where
+        mtu(invocation.netconf, invocation.names)
+    status(invocation.context, where, invocation.versions, invocation.pools)
 
 
 HANDLERS: dict[str, Callable[[Invocation], Result | None]] = {
@@ -132,18 +141,19 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
     netconf, args = invocation.netconf, invocation.args()
     return AddRequest(
         id=invocation.id,
-        workload=Workload(invocation.call.container_id, args.pod_name, args.pod_namespace),
+        workload=invocation.workload(),
         sandbox=sandbox,
         where=invocation.where,
         versions=invocation.versions,
         pools=invocation.pools,
         address=_requested_address(args, invocation.versions),
-        mtu=netconf.mtu,
+        mtu=mtu(netconf, invocation.names) if sandbox else 0,
         queues=netconf.num_queues,
         allow_ip_forwarding=netconf.allow_ip_forwarding,
         orchestrator=netconf.orchestrator,
         policy=netconf.policy,
         pod_uid=args.pod_uid,
+        labels=() if args.has_pod else netconf.labels,
     )
 
 
@@ -163,6 +173,9 @@ def _requested_address(args: Args, versions: tuple[int, ...]) -> Address | None:
 def _refuse_foreign_prev_result(invocation: Invocation) -> None:
     """We make the interface, so we come first in a chain; a result from before us is checked all the same."""
     if invocation.netconf.prev_result is not None:
+        invocation.trace.warning(
+            "another plugin comes before this one in the chain, which is not supported: its result is lost"
+        )
         results.parse_prev_result(invocation.netconf.prev_result, invocation.version)
 
 

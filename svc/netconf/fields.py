@@ -36,7 +36,7 @@ MAX_MTU: Final = 65535
 MAX_INTEGER: Final = 2**31 - 1
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
-_URL: Final = re.compile(r"https?://[^\s/?#]+(/[^\s?#]*)?")
+_URL: Final = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 _NODE_NAME: Final = re.compile(r"[^\s/\x00-\x1f\x7f]{1,253}")
 
 
@@ -55,6 +55,7 @@ class Field:
     later: Callable[[Any], bool] | None = None
     aliases: tuple[str, ...] = ()  # other paths, looked at when this one is absent
     fold: Callable[[str], str] | None = None  # applied before `allowed` and `check` look
+    secret: bool = False  # the value, or one inside it, is shown to nobody
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -79,7 +80,8 @@ def _not_empty(text: str) -> Finding | None:
     return None if text else ("is empty", "name the plugin")
 
 
-def _node_name(text: str) -> Finding | None:
+def node_name(text: str) -> Finding | None:
+    """A node's name, wherever it is given."""
     if not text or _NODE_NAME.fullmatch(text):
         return None
     return "is not a node name", "give 1 to 253 characters without '/', white space and control characters"
@@ -106,10 +108,25 @@ def _between(low: int, high: int, note: str = "") -> Check:
     return check
 
 
-def _mtu(number: int) -> Finding | None:
+def mtu(number: int, *, ipv6: bool = False) -> Finding | None:
+    """An MTU, for interfaces with IPv6 addresses or without, wherever it is given."""
     if number == 0 or MIN_MTU <= number <= MAX_MTU:
+        if 0 < number < MIN_MTU_IPV6 and ipv6:
+            return "is too small for IPv6", f"give at least {MIN_MTU_IPV6}, or 0 for the kernel's default"
         return None
     return "is out of range", f"give {MIN_MTU} to {MAX_MTU}, or 0 for the kernel's default"
+
+
+def _device_type(text: str) -> Finding | None:
+    if text in ("", "veth"):
+        return None
+    return ("is not served" if text == "netkit" else "is not known"), 'leave it out, or write "veth"'
+
+
+def _dataplane(text: str) -> Finding | None:
+    if text in ("", "linux"):
+        return None
+    return "is not served", 'leave it out, or write "linux"'
 
 
 def _queues(number: int) -> Finding | None:
@@ -145,7 +162,17 @@ FIELDS: Final = (
         STRING,
         "Name under which the node agent registered; else the host name.",
         "2.1",
-        check=_node_name,
+        check=node_name,
+        fold=str.strip,
+    ),
+    Field("nodename_file", STRING, "File with that name; else the one of the node agent.", "2.1", check=_absolute),
+    Field("nodename_file_optional", BOOLEAN, "Whether the host name serves where that file is missing.", "2.1", False),
+    Field(
+        "hostname",
+        STRING,
+        "Deprecated: the name where neither nodename nor the file has one.",
+        "2.1",
+        check=node_name,
         fold=str.strip,
     ),
     Field(
@@ -162,7 +189,11 @@ FIELDS: Final = (
     Field("log_file_max_size", INTEGER, "Size in MB at which the log file is rotated.", "2.1", 100, check=_log_number),
     Field("log_file_max_age", INTEGER, "Days after which a rotated file is removed.", "2.1", 30, check=_log_number),
     Field("log_file_max_count", INTEGER, "Rotated files that are kept.", "2.1", 10, check=_log_number),
-    Field("mtu", INTEGER, "MTU of the interfaces; 0 is the kernel's default.", "2.1", 0, check=_mtu),
+    Field("mtu", INTEGER, "MTU of the interfaces; 0 is the kernel's default.", "2.1", 0, check=mtu),
+    Field("require_mtu_file", BOOLEAN, "Whether the node agent's MTU file must be there when mtu is 0.", "2.1", False),
+    Field("device_type", STRING, "Kind of the interfaces; only veth.", "2.1", "", check=_device_type),
+    Field("dataplane_options", OBJECT, "Who wires the pods.", "2.1"),
+    Field("dataplane_options.type", STRING, "Only linux, which is this plugin.", "2.1", "", check=_dataplane, fold=str.lower),
     Field("num_queues", INTEGER, "Transmit and receive queues of the interfaces.", "2.1", 1, check=_queues),
     Field("ipam", OBJECT, "Address management.", "2.3", required=True),
     Field("ipam.type", STRING, "The IPAM plugin's executable.", "2.3", required=True),
@@ -206,9 +237,9 @@ FIELDS: Final = (
         later=bool,
         aliases=("kubernetes.node_name",),
     ),
-    Field("policy", OBJECT, "Network policy.", "2.6"),
+    Field("policy", OBJECT, "Network policy.", "2.6", secret=True),
     Field("policy.type", STRING, "Kind of policy.", "2.6", "", allowed=("", *POLICY_TYPES)),
-    Field("policy.k8s_auth_token", STRING, "Token for the API, instead of the kubeconfig's.", "2.6", ""),
+    Field("policy.k8s_auth_token", STRING, "Token for the API, instead of the kubeconfig's.", "2.6", "", secret=True),
     Field("policy.k8s_client_certificate", STRING, "Client certificate for the API.", "2.6", "", check=_absolute),
     Field("policy.k8s_client_key", STRING, "Private key of that certificate.", "2.6", "", check=_absolute),
     Field("policy.k8s_certificate_authority", STRING, "Authorities trusted for the API.", "2.6", "", check=_absolute),
@@ -227,6 +258,7 @@ FIELDS: Final = (
     Field("feature_control", OBJECT, "Features that are off unless asked for.", "2.1"),
     Field("feature_control.ip_addrs_no_ipam", BOOLEAN, "Allow addresses that bypass IPAM.", "2.1", False, later=bool),
     Field("feature_control.floating_ips", BOOLEAN, "Allow floating addresses.", "2.1", False, later=bool),
+    Field("args", OBJECT, "What an orchestrator tells of a container: labels of one that is no pod.", "CNI"),
     Field("prevResult", OBJECT, "Result of the ADD, set by the runtime.", "CNI"),
     Field(
         "cni.dev/valid-attachments",

@@ -8,10 +8,11 @@ from typing import Any, Final
 import orjson
 
 from svc.model.errors import CallerError, Code
-from svc.model.faults import MISSING, Faults, json_kind
+from svc.model.faults import HIDDEN, MISSING, Faults, json_kind
 from svc.names import Names
 from svc.netconf import fields, rules
 from svc.netconf.fields import FIELDS, Field, keys_of
+from svc.netconf.labels import Labels, labels_of
 
 MAX_BYTES: Final = 1 << 20
 _REMEMBERED_BYTES: Final = 8 << 10
@@ -73,6 +74,9 @@ class NetConf:
     cni_version: str | None
     type: str
     nodename: str | None
+    nodename_file: str | None
+    nodename_file_optional: bool
+    hostname: str | None  # deprecated
     datastore: DatastoreSettings
     policy: bool  # whether pods and namespaces are read from the orchestrator
     orchestrator: tuple[tuple[str, str], ...]  # how to reach its API, as the options of a datastore
@@ -85,6 +89,9 @@ class NetConf:
     allow_ip_forwarding: bool
     num_queues: int
     mtu: int
+    require_mtu_file: bool
+    namespace: str  # of a container that is no pod; empty for the default one
+    labels: Labels  # of such a container
     prev_result: dict[str, Any] | None
     valid_attachments: tuple[tuple[str, str], ...] | None
     raw: dict[str, Any]
@@ -110,18 +117,11 @@ def read(raw: dict[str, Any], names: Names, *, lenient: bool = False) -> NetConf
     faults = Faults("invalid network configuration", Code.INVALID_NETCONF)
     values = {field.path: _read(field, raw, faults) for field in FIELDS}
     rules.check(values, names, faults)
+    namespace, labels = labels_of(values["args"], names, faults)
     if lenient:
         faults.found = [fault for fault in faults.found if fault.field in ESSENTIAL]
     faults.raise_if_any()
-    return _build(values, raw)
-
-
-def node_name(netconf: NetConf, hostname: str) -> str:
-    """The configured name, else the host's as the orchestrator registers it: in lower case."""
-    name = netconf.nodename or hostname.strip().lower()
-    if not name:
-        raise CallerError("the node has no name", details="nodename: set it, for the host name is empty")
-    return name
+    return _build(values, raw, namespace, labels)
 
 
 def decode(stdin: bytes) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def _how_to_add(field: Field) -> str:
 def _checked(field: Field, path: str, value: Any, faults: Faults) -> Any:
     """The value as we keep it; what is wrong with it goes to the faults."""
     if not _has_type(field, value):
-        faults.add(path, value, f"is {json_kind(value)}", _remedy(field))
+        faults.add(path, HIDDEN if field.secret else value, f"is {json_kind(value)}", _remedy(field))
         return None
     folded = _folded(field, path, value, faults)
     if field.allowed and folded not in field.allowed:
@@ -269,12 +269,15 @@ def _identifier(path: str, item: dict[str, Any], key: str, faults: Faults) -> st
     return ""
 
 
-def _build(values: dict[str, Any], raw: dict[str, Any]) -> NetConf:
+def _build(values: dict[str, Any], raw: dict[str, Any], namespace: str, labels: Labels) -> NetConf:
     return NetConf(
         name=values["name"],
         cni_version=values["cniVersion"],
         type=values["type"] or "",
         nodename=values["nodename"] or None,
+        nodename_file=values["nodename_file"] or None,
+        nodename_file_optional=values["nodename_file_optional"],
+        hostname=values["hostname"] or None,
         datastore=_datastore(values),
         policy=bool(values["policy.type"]),
         orchestrator=_options(values, ORCHESTRATOR),
@@ -287,6 +290,9 @@ def _build(values: dict[str, Any], raw: dict[str, Any]) -> NetConf:
         allow_ip_forwarding=values["container_settings.allow_ip_forwarding"],
         num_queues=max(values["num_queues"], 1),
         mtu=values["mtu"],
+        require_mtu_file=values["require_mtu_file"],
+        namespace=namespace,
+        labels=labels,
         prev_result=values["prevResult"],
         valid_attachments=values["cni.dev/valid-attachments"],
         raw=raw,

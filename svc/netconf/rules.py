@@ -83,8 +83,8 @@ def _pools(values: Values, faults: Faults) -> None:
 
 def _mtu(values: Values, faults: Faults) -> None:
     mtu = values["mtu"]
-    if values["ipam.assign_ipv6"] == "true" and 0 < mtu < fields.MIN_MTU_IPV6:
-        faults.add("mtu", mtu, "is too small for IPv6", f"give at least {fields.MIN_MTU_IPV6}, or 0 for the kernel's default")
+    if finding := fields.mtu(mtu, ipv6=values["ipam.assign_ipv6"] == "true"):
+        faults.add("mtu", mtu, *finding)
         values["mtu"] = fields.default_of("mtu")
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from svc.model.errors import CallerError, Code
 from svc.names import DEFAULT, Names
 from svc.netconf.fields import FIELDS, keys_of
-from svc.netconf.netconf import MAX_BYTES, DatastoreSettings, IpamConf, NetConf, node_name, parse
+from svc.netconf.netconf import MAX_BYTES, DatastoreSettings, IpamConf, NetConf, parse
 
 GOOD: dict[str, Any] = {"name": "net", "type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
 
@@ -52,6 +52,9 @@ def test_smallest_configuration_has_every_default() -> None:
         cni_version=None,
         type="svc",
         nodename=None,
+        nodename_file=None,
+        nodename_file_optional=False,
+        hostname=None,
         datastore=DatastoreSettings("embedded"),
         policy=False,
         orchestrator=(),
@@ -64,6 +67,9 @@ def test_smallest_configuration_has_every_default() -> None:
         allow_ip_forwarding=False,
         num_queues=1,
         mtu=0,
+        require_mtu_file=False,
+        namespace="",
+        labels=(),
         prev_result=None,
         valid_attachments=None,
         raw=GOOD,
@@ -283,23 +289,6 @@ def test_lenient_falls_back_field_by_field() -> None:
 )
 def test_lenient_refuses_what_it_cannot_do_without(data: dict[str, Any], part: str) -> None:
     assert part in refused(data, lenient=True).msg
-
-
-# The node.
-
-
-@pytest.mark.parametrize(
-    ("nodename", "hostname", "name"),
-    [("Node-1", "host", "Node-1"), (None, "Host.Example\n", "host.example"), ("", " host ", "host")],
-)
-def test_node_is_named_by_configuration_then_host(nodename: str | None, hostname: str, name: str) -> None:
-    assert node_name(parsed(config(nodename=nodename)), hostname) == name
-
-
-def test_nameless_node_is_refused_with_remedy() -> None:
-    with pytest.raises(CallerError, match="the node has no name") as caught:
-        node_name(parsed(GOOD), " ")
-    assert "nodename: set it" in caught.value.details
 
 
 # Anything at all.

@@ -86,7 +86,7 @@ SHOWN = {True: "true", False: "false"}
 @pytest.mark.parametrize(("field", "path", "kind", "value"), WRONG)
 def test_wrong_type_is_named_with_remedy(field: Field, path: str, kind: str, value: Any) -> None:
     error = refused(with_field(path, value))
-    shown = SHOWN[value] if isinstance(value, bool) else repr(value)
+    shown = "(hidden)" if field.secret else SHOWN[value] if isinstance(value, bool) else repr(value)
     assert error.msg == f"invalid network configuration: {path} = {shown} is {kind}"
     assert error.details.startswith(f"{path} = {shown}: ")
     assert REMEDIES[field.type] in error.details
@@ -161,6 +161,11 @@ def test_null_is_absent(field: Field) -> None:
         ("mtu", 67, "is out of range", "give 68 to 65535, or 0 for the kernel's default"),
         ("mtu", 65536, "is out of range", "give 68 to 65535, or 0 for the kernel's default"),
         ("num_queues", 4097, "is out of range", "give at most 4096, or 0 for one queue"),
+        ("nodename_file", "nodename", "is not an absolute path", "start it with '/'"),
+        ("hostname", "a b", "is not a node name", "without '/', white space and control characters"),
+        ("device_type", "netkit", "is not served", 'leave it out, or write "veth"'),
+        ("device_type", "ipvlan", "is not known", 'leave it out, or write "veth"'),
+        ("dataplane_options.type", "grpc", "is not served", 'leave it out, or write "linux"'),
         ("ipam.type", "", "is not known", 'set "type": "svc-ipam"'),
         ("ipam.type", "dhcp", "is not known", 'set "type": "svc-ipam"'),
         ("ipam.type", "host-local", "is not supported yet", 'set "type": "svc-ipam"'),
@@ -172,7 +177,7 @@ def test_null_is_absent(field: Field) -> None:
         ("orch.kubeconfig", "k", "is not an absolute path", "start it with '/'"),
         ("kubernetes.kubeconfig", "k", "is not an absolute path", "start it with '/'"),
         ("orch.orch_api_root", "a:6443", "is not a URL", "write http://HOST:PORT or https://HOST:PORT"),
-        ("kubernetes.k8s_api_root", "ftp://a", "is not a URL", "write http://HOST:PORT or https://HOST:PORT"),
+        ("orch.orch_api_root", "ftp://a", "is not a URL", "write http://HOST:PORT or https://HOST:PORT"),
         ("policy.k8s_client_key", "key.pem", "is not an absolute path", "start it with '/'"),
         ("etcd_cert_file", "cert.pem", "is not an absolute path", "start it with '/'"),
         ("orch.node_name", "n", "asks for what is not supported yet", "remove it"),
@@ -205,6 +210,13 @@ def test_faulty_value_is_named_with_remedy(path: str, value: Any, problem: str, 
         ("mtu", 0),
         ("mtu", 68),
         ("mtu", 65535),
+        ("device_type", "veth"),
+        ("dataplane_options", {"type": "Linux", "socket": "/s"}),
+        ("mode", "vxlan"),
+        ("qps", 100),
+        ("ipam_lock_file", "/run/lock"),
+        ("windows_loopback_DSR", True),
+        ("args", {"cni": {"ips": ["10.0.0.1"]}, "org.apache.mesos": None}),
         ("num_queues", 4096),
         ("num_queues", -(2**63)),
         ("etcd_endpoints", "http://127.0.0.1:2379"),
