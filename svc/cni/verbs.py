@@ -23,6 +23,7 @@ from svc.model.result import Result
 from svc.netconf.args import Args, parse_args
 from svc.netconf.netconf import NetConf, node_name
 from svc.trace import Trace
+from svc.waits.wait import Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +78,13 @@ def node_settings(netconf: NetConf, profile: str) -> NodeSettings:
     return NodeSettings(netconf.datastore.to_json(), node_name(netconf, os.uname().nodename), profile)
 
 
-def _add(invocation: Invocation) -> Result:
+def attach(invocation: Invocation) -> Steps[Result]:
+    """ADD, the one verb that may wait."""
     if invocation.call.ipam:
-        return add(invocation.context, _request(invocation, None), invocation.trace)
+        return (yield from add(invocation.context, _request(invocation, None), invocation.trace))
     _refuse_foreign_prev_result(invocation)
     with invocation.sandbox() as sandbox:
-        return add(invocation.context, _request(invocation, sandbox), invocation.trace)
+        return (yield from add(invocation.context, _request(invocation, sandbox), invocation.trace))
 
 
 def _delete(invocation: Invocation) -> None:
@@ -119,8 +121,7 @@ def _status(invocation: Invocation) -> None:
     status(invocation.context, invocation.where, invocation.versions, invocation.pools)
 
 
-HANDLERS: dict[str, Callable[[Invocation], Result | None]] = {
-    "ADD": _add,
+HANDLERS: dict[str, Callable[[Invocation], None]] = {
     "DEL": _delete,
     "CHECK": _check,
     "GC": _gc,
@@ -144,6 +145,8 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
         orchestrator=netconf.orchestrator,
         policy=netconf.policy,
         pod_uid=args.pod_uid,
+        gates=netconf.gates,
+        policy_setup=netconf.policy_setup,
     )
 
 

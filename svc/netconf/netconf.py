@@ -9,6 +9,7 @@ import orjson
 
 from svc.model.errors import CallerError, Code
 from svc.model.faults import MISSING, Faults, json_kind
+from svc.model.hold import GateSettings, PolicySettings, Trust
 from svc.names import Names
 from svc.netconf import fields, rules
 from svc.netconf.fields import FIELDS, Field, keys_of
@@ -85,6 +86,8 @@ class NetConf:
     allow_ip_forwarding: bool
     num_queues: int
     mtu: int
+    gates: GateSettings
+    policy_setup: PolicySettings
     prev_result: dict[str, Any] | None
     valid_attachments: tuple[tuple[str, str], ...] | None
     raw: dict[str, Any]
@@ -287,6 +290,8 @@ def _build(values: dict[str, Any], raw: dict[str, Any]) -> NetConf:
         allow_ip_forwarding=values["container_settings.allow_ip_forwarding"],
         num_queues=max(values["num_queues"], 1),
         mtu=values["mtu"],
+        gates=_gates(values),
+        policy_setup=PolicySettings(values["policy_setup_timeout_seconds"], values["endpoint_status_dir"]),
         prev_result=values["prevResult"],
         valid_attachments=values["cni.dev/valid-attachments"],
         raw=raw,
@@ -301,6 +306,12 @@ def _datastore(values: dict[str, Any]) -> DatastoreSettings:
 def _options(values: dict[str, Any], paths: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Those that are given."""
     return tuple(sorted((path.rpartition(".")[2], values[path]) for path in paths if values[path]))
+
+
+def _gates(values: dict[str, Any]) -> GateSettings:
+    """A URL that is given twice is one gate."""
+    trust = Trust(values["readiness_gates_tls_verify"], values["readiness_gates_ca_file"])
+    return GateSettings(tuple(dict.fromkeys(values["readiness_gates"])), values["readiness_gates_timeout_seconds"], trust)
 
 
 def _or_default(values: dict[str, Any], path: str) -> int:
