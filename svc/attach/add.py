@@ -1,12 +1,14 @@
 """ADD as a transaction: intent, addresses, wiring, endpoint, result. Every step registers its undo."""
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
 from svc.attach.addresses import Taken, give_back, source_of, still_held
 from svc.attach.context import Context
 from svc.attach.endpoints import drop_endpoint, endpoint_stands, write_endpoint
+from svc.attach.hold import await_gates, await_policy
 from svc.attach.profiles import ensure_profile
 from svc.attach.record import ADDED, ADDING, Record
 from svc.attach.request import AddRequest, Sandbox
@@ -22,10 +24,15 @@ from svc.model.resource import Resource
 from svc.model.result import Interface, Result
 from svc.orch.info import PodInfo
 from svc.trace import Trace
+from svc.waits.wait import Steps
 
 
-def add(context: Context, request: AddRequest, trace: Trace) -> Result:
-    """Attaches the sandbox and returns what it got; an attachment that stands is only reported. SvcError: nothing is left."""
+def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
+    """Attaches the sandbox and returns what it got; an attachment that stands is only reported. SvcError: nothing is left.
+
+    It yields where it waits for what is no part of the attachment; no lock is held then.
+    """
+    began = time.monotonic()
     session = context.session(request.where.profile, request.where.datastore, request.where.node)
     pod = _pod(context, session, request)
     previous = context.journal.get(request.id)
@@ -34,6 +41,7 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Result:
         result = _recorded_result(context, session, previous, request)
         if result is not None:
             trace.info("attached already: the recorded result is returned")
+            yield from await_policy(context, session, request, previous.addresses, began, trace)
             return result
         trace.info(f"an attachment in state {previous.state!r} is taken down first")
         if not take_down(context, previous, trace):
@@ -42,8 +50,10 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Result:
                 details="the datastore failed meanwhile: try again when it answers",
                 code=Code.DATASTORE,
             )
+    if (yield from await_gates(context, request, trace)):
+        pod = _pod(context, session, request)
     try:
-        return Addition(context, session, request, pod, trace).run()
+        return (yield from Addition(context, session, request, pod, began, trace).run())
     except SvcError:
         shared = join(context, session, request, trace)
         if shared is None:
@@ -64,11 +74,14 @@ def _pod(context: Context, session: Session, request: AddRequest) -> PodInfo:
 class Addition:
     """One ADD on its way. The steps of `run` are its order; each leaves its undo behind."""
 
-    def __init__(self, context: Context, session: Session, request: AddRequest, pod: PodInfo, trace: Trace) -> None:
+    def __init__(
+        self, context: Context, session: Session, request: AddRequest, pod: PodInfo, began: float, trace: Trace
+    ) -> None:
         self._context = context
         self._session = session
         self._request = request
         self._pod = pod
+        self._began = began
         self._trace = trace
         self._undo = ExitStack()
         self._undo_failed = False
@@ -90,7 +103,7 @@ class Addition:
             profile=request.where.profile,
         )
 
-    def run(self) -> Result:
+    def run(self) -> Steps[Result]:
         with self._undo:
             self.note_intent()
             self.take_addresses()
@@ -98,6 +111,7 @@ class Addition:
                 self.wire(self._request.sandbox)
                 self.write_endpoint()
             result = self.note_result()
+            yield from self.await_policy()
             self._undo.pop_all()
         return result
 
@@ -135,6 +149,10 @@ class Addition:
             self._record.result = result.to_json()
             self._context.journal.update(self._record)
         return result
+
+    def await_policy(self) -> Steps[None]:
+        """Who is killed meanwhile leaves a whole attachment, which a DEL takes down; who learns that nobody waits undoes it."""
+        yield from await_policy(self._context, self._session, self._request, self._record.addresses, self._began, self._trace)
 
     def _wire_once(self, sandbox: Sandbox) -> Wired:
         wiring = self._record.wiring()

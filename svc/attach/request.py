@@ -8,6 +8,7 @@ from svc._core.cidr import Address
 from svc.attach.record import AttachmentId
 from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code
+from svc.model.hold import NO_GATES, NO_POLICY_SETUP, GateSettings, PolicySettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class AddRequest:
     policy: bool = False  # whether the pod itself is read, for policy to know it
     pod_uid: str = ""
     labels: tuple[tuple[str, str], ...] = ()  # of a container that is no pod
+    gates: GateSettings = NO_GATES
+    policy_setup: PolicySettings = NO_POLICY_SETUP
 
 
 def open_sandbox(path: str, received_fd: int, own: tuple[int, int]) -> Sandbox:

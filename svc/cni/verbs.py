@@ -25,6 +25,7 @@ from svc.netconf.args import Args, parse_args
 from svc.netconf.netconf import NetConf
 from svc.netconf.nodefiles import mtu, node_name
 from svc.trace import Trace
+from svc.waits.wait import Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +82,15 @@ def node_settings(netconf: NetConf, names: Names, profile: str, *, lenient: bool
     return NodeSettings(netconf.datastore.to_json(), node, profile)
 
 
-def _add(invocation: Invocation) -> Result:
+def attach(invocation: Invocation) -> Steps[Result]:
+    """ADD, the one verb that may wait."""
     if invocation.netconf.hostname:
         invocation.trace.warning("hostname is deprecated: set nodename in the network configuration")
     if invocation.call.ipam:
-        return add(invocation.context, _request(invocation, None), invocation.trace)
+        return (yield from add(invocation.context, _request(invocation, None), invocation.trace))
     _refuse_foreign_prev_result(invocation)
     with invocation.sandbox() as sandbox:
-        return add(invocation.context, _request(invocation, sandbox), invocation.trace)
+        return (yield from add(invocation.context, _request(invocation, sandbox), invocation.trace))
 
 
 def _delete(invocation: Invocation) -> None:
@@ -128,8 +130,7 @@ def _status(invocation: Invocation) -> None:
     status(invocation.context, where, invocation.versions, invocation.pools)
 
 
-HANDLERS: dict[str, Callable[[Invocation], Result | None]] = {
-    "ADD": _add,
+HANDLERS: dict[str, Callable[[Invocation], None]] = {
     "DEL": _delete,
     "CHECK": _check,
     "GC": _gc,
@@ -154,6 +155,8 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
         policy=netconf.policy,
         pod_uid=args.pod_uid,
         labels=() if args.has_pod else netconf.labels,
+        gates=netconf.gates,
+        policy_setup=netconf.policy_setup,
     )
 
 

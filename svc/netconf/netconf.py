@@ -9,6 +9,7 @@ import orjson
 
 from svc.model.errors import CallerError, Code
 from svc.model.faults import HIDDEN, MISSING, Faults, json_kind
+from svc.model.hold import GateSettings, PolicySettings, Trust
 from svc.names import Names
 from svc.netconf import fields, rules
 from svc.netconf.fields import FIELDS, Field, keys_of
@@ -92,6 +93,8 @@ class NetConf:
     require_mtu_file: bool
     namespace: str  # of a container that is no pod; empty for the default one
     labels: Labels  # of such a container
+    gates: GateSettings
+    policy_setup: PolicySettings
     prev_result: dict[str, Any] | None
     valid_attachments: tuple[tuple[str, str], ...] | None
     raw: dict[str, Any]
@@ -293,6 +296,8 @@ def _build(values: dict[str, Any], raw: dict[str, Any], namespace: str, labels: 
         require_mtu_file=values["require_mtu_file"],
         namespace=namespace,
         labels=labels,
+        gates=_gates(values),
+        policy_setup=PolicySettings(values["policy_setup_timeout_seconds"], values["endpoint_status_dir"]),
         prev_result=values["prevResult"],
         valid_attachments=values["cni.dev/valid-attachments"],
         raw=raw,
@@ -307,6 +312,12 @@ def _datastore(values: dict[str, Any]) -> DatastoreSettings:
 def _options(values: dict[str, Any], paths: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Those that are given."""
     return tuple(sorted((path.rpartition(".")[2], values[path]) for path in paths if values[path]))
+
+
+def _gates(values: dict[str, Any]) -> GateSettings:
+    """A URL that is given twice is one gate."""
+    trust = Trust(values["readiness_gates_tls_verify"], values["readiness_gates_ca_file"])
+    return GateSettings(tuple(dict.fromkeys(values["readiness_gates"])), values["readiness_gates_timeout_seconds"], trust)
 
 
 def _or_default(values: dict[str, Any], path: str) -> int:

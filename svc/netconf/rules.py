@@ -18,6 +18,7 @@ def check(values: Values, names: Names, faults: Faults) -> None:
     _families(values, faults)
     _pools(values, faults)
     _mtu(values, faults)
+    _gates(values, faults)
 
 
 def _datastore(values: Values, faults: Faults) -> None:
@@ -86,6 +87,17 @@ def _mtu(values: Values, faults: Faults) -> None:
     if finding := fields.mtu(mtu, ipv6=values["ipam.assign_ipv6"] == "true"):
         faults.add("mtu", mtu, *finding)
         values["mtu"] = fields.default_of("mtu")
+
+
+def _gates(values: Values, faults: Faults) -> None:
+    urls = values["readiness_gates"]
+    if len(urls) > fields.MAX_GATES:
+        faults.add("readiness_gates", urls, f"has {len(urls)} URLs", f"give at most {fields.MAX_GATES}")
+    wrong = [(f"readiness_gates[{index}]", text, finding) for index, text in enumerate(urls) if (finding := fields.gate(text))]
+    for path, text, finding in wrong:
+        faults.add(path, text, *finding)
+    if wrong or len(urls) > fields.MAX_GATES:
+        values["readiness_gates"] = fields.default_of("readiness_gates")
 
 
 def _faulty(path: str, faults: Faults) -> bool:

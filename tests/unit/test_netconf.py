@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svc.model.errors import CallerError, Code
+from svc.model.hold import GateSettings, PolicySettings, Trust
 from svc.names import DEFAULT, Names
 from svc.netconf.fields import FIELDS, keys_of
 from svc.netconf.netconf import MAX_BYTES, DatastoreSettings, IpamConf, NetConf, parse
@@ -70,6 +71,8 @@ def test_smallest_configuration_has_every_default() -> None:
         require_mtu_file=False,
         namespace="",
         labels=(),
+        gates=GateSettings((), 30, Trust()),
+        policy_setup=PolicySettings(0, ""),
         prev_result=None,
         valid_attachments=None,
         raw=GOOD,
@@ -91,9 +94,17 @@ def test_full_configuration_is_read_whole() -> None:
         container_settings__allow_ip_forwarding=True,
         num_queues=4,
         mtu=9000,
+        readiness_gates=["http://a", "https://b/ready", "http://a"],
+        readiness_gates_timeout_seconds=10,
+        readiness_gates_tls_verify=False,
+        readiness_gates_ca_file="/ca.pem",
+        policy_setup_timeout_seconds=20,
+        endpoint_status_dir="/status",
         prevResult={"ips": []},
     )
     netconf = parsed(data)
+    assert netconf.gates == GateSettings(("http://a", "https://b/ready"), 10, Trust(False, "/ca.pem"))
+    assert netconf.policy_setup == PolicySettings(20, "/status")
     assert netconf.cni_version == "1.1.0"
     assert netconf.nodename == "node-1"
     assert (netconf.log_level, netconf.log_file_path) == ("DEBUG", "/var/log/x.log")
