@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from svc.cni import versions
+from svc.model import versions
 from svc.model.errors import CallerError, Code, PeerError
 from svc.names import Names
 from svc.netconf import netconf as netconfs
