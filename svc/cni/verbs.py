@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from svc._core.cidr import Address
 from svc.attach.add import add
@@ -23,6 +24,9 @@ from svc.model.result import Result
 from svc.netconf.args import Args, parse_args
 from svc.netconf.netconf import NetConf, node_name
 from svc.trace import Trace
+
+if TYPE_CHECKING:
+    from svc.attach.delegation import Delegation
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,15 @@ class Invocation:
         args = self.args()
         return Workload(self.call.container_id, args.pod_name, args.pod_namespace)
 
+    @property
+    def delegation(self) -> "Delegation | None":
+        """Who gives the addresses, where that is another plugin."""
+        if not self.netconf.ipam.is_delegated or (self.call.ipam and self.call.verb == "DEL"):
+            return None
+        from svc.cni.delegations import delegation_of
+
+        return delegation_of(self.netconf, self.call, self.inputs.environment, self.where.node)
+
     @contextmanager
     def sandbox(self) -> Iterator[Sandbox]:
         """The call's namespace, open for the time of the block."""
@@ -90,7 +103,14 @@ def _delete(invocation: Invocation) -> None:
         sandbox = _sandbox_if_any(stack, invocation)
         wired = not invocation.call.ipam
         delete(
-            invocation.context, invocation.id, invocation.workload(), invocation.where, sandbox, invocation.trace, wired=wired
+            invocation.context,
+            invocation.id,
+            invocation.workload(),
+            invocation.where,
+            sandbox,
+            invocation.trace,
+            wired=wired,
+            delegation=invocation.delegation,
         )
 
 
@@ -99,10 +119,10 @@ def _check(invocation: Invocation) -> None:
         raise CallerError("prevResult is missing", details="CHECK needs the result of the ADD in prevResult")
     previous = results.parse_prev_result(invocation.netconf.prev_result, invocation.version)
     if invocation.call.ipam:
-        check(invocation.context, invocation.id, None, previous)
+        check(invocation.context, invocation.id, None, previous, invocation.trace)
         return
     with invocation.sandbox() as sandbox:
-        check(invocation.context, invocation.id, sandbox, previous)
+        check(invocation.context, invocation.id, sandbox, previous, invocation.trace)
 
 
 def _gc(invocation: Invocation) -> None:
@@ -112,11 +132,13 @@ def _gc(invocation: Invocation) -> None:
             "cni.dev/valid-attachments is missing",
             details="GC without a list would remove every attachment of the network: give it, or null for none",
         )
-    collect(invocation.context, invocation.netconf.name, valid, invocation.where, invocation.trace)
+    network, where = invocation.netconf.name, invocation.where
+    collect(invocation.context, network, valid, where, invocation.trace, invocation.delegation)
 
 
 def _status(invocation: Invocation) -> None:
-    status(invocation.context, invocation.where, invocation.versions, invocation.pools)
+    where, versions, pools = invocation.where, invocation.versions, invocation.pools
+    status(invocation.context, where, versions, pools, invocation.trace, invocation.delegation)
 
 
 HANDLERS: dict[str, Callable[[Invocation], Result | None]] = {
@@ -129,7 +151,7 @@ HANDLERS: dict[str, Callable[[Invocation], Result | None]] = {
 
 
 def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
-    netconf, args = invocation.netconf, invocation.args()
+    netconf, args, delegation = invocation.netconf, invocation.args(), invocation.delegation
     return AddRequest(
         id=invocation.id,
         workload=Workload(invocation.call.container_id, args.pod_name, args.pod_namespace),
@@ -137,13 +159,15 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
         where=invocation.where,
         versions=invocation.versions,
         pools=invocation.pools,
-        address=_requested_address(args, invocation.versions),
+        address=_requested_address(args, invocation.versions) if delegation is None else None,
         mtu=netconf.mtu,
         queues=netconf.num_queues,
         allow_ip_forwarding=netconf.allow_ip_forwarding,
         orchestrator=netconf.orchestrator,
         policy=netconf.policy,
         pod_uid=args.pod_uid,
+        routes=netconf.routes,
+        delegation=delegation,
     )
 
 
