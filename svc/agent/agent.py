@@ -159,7 +159,8 @@ class Agent:
 def _lane(verb: str, netconf: bytes) -> str:
     """A glance tells where the datastore is: it decides over nothing but the pace."""
     if verb == "ADD":
-        return "ADD here" if b'"embedded"' in netconf else "ADD afar"
+        computes = b'"embedded"' in netconf and b'"host-local"' not in netconf  # the other plugin is waited for
+        return "ADD here" if computes else "ADD afar"
     return "DEL" if verb == "DEL" else "other"
 
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from svc.attach.addresses import Taken, give_back, source_of, still_held
+from svc.attach.addresses import Taken, give_back, not_held, source_of
 from svc.attach.context import Context
 from svc.attach.endpoints import drop_endpoint, endpoint_stands, write_endpoint
 from svc.attach.hold import await_gates, await_policy
@@ -38,7 +38,7 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
     previous = context.journal.get(request.id)
     if previous is not None:
         session.require_ready()
-        result = _recorded_result(context, session, previous, request)
+        result = _recorded_result(context, session, previous, request, trace)
         if result is not None:
             trace.info("attached already: the recorded result is returned")
             yield from await_policy(context, session, request, previous.addresses, began, trace)
@@ -47,7 +47,7 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
         if not take_down(context, previous, trace):
             raise PeerError(
                 f"an earlier attachment of container {request.id.container_id!r} is still owed a release",
-                details="the datastore failed meanwhile: try again when it answers",
+                details="the datastore, or the plugin that gave the address, failed meanwhile: try again when it answers",
                 code=Code.DATASTORE,
             )
     if (yield from await_gates(context, request, trace)):
@@ -64,7 +64,7 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
 def _pod(context: Context, session: Session, request: AddRequest) -> PodInfo:
     """What the orchestrator says, where it is to be asked. Whether the datastore is locked is asked meanwhile."""
     workload = request.workload
-    if not (request.orchestrator and workload.is_pod):
+    if not (request.orchestrator and workload.is_pod) or (request.delegation and not request.policy):
         session.expect_ready()
         return PodInfo()
     pods = context.pods(request.orchestrator)
@@ -86,6 +86,7 @@ class Addition:
         self._undo = ExitStack()
         self._undo_failed = False
         self._taken = Taken((), (), ())
+        self._source = source_of(context, session, request, pod, trace)
         self._record = Record(
             id=request.id,
             state=ADDING,
@@ -101,6 +102,8 @@ class Addition:
             queues=request.queues,
             allow_ip_forwarding=request.allow_ip_forwarding,
             profile=request.where.profile,
+            routes=None if request.routes is None else [str(route) for route in request.routes],
+            delegate=None if request.delegation is None else request.delegation.remembered(),
         )
 
     def run(self) -> Steps[Result]:
@@ -124,7 +127,7 @@ class Addition:
     def take_addresses(self) -> None:
         with self._trace.phase("ipam"):
             self._undo.callback(self._undoing, self._release)
-            self._taken = source_of(self._session, self._request, self._pod).take(self._record)
+            self._taken = self._source.take(self._record)
             self._record.addresses = [str(address) for address in self._taken.addresses]
 
     def wire(self, sandbox: Sandbox) -> None:
@@ -177,7 +180,7 @@ class Addition:
     def _release(self) -> None:
         """Not while the interface may be there, or the endpoint says whose the address is: the debt has the same order."""
         if not self._undo_failed:
-            give_back(self._context, self._session, self._record)
+            give_back(self._context, self._session, self._record, self._trace)
 
     def _undoing(self, step: Callable[[], None]) -> None:
         try:
@@ -227,14 +230,15 @@ class Addition:
             ),
             ips=self._taken.ips,
             routes=self._taken.routes,
+            dns=self._taken.dns,
         )
 
 
-def _recorded_result(context: Context, session: Session, record: Record, request: AddRequest) -> Result | None:
+def _recorded_result(context: Context, session: Session, record: Record, request: AddRequest, trace: Trace) -> Result | None:
     """The result of an ADD that still stands: same sandbox and boot, interface alive, addresses held. None otherwise."""
     if record.state != ADDED or record.boot_id != context.boot_id or record.sandbox != _identity(request):
         return None
-    if not still_held(session, record):
+    if not_held(session, record, trace):
         return None
     if record.is_wired and not _wiring_stands(context, session, record):
         return None

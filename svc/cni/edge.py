@@ -6,11 +6,12 @@ import traceback
 import orjson
 
 from svc.attach.context import Context
-from svc.cni import results, versions
+from svc.cni import results
 from svc.cni.calllog import write_lines
 from svc.cni.environment import parse_environment
 from svc.cni.inputs import Inputs, Reply
 from svc.cni.verbs import HANDLERS, Invocation, attach
+from svc.model import versions
 from svc.model.errors import InternalError, SvcError
 from svc.netconf import netconf as netconfs
 from svc.netconf.args import pod_in

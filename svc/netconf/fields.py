@@ -22,6 +22,8 @@ BOOLEAN: Final = "boolean"
 OBJECT: Final = "object"
 STRINGS: Final = "array of strings"
 ATTACHMENTS: Final = "array of attachments"
+RANGES: Final = "array of arrays of ranges"
+ROUTES: Final = "array of routes"
 
 LOG_LEVELS: Final = ("ERROR", "WARNING", "INFO", "DEBUG")
 DATASTORES: Final = ("etcdv3", "orch", "embedded")
@@ -215,6 +217,11 @@ FIELDS: Final = (
     Field("ipam.assign_ipv6", STRING, "Whether to assign an IPv6 address.", "2.3", "false", allowed=TRUTHS),
     Field("ipam.ipv4_pools", STRINGS, "CIDRs or names of pools; else all available.", "2.3", ()),
     Field("ipam.ipv6_pools", STRINGS, 'As ipv4_pools; used when assign_ipv6 is "true".', "2.3", ()),
+    Field("ipam.ranges", RANGES, 'For host-local: ranges with a "subnet" each; one address of every inner array.', "2.7", ()),
+    Field("ipam.subnet", STRING, "For host-local: a CIDR, usePodCidr or usePodCidrIPv6; instead of ranges.", "2.7", ""),
+    Field("ipam.routes", ROUTES, 'For host-local: the container\'s routes, by "dst"; else the default ones.', "2.7", ()),
+    Field("ipam.dataDir", STRING, "For host-local: where it keeps its addresses.", "2.7", "", check=_absolute),
+    Field("include_default_routes", BOOLEAN, "Default routes beside those of ipam.routes.", "2.7", False),
     Field("container_settings", OBJECT, "Settings of the container's side.", "2.4"),
     Field("container_settings.allow_ip_forwarding", BOOLEAN, "Whether the container may forward packets.", "2.4", False),
     Field("etcd_endpoints", STRING, "Comma-separated endpoint URLs.", "2.2", ""),
@@ -267,7 +274,8 @@ FIELDS: Final = (
         "Node whose pod CIDR host-local IPAM takes.",
         "2.5",
         "",
-        later=bool,
+        check=node_name,
+        fold=str.strip,
         aliases=("kubernetes.node_name",),
     ),
     Field("policy", OBJECT, "Network policy.", "2.6", secret=True),

@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import orjson
 
+from svc._core.cidr import Cidr
 from svc.model.errors import CallerError, Code
 from svc.model.faults import HIDDEN, MISSING, Faults, json_kind
 from svc.model.hold import GateSettings, PolicySettings, Trust
 from svc.names import Names
-from svc.netconf import fields, rules
+from svc.netconf import fields, hostlocal, rules
 from svc.netconf.fields import FIELDS, Field, keys_of
 from svc.netconf.labels import Labels, labels_of
 
@@ -65,6 +66,12 @@ class IpamConf:
     assign_ipv6: bool = False
     ipv4_pools: tuple[str, ...] = ()
     ipv6_pools: tuple[str, ...] = ()
+    data_dir: str = ""  # of host-local
+
+    @property
+    def is_delegated(self) -> bool:
+        """Whether another plugin gives the addresses."""
+        return self.type == hostlocal.TYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,8 @@ class NetConf:
     log_file_max_age: int
     log_file_max_count: int
     ipam: IpamConf
+    routes: tuple[Cidr, ...] | None  # into the container, by destination; None: the default ones of its families
+    pod_cidr_node: str | None  # whose pod CIDRs host-local takes, where it is not this node
     allow_ip_forwarding: bool
     num_queues: int
     mtu: int
@@ -119,6 +128,7 @@ def read(raw: dict[str, Any], names: Names, *, lenient: bool = False) -> NetConf
     """As `parse`, for one that is decoded already."""
     faults = Faults("invalid network configuration", Code.INVALID_NETCONF)
     values = {field.path: _read(field, raw, faults) for field in FIELDS}
+    hostlocal.check(values, raw, faults)
     rules.check(values, names, faults)
     namespace, labels = labels_of(values["args"], names, faults)
     if lenient:
@@ -154,6 +164,8 @@ _TYPES: Final[Mapping[str, type]] = {
     fields.OBJECT: dict,
     fields.STRINGS: list,
     fields.ATTACHMENTS: list,
+    fields.RANGES: list,
+    fields.ROUTES: list,
 }
 _REMEDIES: Final[Mapping[str, str]] = {
     fields.STRING: "write a string in quotes",
@@ -162,6 +174,8 @@ _REMEDIES: Final[Mapping[str, str]] = {
     fields.OBJECT: "write an object, {...}",
     fields.STRINGS: "write an array of strings, [...]",
     fields.ATTACHMENTS: 'write an array of objects with "containerID" and "ifname"',
+    fields.RANGES: "write an array of arrays of objects, [[{...}]]",
+    fields.ROUTES: "write an array of objects, [{...}]",
 }
 
 
@@ -290,6 +304,8 @@ def _build(values: dict[str, Any], raw: dict[str, Any], namespace: str, labels: 
         log_file_max_age=_or_default(values, "log_file_max_age"),
         log_file_max_count=_or_default(values, "log_file_max_count"),
         ipam=_ipam(values),
+        routes=_routes(values),
+        pod_cidr_node=values["orch.node_name"] or None,
         allow_ip_forwarding=values["container_settings.allow_ip_forwarding"],
         num_queues=max(values["num_queues"], 1),
         mtu=values["mtu"],
@@ -334,4 +350,12 @@ def _ipam(values: dict[str, Any]) -> IpamConf:
         ipv6,
         values["ipam.ipv4_pools"] if ipv4 else (),
         values["ipam.ipv6_pools"] if ipv6 else (),
+        values["ipam.dataDir"],
     )
+
+
+def _routes(values: dict[str, Any]) -> tuple[Cidr, ...] | None:
+    """Only host-local has some of its own."""
+    if values["ipam.type"] != hostlocal.TYPE:
+        return None
+    return hostlocal.container_routes(values["ipam.routes"], with_defaults=values["include_default_routes"])

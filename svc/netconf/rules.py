@@ -4,7 +4,7 @@ from typing import Any
 
 from svc.model.faults import Faults
 from svc.names import Names
-from svc.netconf import fields
+from svc.netconf import fields, hostlocal
 
 Values = dict[str, Any]
 
@@ -55,11 +55,8 @@ def _pair(values: Values, certificate: str, key: str, faults: Faults) -> None:
 
 def _ipam_type(values: Values, names: Names, faults: Faults) -> None:
     kind = values["ipam.type"]
-    remedy = f'set "type": "{names.ipam_plugin}"'
-    if kind == "host-local":
-        faults.add("ipam.type", kind, "is not supported yet", remedy)
-    elif kind not in (None, names.ipam_plugin):
-        faults.add("ipam.type", kind, "is not known", remedy)
+    if kind not in (None, names.ipam_plugin, hostlocal.TYPE):
+        faults.add("ipam.type", kind, "is not known", f'set "type": "{names.ipam_plugin}" or "{hostlocal.TYPE}"')
 
 
 def _families(values: Values, faults: Faults) -> None:

@@ -68,7 +68,7 @@ class Host:
         delete(self.context, _id(container, ifname), Workload(container), WHERE, sandbox, Trace("test"))
 
     def check(self, sandbox: Sandbox, result: Result, *, container: str = "c1", ifname: str = "eth0") -> None:
-        check(self.context, _id(container, ifname), sandbox, result)
+        check(self.context, _id(container, ifname), sandbox, result, self.trace)
 
     def recover(self) -> int:
         """What a starting agent does first; the number of attachments that it could not take down."""

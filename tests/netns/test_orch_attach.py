@@ -78,7 +78,7 @@ def test_a_pod_is_attached_and_detached(cluster: Kube, context: Context, sandbox
     assert annotations(cluster) == {"containerID": "c1", "podIP": addresses[0], "podIPs": ",".join(addresses)}
     assert kept(cluster, "ipamhandles") == ["net.c1"]
     assert len(kept(cluster, "ipamblocks")) == len(kept(cluster, "blockaffinities")) == 2
-    check(context, key, sandbox, result)
+    check(context, key, sandbox, result, trace)
     assert carried_out(add(context, request, trace)) == result
     delete(context, key, workload, WHERE, sandbox, trace)
     assert annotations(cluster) == {"containerID": "c1", "podIP": "", "podIPs": ""}

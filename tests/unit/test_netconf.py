@@ -65,6 +65,8 @@ def test_smallest_configuration_has_every_default() -> None:
         log_file_max_age=30,
         log_file_max_count=10,
         ipam=IpamConf("svc-ipam", assign_ipv4=True, assign_ipv6=False),
+        routes=None,
+        pod_cidr_node=None,
         allow_ip_forwarding=False,
         num_queues=1,
         mtu=0,
@@ -238,14 +240,14 @@ def test_largest_configuration_is_read() -> None:
 
 
 def test_all_faults_are_in_one_error() -> None:
-    data = config(name="a/b", mtu="1500", log_level=5, ipam__type="host-local", ipam__assign_ipv4=True, policy={"type": "orch"})
+    data = config(name="a/b", mtu="1500", log_level=5, ipam__type="dhcp", ipam__assign_ipv4=True, policy={"type": "orch"})
     error = refused(data)
     assert error.msg == "invalid network configuration: 6 faults"
     for part in (
         "name = 'a/b' is not a network name: start",
         "mtu = '1500' is a string: write a whole number",
         "log_level = 5 is a number: write one of",
-        "ipam.type = 'host-local' is not supported yet: set",
+        "ipam.type = 'dhcp' is not known: set",
         "ipam.assign_ipv4 = true is a boolean: write",
         'orch.kubeconfig is missing: policy.type "orch" needs it: give the path',
     ):

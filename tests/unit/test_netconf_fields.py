@@ -63,6 +63,8 @@ ACCEPTED = {
     fields.OBJECT: "an object",
     fields.STRINGS: "an array",
     fields.ATTACHMENTS: "an array",
+    fields.RANGES: "an array",
+    fields.ROUTES: "an array",
 }
 REMEDIES = {
     fields.STRING: "in quotes",
@@ -71,6 +73,8 @@ REMEDIES = {
     fields.OBJECT: "write an object, {...}",
     fields.STRINGS: "write an array of strings, [...]",
     fields.ATTACHMENTS: 'write an array of objects with "containerID" and "ifname"',
+    fields.RANGES: "write an array of arrays of objects, [[{...}]]",
+    fields.ROUTES: "write an array of objects, [{...}]",
 }
 WRONG = [
     pytest.param(field, path, kind, value, id=f"{path}-{value}")
@@ -168,7 +172,7 @@ def test_null_is_absent(field: Field) -> None:
         ("dataplane_options.type", "grpc", "is not served", 'leave it out, or write "linux"'),
         ("ipam.type", "", "is not known", 'set "type": "svc-ipam"'),
         ("ipam.type", "dhcp", "is not known", 'set "type": "svc-ipam"'),
-        ("ipam.type", "host-local", "is not supported yet", 'set "type": "svc-ipam"'),
+        ("ipam.dataDir", "networks", "is not an absolute path", "start it with '/'"),
         ("ipam.assign_ipv4", "True", "is not known", 'write one of "true", "false", in quotes'),
         ("ipam.assign_ipv4", "", "is not known", 'write one of "true", "false", in quotes'),
         ("ipam.assign_ipv4", "false", "leaves no address to assign", 'set it or ipam.assign_ipv6 to "true"'),
@@ -182,8 +186,8 @@ def test_null_is_absent(field: Field) -> None:
         ("orch.orch_api_root", "ftp://a", "is not a URL", "write http://HOST:PORT or https://HOST:PORT"),
         ("policy.k8s_client_key", "key.pem", "is not an absolute path", "start it with '/'"),
         ("etcd_cert_file", "cert.pem", "is not an absolute path", "start it with '/'"),
-        ("orch.node_name", "n", "asks for what is not supported yet", "remove it"),
-        ("kubernetes.node_name", "n", "asks for what is not supported yet", "remove it"),
+        ("orch.node_name", "a/b", "is not a node name", "give 1 to 253 characters"),
+        ("kubernetes.node_name", "a b", "is not a node name", "give 1 to 253 characters"),
         ("policy.type", "other", "is not known", 'write one of "orch", "k8s"'),
         ("policy_setup_timeout_seconds", -1, "is out of range", "give 0 to 2147483647; 0 means off"),
         ("policy_setup_timeout_seconds", 2**31, "is out of range", "give 0 to 2147483647; 0 means off"),
