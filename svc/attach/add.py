@@ -4,7 +4,8 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from svc.attach.addresses import Taken, give_back, source_of, still_held
+from svc.attach.addresses import Taken, give_back, still_held, take_addresses
+from svc.attach.choice import Choice, choose_now
 from svc.attach.context import Context
 from svc.attach.endpoints import drop_endpoint, endpoint_stands, write_endpoint
 from svc.attach.record import ADDED, ADDING, Record
@@ -33,14 +34,20 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Result:
         if result is not None:
             trace.info("attached already: the recorded result is returned")
             return result
-        trace.info(f"an attachment in state {previous.state!r} is taken down first")
-        if not take_down(context, previous, trace):
-            raise PeerError(
-                f"an earlier attachment of container {request.id.container_id!r} is still owed a release",
-                details="the datastore failed meanwhile: try again when it answers",
-                code=Code.DATASTORE,
-            )
-    return Addition(context, session, request, pod, trace).run()
+    choice, pod = choose_now(session.names, request, pod, trace)
+    if previous is not None:
+        _clear_away(context, previous, trace)
+    return Addition(context, session, request, pod, choice, trace).run()
+
+
+def _clear_away(context: Context, previous: Record, trace: Trace) -> None:
+    trace.info(f"an attachment in state {previous.state!r} is taken down first")
+    if not take_down(context, previous, trace):
+        raise PeerError(
+            f"an earlier attachment of container {previous.id.container_id!r} is still owed a release",
+            details="the datastore failed meanwhile: try again when it answers",
+            code=Code.DATASTORE,
+        )
 
 
 def _pod(context: Context, session: Session, request: AddRequest) -> PodInfo:
@@ -56,11 +63,14 @@ def _pod(context: Context, session: Session, request: AddRequest) -> PodInfo:
 class Addition:
     """One ADD on its way. The steps of `run` are its order; each leaves its undo behind."""
 
-    def __init__(self, context: Context, session: Session, request: AddRequest, pod: PodInfo, trace: Trace) -> None:
+    def __init__(
+        self, context: Context, session: Session, request: AddRequest, pod: PodInfo, choice: Choice, trace: Trace
+    ) -> None:
         self._context = context
         self._session = session
         self._request = request
         self._pod = pod
+        self._choice = choice
         self._trace = trace
         self._undo = ExitStack()
         self._undo_failed = False
@@ -73,7 +83,7 @@ class Addition:
             node=session.node,
             settings=dict(session.settings),
             host_name=host_interface(session.names, request.workload, request.id.ifname) if request.sandbox else "",
-            mac=_random_mac(),
+            mac=choice.wishes.mac or _random_mac(),
             pod=request.workload.pod,
             namespace=request.workload.namespace,
             mtu=request.mtu,
@@ -102,7 +112,9 @@ class Addition:
     def take_addresses(self) -> None:
         with self._trace.phase("ipam"):
             self._undo.callback(self._undoing, self._release)
-            self._taken = source_of(self._session, self._request, self._pod).take(self._record)
+            self._taken = take_addresses(
+                self._context, self._session, self._request, self._pod, self._choice, self._record, self._trace
+            )
             self._record.addresses = [str(address) for address in self._taken.addresses]
 
     def wire(self, sandbox: Sandbox) -> None:

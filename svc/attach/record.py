@@ -31,7 +31,8 @@ class Record:
     """One attachment. `sandbox` is the namespace's (device, inode); `host_index` 0 means that nothing is wired yet.
 
     One that another main plugin wires has addresses only: its `host_name` is empty. `profile` and `settings` name the
-    datastore session that its addresses and endpoint live in. A new field needs a default: rows of before lack it.
+    datastore session that its addresses and endpoint live in. `unmanaged` addresses are held by nobody: they bypass IPAM.
+    A new field needs a default: rows of before lack it.
     """
 
     id: AttachmentId
@@ -52,6 +53,7 @@ class Record:
     peer_index: int = 0
     result: dict[str, Any] | None = None
     profile: str = ""
+    unmanaged: bool = False
 
     @property
     def handle(self) -> str:

@@ -8,6 +8,7 @@ from svc._core.cidr import Address
 from svc.attach.record import AttachmentId
 from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code
+from svc.model.wishes import NO_FEATURES, Features
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class NodeSettings:
 
 @dataclass(frozen=True, slots=True)
 class AddRequest:
-    """One ADD. `versions` are the families to assign; `address` is the one address asked for, if any.
+    """One ADD. `versions` are the families to assign; `address` is the one address asked for, if any. Annotations of the pod
+    may change these, as far as the network's `features` allow.
 
     Without a sandbox only addresses are assigned: another main plugin does the wiring.
     """
@@ -48,6 +50,8 @@ class AddRequest:
     orchestrator: tuple[tuple[str, str], ...] = ()  # how to reach its API; empty: it is not asked
     policy: bool = False  # whether the pod itself is read, for policy to know it
     pod_uid: str = ""
+    features: Features = NO_FEATURES
+    ipam_type: str = ""  # of the IPAM plugin that gives the addresses; empty: our own
 
 
 def open_sandbox(path: str, received_fd: int, own: tuple[int, int]) -> Sandbox:

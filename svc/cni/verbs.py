@@ -137,27 +137,16 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
         where=invocation.where,
         versions=invocation.versions,
         pools=invocation.pools,
-        address=_requested_address(args, invocation.versions),
+        address=Address(args.ip) if args.ip else None,
         mtu=netconf.mtu,
         queues=netconf.num_queues,
         allow_ip_forwarding=netconf.allow_ip_forwarding,
         orchestrator=netconf.orchestrator,
         policy=netconf.policy,
         pod_uid=args.pod_uid,
+        features=netconf.features,
+        ipam_type=netconf.ipam.type,
     )
-
-
-def _requested_address(args: Args, versions: tuple[int, ...]) -> Address | None:
-    if not args.ip:
-        return None
-    address = Address(args.ip)
-    if address.version not in versions:
-        raise CallerError(
-            f"CNI_ARGS IP = {args.ip!r} is an IPv{address.version} address, but the network assigns none of that family",
-            details=f'ask for an address of the other family, or set ipam.assign_ipv{address.version} to "true"',
-            code=Code.ADDRESS_UNAVAILABLE,
-        )
-    return address
 
 
 def _refuse_foreign_prev_result(invocation: Invocation) -> None:

@@ -33,6 +33,7 @@ class Code(IntEnum):
     CONCURRENCY = 109
     SHUTTING_DOWN = 110
     ORCHESTRATOR = 111
+    ANNOTATION = 112
 
 
 class SvcError(Exception):

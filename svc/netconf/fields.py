@@ -225,8 +225,8 @@ FIELDS: Final = (
         "endpoint_status_dir", STRING, "Where the data-plane agent tells which endpoints are set up.", "2.1", check=_absolute
     ),
     Field("feature_control", OBJECT, "Features that are off unless asked for.", "2.1"),
-    Field("feature_control.ip_addrs_no_ipam", BOOLEAN, "Allow addresses that bypass IPAM.", "2.1", False, later=bool),
-    Field("feature_control.floating_ips", BOOLEAN, "Allow floating addresses.", "2.1", False, later=bool),
+    Field("feature_control.ip_addrs_no_ipam", BOOLEAN, "Allow addresses that bypass IPAM.", "2.1", False),
+    Field("feature_control.floating_ips", BOOLEAN, "Allow floating addresses.", "2.1", False),
     Field("prevResult", OBJECT, "Result of the ADD, set by the runtime.", "CNI"),
     Field(
         "cni.dev/valid-attachments",

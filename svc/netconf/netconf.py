@@ -9,6 +9,7 @@ import orjson
 
 from svc.model.errors import CallerError, Code
 from svc.model.faults import MISSING, Faults, json_kind
+from svc.model.wishes import Features
 from svc.names import Names
 from svc.netconf import fields, rules
 from svc.netconf.fields import FIELDS, Field, keys_of
@@ -56,7 +57,8 @@ class DatastoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class IpamConf:
-    """The `ipam` section; no pools means all that are available."""
+    """The `ipam` section; no pools means all that are available. Those of a family that is not assigned are of no account,
+    unless a pod asks for that family; they are not checked."""
 
     type: str
     assign_ipv4: bool = True
@@ -82,6 +84,7 @@ class NetConf:
     log_file_max_age: int
     log_file_max_count: int
     ipam: IpamConf
+    features: Features
     allow_ip_forwarding: bool
     num_queues: int
     mtu: int
@@ -284,6 +287,7 @@ def _build(values: dict[str, Any], raw: dict[str, Any]) -> NetConf:
         log_file_max_age=_or_default(values, "log_file_max_age"),
         log_file_max_count=_or_default(values, "log_file_max_count"),
         ipam=_ipam(values),
+        features=Features(values["feature_control.ip_addrs_no_ipam"], values["feature_control.floating_ips"]),
         allow_ip_forwarding=values["container_settings.allow_ip_forwarding"],
         num_queues=max(values["num_queues"], 1),
         mtu=values["mtu"],
@@ -309,12 +313,10 @@ def _or_default(values: dict[str, Any], path: str) -> int:
 
 
 def _ipam(values: dict[str, Any]) -> IpamConf:
-    ipv4 = values["ipam.assign_ipv4"] == "true"
-    ipv6 = values["ipam.assign_ipv6"] == "true"
     return IpamConf(
         values["ipam.type"] or "",
-        ipv4,
-        ipv6,
-        values["ipam.ipv4_pools"] if ipv4 else (),
-        values["ipam.ipv6_pools"] if ipv6 else (),
+        values["ipam.assign_ipv4"] == "true",
+        values["ipam.assign_ipv6"] == "true",
+        values["ipam.ipv4_pools"],
+        values["ipam.ipv6_pools"],
     )

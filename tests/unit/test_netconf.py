@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svc.model.errors import CallerError, Code
+from svc.model.wishes import Features
 from svc.names import DEFAULT, Names
 from svc.netconf.fields import FIELDS, keys_of
 from svc.netconf.netconf import MAX_BYTES, DatastoreSettings, IpamConf, NetConf, node_name, parse
@@ -61,6 +62,7 @@ def test_smallest_configuration_has_every_default() -> None:
         log_file_max_age=30,
         log_file_max_count=10,
         ipam=IpamConf("svc-ipam", assign_ipv4=True, assign_ipv6=False),
+        features=Features(),
         allow_ip_forwarding=False,
         num_queues=1,
         mtu=0,
