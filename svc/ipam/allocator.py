@@ -14,7 +14,7 @@ from svc.ipam.assigning import pools_for
 from svc.ipam.group import Group, Outcome
 from svc.ipam.plan import Plan
 from svc.ipam.requests import Allocation, Answer, Assign, Freed, Held, Release, ReleaseAddresses, Request
-from svc.ipam.view import View
+from svc.ipam.view import View, read_pools
 from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey
@@ -32,7 +32,7 @@ class Ipam:
         self._combiner: Combiner[Request, Answer] = Combiner(self._carry_out, limit=GROUP)
 
     def assign(self, request: Assign) -> tuple[Allocation, ...]:
-        """One allocation for each family wanted, in the order of `versions`; SvcError and nothing assigned otherwise.
+        """One allocation for each address or family wanted, in that order; SvcError and nothing assigned otherwise.
 
         After a StoreError it may be unknown what was assigned: a `Release` of the handle is owed."""
         answer = self._combiner.run(request)
@@ -62,6 +62,19 @@ class Ipam:
     def holds(self, handle: str, addresses: Sequence[Address]) -> bool:
         """Whether the datastore says, right now, that the handle holds every one of these addresses."""
         return set(self.addresses_of(handle)).issuperset(addresses)
+
+    def standing(self, address: Address) -> tuple[str, str]:
+        """The pool that has the address, and the handle that holds it there, as they are now; empty where there is none."""
+        pool = read_pools(self._backend).pool_of(address)
+        if pool is None:
+            return "", ""
+        try:
+            block = self._backend.get(BlockKey(pool.cidr.block_of(address, pool.block_size))).value
+        except NotFound:
+            return pool.name, ""
+        assert isinstance(block, Block)
+        holder = blocks.holder(block, address)
+        return pool.name, (holder.handle_id or "" if holder else "")
 
     def check_room(
         self, versions: Sequence[int], pools: dict[int, tuple[str, ...]], namespace_labels: Mapping[str, str] | None = None
