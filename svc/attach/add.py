@@ -6,12 +6,13 @@ from contextlib import ExitStack
 
 from svc.attach.addresses import Taken, give_back, source_of, still_held
 from svc.attach.context import Context
+from svc.attach.credentials import without_secrets
 from svc.attach.endpoints import drop_endpoint, endpoint_stands, write_endpoint
 from svc.attach.profiles import ensure_profile
 from svc.attach.record import ADDED, ADDING, Record
 from svc.attach.request import AddRequest, Sandbox
 from svc.attach.session import Session
-from svc.attach.shared import join, still_shares
+from svc.attach.shared import JOINABLE, join, still_shares
 from svc.attach.teardown import owe, take_down, unwire
 from svc.dataplane.plan import effective_mtu
 from svc.dataplane.wire import HostNameTaken, Wired, wire
@@ -44,8 +45,8 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Result:
             )
     try:
         return Addition(context, session, request, pod, trace).run()
-    except SvcError:
-        shared = join(context, session, request, trace)
+    except SvcError as refusal:
+        shared = join(context, session, request, trace) if refusal.code in JOINABLE else None
         if shared is None:
             raise
         return shared
@@ -79,7 +80,7 @@ class Addition:
             boot_id=context.boot_id,
             sandbox=_identity(request),
             node=session.node,
-            settings=dict(session.settings),
+            settings=without_secrets(session.settings),
             host_name=host_interface(session.names, request.workload, request.id.ifname) if request.sandbox else "",
             mac=_random_mac(),
             pod=request.workload.pod,

@@ -2,6 +2,7 @@
 
 from svc._core import nsock, rtnl
 from svc.attach.context import Context
+from svc.attach.credentials import without_secrets
 from svc.attach.endpoints import endpoint_owner
 from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.request import NodeSettings, Sandbox
@@ -56,7 +57,7 @@ def _reconstructed(context: Context, key: AttachmentId, workload: Workload, wher
         boot_id=context.boot_id,
         sandbox=(0, 0),
         node=where.node,
-        settings=dict(where.datastore),
+        settings=without_secrets(where.datastore),
         host_name=host_interface(context.names_of(where.profile), workload, key.ifname) if wired else "",
         mac="",
         pod=workload.pod,

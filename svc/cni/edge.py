@@ -68,6 +68,7 @@ class _Answer:
         self._version = version = versions.negotiate(netconfs.decode(inputs.stdin).get("cniVersion"))
         versions.require(call.verb, version)
         self.netconf = netconf = netconfs.parse(inputs.stdin, names, lenient=call.verb == "DEL")
+        self._context.credentials.learn(netconf.datastore.to_json())
         trace.set_level(netconf.log_level)
         trace.fields["network"] = netconf.name
         result = HANDLERS[call.verb](Invocation(self._context, inputs, call, netconf, version, trace, names))
