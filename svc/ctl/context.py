@@ -101,9 +101,7 @@ def read_others(path: Path, known: Collection[str]) -> list[dict[str, Any]]:
     others = [plugin for plugin in plugins if _type(plugin) not in known] if isinstance(plugins, list) else []
     for plugin in others:
         if not _type(plugin):
-            raise CallerError(
-                f"network list {str(path)!r} has a plugin without a type", details=f"name it, or remove {plugin!r}"
-            )
+            raise CallerError(f"network list {str(path)!r} has a plugin without a type", details=f"remove {plugin!r}")
     return others
 
 

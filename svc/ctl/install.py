@@ -107,9 +107,8 @@ def _others(context: Context, options: Options) -> list[conflist.Json]:
     given = options.netconf or context.netconf
     others = read_others(given, {context.names.plugin, *conflist.CHAINED}) if given else []
     for plugin in others:
-        click.echo(
-            f"warning: plugin {plugin['type']!r} is kept in the chain, but only {_SUPPORTED} are supported there", err=True
-        )
+        told = f"plugin {plugin['type']!r} is kept in the chain, but only {_SUPPORTED} are supported there"
+        click.echo(f"warning: {told}", err=True)
     return others
 
 

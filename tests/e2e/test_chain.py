@@ -163,9 +163,8 @@ exit 0
 
 def test_plugin_behind_the_supported_ones_gets_the_whole_result(shared_node: Node, chain: MakeChain, tmp_path: Path) -> None:
     """It is none of ours, and works all the same."""
-    (tmp_path / "late").write_text(
-        f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(json.load(sys.stdin)['prevResult']))\n"
-    )
+    script = "import json, sys\nprint(json.dumps(json.load(sys.stdin)['prevResult']))\n"
+    (tmp_path / "late").write_text(f"#!{sys.executable}\n{script}")
     (tmp_path / "late").chmod(0o755)
     whole = chain(SVC, PORTMAP, {"type": "late"})
     whole.paths.append(tmp_path)

@@ -100,8 +100,9 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("how", ["agent", "one-shot"])
 def test_full_disk_fails_no_call(own_pods: MakePod, node: Node, full_disk: Path, how: str) -> None:
-    if how == "one-shot":
-        node.stop_agent()
+    node.stop_agent()  # one that runs already does not see the mount
+    if how == "agent":
+        node.start_agent()
     called = own_pods(log_file_path=str(full_disk / "cni.log")).call("ADD")
     assert called.status == 0
     assert f"log file '{full_disk}/cni.log' cannot be written: No space left on device" in called.stderr

@@ -19,11 +19,9 @@ OTHERWISE_NAMED = {
 
 
 def rows() -> dict[int, tuple[str, str, str]]:
-    found = [
-        (int(number), meaning.strip(), when, remedy) for number, meaning, when, remedy in ROW.findall(REFERENCE.read_text())
-    ]
+    found = ROW.findall(REFERENCE.read_text())
     assert len({number for number, *_ in found}) == len(found), "a code has two rows"
-    return {number: (meaning, when, remedy) for number, meaning, when, remedy in found}
+    return {int(number): (meaning, when, remedy) for number, meaning, when, remedy in found}
 
 
 @pytest.mark.parametrize("code", Code, ids=lambda code: code.name)
