@@ -31,12 +31,11 @@ def delete(
     if record is not None:
         take_down(context, record, trace)
         return
-    shares = wired and _is_of_another_network(context, key)
-    wired = wired and not shares
-    reconstructed = _reconstructed(context, key, workload, where, wired=wired)
-    reconstructed.shares = shares and not workload.is_pod
-    take_down(context, reconstructed, trace)
-    if wired and sandbox is not None:
+    is_others = wired and _is_of_another_network(context, key)
+    record = _reconstructed(context, key, workload, where, wired=wired and not is_others)
+    record.shares |= is_others and not workload.is_pod
+    take_down(context, record, trace)
+    if record.is_wired and sandbox is not None:
         _remove_inside(sandbox, key.ifname)
 
 
@@ -49,7 +48,8 @@ def _reconstructed(context: Context, key: AttachmentId, workload: Workload, wher
     """What the attachment must have been, when the journal does not know it.
 
     A pod's host interface is named after the pod: when a newer sandbox of the pod has the endpoint, the interface is
-    that one's, and an empty boot id says that nothing of ours is in the kernel.
+    that one's, and an empty boot id says that nothing of ours is in the kernel. A bare container may have joined the
+    interface of another network, which its endpoint names first.
     """
     record = Record(
         id=key,
@@ -64,17 +64,19 @@ def _reconstructed(context: Context, key: AttachmentId, workload: Workload, wher
         namespace=workload.namespace,
         profile=where.profile,
     )
-    if wired and _belongs_to_another(context, record):
+    container, network = _owner(context, record) if wired else (None, None)
+    if container is not None and container != key.container_id:
         record.boot_id = ""
+    elif not workload.is_pod and network not in (None, key.network):
+        record.host_name, record.shares = "", True
     return record
 
 
-def _belongs_to_another(context: Context, record: Record) -> bool:
+def _owner(context: Context, record: Record) -> tuple[str | None, str | None]:
     try:
-        owner = endpoint_owner(context.session(record.profile, record.settings, record.node), record)
+        return endpoint_owner(context.session(record.profile, record.settings, record.node), record)
     except StoreError:
-        return False
-    return owner is not None and owner != record.id.container_id
+        return None, None
 
 
 def _remove_inside(sandbox: Sandbox, ifname: str) -> None:

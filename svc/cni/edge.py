@@ -56,7 +56,8 @@ class _Answer:
         inputs, trace = self._inputs, self._trace
         names = self._context.names_of(inputs.profile)
         ipam = inputs.name == names.ipam_plugin
-        trace.fields["verb"] = inputs.environment.get("CNI_COMMAND", "")
+        verb = inputs.environment.get("CNI_COMMAND", "")
+        trace.fields["verb"] = verb if verb.isalpha() else repr(verb)  # it may hold a line break
         call = parse_environment(inputs.environment, ipam=ipam)
         if call.verb == "VERSION":
             return orjson.dumps(results.render_version(_readable_version(inputs.stdin)))
