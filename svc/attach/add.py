@@ -1,13 +1,15 @@
 """ADD as a transaction: intent, addresses, wiring, endpoint, result. Every step registers its undo."""
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from svc.attach.addresses import Taken, give_back, source_of, still_held
+from svc.attach.addresses import Taken, give_back, not_held, source_of
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
 from svc.attach.endpoints import drop_endpoint, endpoint_stands, write_endpoint
+from svc.attach.hold import await_gates, await_policy
 from svc.attach.profiles import ensure_profile
 from svc.attach.record import ADDED, ADDING, Record
 from svc.attach.request import AddRequest, Sandbox
@@ -23,28 +25,36 @@ from svc.model.resource import Resource
 from svc.model.result import Interface, Result
 from svc.orch.info import PodInfo
 from svc.trace import Trace
+from svc.waits.wait import Steps
 
 
-def add(context: Context, request: AddRequest, trace: Trace) -> Result:
-    """Attaches the sandbox and returns what it got; an attachment that stands is only reported. SvcError: nothing is left."""
+def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
+    """Attaches the sandbox and returns what it got; an attachment that stands is only reported. SvcError: nothing is left.
+
+    It yields where it waits for what is no part of the attachment; no lock is held then.
+    """
+    began = time.monotonic()
     session = context.session(request.where.profile, request.where.datastore, request.where.node)
     pod = _pod(context, session, request)
     previous = context.journal.get(request.id)
     if previous is not None:
         session.require_ready()
-        result = _recorded_result(context, session, previous, request)
+        result = _recorded_result(context, session, previous, request, trace)
         if result is not None:
             trace.info("attached already: the recorded result is returned")
+            yield from await_policy(context, session, request, previous.addresses, began, trace)
             return result
         trace.info(f"an attachment in state {previous.state!r} is taken down first")
         if not take_down(context, previous, trace):
             raise PeerError(
                 f"an earlier attachment of container {request.id.container_id!r} is still owed a release",
-                details="the datastore failed meanwhile: try again when it answers",
+                details="the datastore, or the plugin that gave the address, failed meanwhile: try again when it answers",
                 code=Code.DATASTORE,
             )
+    if (yield from await_gates(context, request, trace)):
+        pod = _pod(context, session, request)
     try:
-        return Addition(context, session, request, pod, trace).run()
+        return (yield from Addition(context, session, request, pod, began, trace).run())
     except SvcError as refusal:
         shared = join(context, session, request, trace) if refusal.code in JOINABLE else None
         if shared is None:
@@ -55,7 +65,7 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Result:
 def _pod(context: Context, session: Session, request: AddRequest) -> PodInfo:
     """What the orchestrator says, where it is to be asked. Whether the datastore is locked is asked meanwhile."""
     workload = request.workload
-    if not (request.orchestrator and workload.is_pod):
+    if not (request.orchestrator and workload.is_pod) or (request.delegation and not request.policy):
         session.expect_ready()
         return PodInfo()
     pods = context.pods(request.orchestrator)
@@ -65,15 +75,19 @@ def _pod(context: Context, session: Session, request: AddRequest) -> PodInfo:
 class Addition:
     """One ADD on its way. The steps of `run` are its order; each leaves its undo behind."""
 
-    def __init__(self, context: Context, session: Session, request: AddRequest, pod: PodInfo, trace: Trace) -> None:
+    def __init__(
+        self, context: Context, session: Session, request: AddRequest, pod: PodInfo, began: float, trace: Trace
+    ) -> None:
         self._context = context
         self._session = session
         self._request = request
         self._pod = pod
+        self._began = began
         self._trace = trace
         self._undo = ExitStack()
         self._undo_failed = False
         self._taken = Taken((), (), ())
+        self._source = source_of(context, session, request, pod, trace)
         self._record = Record(
             id=request.id,
             state=ADDING,
@@ -89,9 +103,11 @@ class Addition:
             queues=request.queues,
             allow_ip_forwarding=request.allow_ip_forwarding,
             profile=request.where.profile,
+            routes=None if request.routes is None else [str(route) for route in request.routes],
+            delegate=None if request.delegation is None else request.delegation.remembered(),
         )
 
-    def run(self) -> Result:
+    def run(self) -> Steps[Result]:
         with self._undo:
             self.note_intent()
             self.take_addresses()
@@ -99,6 +115,7 @@ class Addition:
                 self.wire(self._request.sandbox)
                 self.write_endpoint()
             result = self.note_result()
+            yield from self.await_policy()
             self._undo.pop_all()
         return result
 
@@ -111,7 +128,7 @@ class Addition:
     def take_addresses(self) -> None:
         with self._trace.phase("ipam"):
             self._undo.callback(self._undoing, self._release)
-            self._taken = source_of(self._session, self._request, self._pod).take(self._record)
+            self._taken = self._source.take(self._record)
             self._record.addresses = [str(address) for address in self._taken.addresses]
 
     def wire(self, sandbox: Sandbox) -> None:
@@ -137,6 +154,10 @@ class Addition:
             self._context.journal.update(self._record)
         return result
 
+    def await_policy(self) -> Steps[None]:
+        """Who is killed meanwhile leaves a whole attachment, which a DEL takes down; who learns that nobody waits undoes it."""
+        yield from await_policy(self._context, self._session, self._request, self._record.addresses, self._began, self._trace)
+
     def _wire_once(self, sandbox: Sandbox) -> Wired:
         wiring = self._record.wiring()
         for path in self._context.forwarding.ensure(wiring):
@@ -160,7 +181,7 @@ class Addition:
     def _release(self) -> None:
         """Not while the interface may be there, or the endpoint says whose the address is: the debt has the same order."""
         if not self._undo_failed:
-            give_back(self._context, self._session, self._record)
+            give_back(self._context, self._session, self._record, self._trace)
 
     def _undoing(self, step: Callable[[], None]) -> None:
         try:
@@ -210,14 +231,15 @@ class Addition:
             ),
             ips=self._taken.ips,
             routes=self._taken.routes,
+            dns=self._taken.dns,
         )
 
 
-def _recorded_result(context: Context, session: Session, record: Record, request: AddRequest) -> Result | None:
+def _recorded_result(context: Context, session: Session, record: Record, request: AddRequest, trace: Trace) -> Result | None:
     """The result of an ADD that still stands: same sandbox and boot, interface alive, addresses held. None otherwise."""
     if record.state != ADDED or record.boot_id != context.boot_id or record.sandbox != _identity(request):
         return None
-    if not still_held(session, record):
+    if not_held(session, record, trace):
         return None
     if record.is_wired and not _wiring_stands(context, session, record):
         return None

@@ -2,18 +2,33 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from svc.attach.context import Context
 from svc.attach.request import NodeSettings
 from svc.model.errors import Code, PeerError, SvcError
+from svc.trace import Trace
+
+if TYPE_CHECKING:
+    from svc.attach.delegation import Delegation
 
 
-def status(context: Context, where: NodeSettings, versions: tuple[int, ...], pools: dict[int, tuple[str, ...]]) -> None:
+def status(
+    context: Context,
+    where: NodeSettings,
+    versions: tuple[int, ...],
+    pools: dict[int, tuple[str, ...]],
+    trace: Trace,
+    delegation: "Delegation | None" = None,
+) -> None:
     """PeerError, code 50, with the cause."""
     with not_ready():
         session = context.session(where.profile, where.datastore, where.node)
         session.require_ready()
-        session.ipam.check_room(versions, pools)
+        if delegation is None:
+            session.ipam.check_room(versions, pools)
+        else:
+            delegation.require_ready(context, where.datastore, trace)
 
 
 @contextmanager

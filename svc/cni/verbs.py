@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from svc._core.cidr import Address
 from svc.attach.add import add
@@ -25,6 +26,10 @@ from svc.netconf.args import Args, parse_args
 from svc.netconf.netconf import NetConf
 from svc.netconf.nodefiles import mtu, node_name
 from svc.trace import Trace
+from svc.waits.wait import Steps
+
+if TYPE_CHECKING:
+    from svc.attach.delegation import Delegation
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,15 @@ class Invocation:
         args = self.args()
         return Workload(self.call.container_id, args.pod_name, args.pod_namespace or self.netconf.namespace)
 
+    @property
+    def delegation(self) -> "Delegation | None":
+        """Who gives the addresses, where that is another plugin."""
+        if not self.netconf.ipam.is_delegated or (self.call.ipam and self.call.verb == "DEL"):
+            return None
+        from svc.cni.delegations import delegation_of
+
+        return delegation_of(self.netconf, self.call, self.inputs.environment, self.where.node)
+
     @contextmanager
     def sandbox(self) -> Iterator[Sandbox]:
         """The call's namespace, open for the time of the block."""
@@ -81,14 +95,15 @@ def node_settings(netconf: NetConf, names: Names, profile: str, *, lenient: bool
     return NodeSettings(netconf.datastore.to_json(), node, profile)
 
 
-def _add(invocation: Invocation) -> Result:
+def attach(invocation: Invocation) -> Steps[Result]:
+    """ADD, the one verb that may wait."""
     if invocation.netconf.hostname:
         invocation.trace.warning("hostname is deprecated: set nodename in the network configuration")
     if invocation.call.ipam:
-        return add(invocation.context, _request(invocation, None), invocation.trace)
+        return (yield from add(invocation.context, _request(invocation, None), invocation.trace))
     _refuse_foreign_prev_result(invocation)
     with invocation.sandbox() as sandbox:
-        return add(invocation.context, _request(invocation, sandbox), invocation.trace)
+        return (yield from add(invocation.context, _request(invocation, sandbox), invocation.trace))
 
 
 def _delete(invocation: Invocation) -> None:
@@ -96,7 +111,14 @@ def _delete(invocation: Invocation) -> None:
         sandbox = _sandbox_if_any(stack, invocation)
         wired = not invocation.call.ipam
         delete(
-            invocation.context, invocation.id, invocation.workload(), invocation.where, sandbox, invocation.trace, wired=wired
+            invocation.context,
+            invocation.id,
+            invocation.workload(),
+            invocation.where,
+            sandbox,
+            invocation.trace,
+            wired=wired,
+            delegation=invocation.delegation,
         )
 
 
@@ -105,10 +127,10 @@ def _check(invocation: Invocation) -> None:
         raise CallerError("prevResult is missing", details="CHECK needs the result of the ADD in prevResult")
     previous = results.parse_prev_result(invocation.netconf.prev_result, invocation.version)
     if invocation.call.ipam:
-        check(invocation.context, invocation.id, None, previous)
+        check(invocation.context, invocation.id, None, previous, invocation.trace)
         return
     with invocation.sandbox() as sandbox:
-        check(invocation.context, invocation.id, sandbox, previous)
+        check(invocation.context, invocation.id, sandbox, previous, invocation.trace)
 
 
 def _gc(invocation: Invocation) -> None:
@@ -118,18 +140,19 @@ def _gc(invocation: Invocation) -> None:
             "cni.dev/valid-attachments is missing",
             details="GC without a list would remove every attachment of the network: give it, or null for none",
         )
-    collect(invocation.context, invocation.netconf.name, valid, invocation.where, invocation.trace)
+    network, where = invocation.netconf.name, invocation.where
+    collect(invocation.context, network, valid, where, invocation.trace, invocation.delegation)
 
 
 def _status(invocation: Invocation) -> None:
     with not_ready():
         where = invocation.where
         mtu(invocation.netconf, invocation.names)
-    status(invocation.context, where, invocation.versions, invocation.pools)
+    versions, pools = invocation.versions, invocation.pools
+    status(invocation.context, where, versions, pools, invocation.trace, invocation.delegation)
 
 
-HANDLERS: dict[str, Callable[[Invocation], Result | None]] = {
-    "ADD": _add,
+HANDLERS: dict[str, Callable[[Invocation], None]] = {
     "DEL": _delete,
     "CHECK": _check,
     "GC": _gc,
@@ -138,7 +161,7 @@ HANDLERS: dict[str, Callable[[Invocation], Result | None]] = {
 
 
 def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
-    netconf, args = invocation.netconf, invocation.args()
+    netconf, args, delegation = invocation.netconf, invocation.args(), invocation.delegation
     return AddRequest(
         id=invocation.id,
         workload=invocation.workload(),
@@ -146,7 +169,7 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
         where=invocation.where,
         versions=invocation.versions,
         pools=invocation.pools,
-        address=_requested_address(args, invocation.versions),
+        address=_requested_address(args, invocation.versions) if delegation is None else None,
         mtu=mtu(netconf, invocation.names) if sandbox else 0,
         queues=netconf.num_queues,
         allow_ip_forwarding=netconf.allow_ip_forwarding,
@@ -154,6 +177,10 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
         policy=netconf.policy,
         pod_uid=args.pod_uid,
         labels=() if args.has_pod else netconf.labels,
+        gates=netconf.gates,
+        policy_setup=netconf.policy_setup,
+        routes=netconf.routes,
+        delegation=delegation,
     )
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Final
 
 from svc._core.cidr import Cidr
+from svc.model.gate import parse_gate
 
 Finding = tuple[str, str]  # problem, remedy
 Check = Callable[[Any], Finding | None]
@@ -21,6 +22,8 @@ BOOLEAN: Final = "boolean"
 OBJECT: Final = "object"
 STRINGS: Final = "array of strings"
 ATTACHMENTS: Final = "array of attachments"
+RANGES: Final = "array of arrays of ranges"
+ROUTES: Final = "array of routes"
 
 LOG_LEVELS: Final = ("ERROR", "WARNING", "INFO", "DEBUG")
 DATASTORES: Final = ("etcdv3", "orch", "embedded")
@@ -34,6 +37,9 @@ MIN_MTU: Final = 68  # RFC 791
 MIN_MTU_IPV6: Final = 1280  # RFC 8200
 MAX_MTU: Final = 65535
 MAX_INTEGER: Final = 2**31 - 1
+GATE_SECONDS: Final = 30  # for all gates of an ADD
+MAX_GATE_SECONDS: Final = 60  # the executable waits 90 s in all
+MAX_GATES: Final = 32  # each is asked by a thread of its own while somebody waits for it
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 _URL: Final = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
@@ -150,8 +156,18 @@ def pool(text: str, version: int) -> Finding | None:
     return None
 
 
+def gate(text: str) -> Finding | None:
+    """One URL of `readiness_gates`."""
+    try:
+        parse_gate(text)
+    except ValueError as fault:
+        return str(fault), "write http://HOST:PORT/PATH or https://HOST:PORT/PATH"
+    return None
+
+
 _log_number: Final = _between(0, MAX_INTEGER, "; 0 means the default")
 _seconds: Final = _between(0, MAX_INTEGER, "; 0 means off")
+_gate_seconds: Final = _between(1, MAX_GATE_SECONDS)
 
 FIELDS: Final = (
     Field("name", STRING, "Name of the network.", "2.1", required=True, check=_name),
@@ -201,6 +217,11 @@ FIELDS: Final = (
     Field("ipam.assign_ipv6", STRING, "Whether to assign an IPv6 address.", "2.3", "false", allowed=TRUTHS),
     Field("ipam.ipv4_pools", STRINGS, "CIDRs or names of pools; else all available.", "2.3", ()),
     Field("ipam.ipv6_pools", STRINGS, 'As ipv4_pools; used when assign_ipv6 is "true".', "2.3", ()),
+    Field("ipam.ranges", RANGES, 'For host-local: ranges with a "subnet" each; one address of every inner array.', "2.7", ()),
+    Field("ipam.subnet", STRING, "For host-local: a CIDR, usePodCidr or usePodCidrIPv6; instead of ranges.", "2.7", ""),
+    Field("ipam.routes", ROUTES, 'For host-local: the container\'s routes, by "dst"; else the default ones.', "2.7", ()),
+    Field("ipam.dataDir", STRING, "For host-local: where it keeps its addresses.", "2.7", "", check=_absolute),
+    Field("include_default_routes", BOOLEAN, "Default routes beside those of ipam.routes.", "2.7", False),
     Field("container_settings", OBJECT, "Settings of the container's side.", "2.4"),
     Field("container_settings.allow_ip_forwarding", BOOLEAN, "Whether the container may forward packets.", "2.4", False),
     Field("etcd_endpoints", STRING, "Comma-separated endpoint URLs.", "2.2", ""),
@@ -216,7 +237,26 @@ FIELDS: Final = (
         "",
     ),
     Field("etcd_scheme", STRING, "Deprecated: scheme for etcd_authority; else http.", "2.2", ""),
-    Field("readiness_gates", STRINGS, "URLs that must answer before an address is given.", "2.1", (), later=bool),
+    Field(
+        "readiness_gates", STRINGS, "URLs that must answer with a status from 200 to 399 before an address is given.", "2.1", ()
+    ),
+    Field(
+        "readiness_gates_timeout_seconds",
+        INTEGER,
+        "How long an ADD waits for all of them.",
+        "R6",
+        GATE_SECONDS,
+        check=_gate_seconds,
+    ),
+    Field("readiness_gates_tls_verify", BOOLEAN, "Whether certificates of https gates are checked.", "R6", True),
+    Field(
+        "readiness_gates_ca_file",
+        STRING,
+        "Authorities trusted for https gates, instead of the system's.",
+        "R6",
+        "",
+        check=_absolute,
+    ),
     Field("orch", OBJECT, "Access to the orchestrator's API.", "2.5", aliases=("kubernetes",)),
     Field("orch.kubeconfig", STRING, "Path of a kubeconfig.", "2.5", "", check=_absolute, aliases=("kubernetes.kubeconfig",)),
     Field(
@@ -234,7 +274,8 @@ FIELDS: Final = (
         "Node whose pod CIDR host-local IPAM takes.",
         "2.5",
         "",
-        later=bool,
+        check=node_name,
+        fold=str.strip,
         aliases=("kubernetes.node_name",),
     ),
     Field("policy", OBJECT, "Network policy.", "2.6", secret=True),
@@ -250,10 +291,14 @@ FIELDS: Final = (
         "2.6",
         0,
         check=_seconds,
-        later=bool,
     ),
     Field(
-        "endpoint_status_dir", STRING, "Where the data-plane agent tells which endpoints are set up.", "2.1", check=_absolute
+        "endpoint_status_dir",
+        STRING,
+        "Where the data-plane agent tells which endpoints are set up; else endpoint-status in the run directory.",
+        "2.1",
+        "",
+        check=_absolute,
     ),
     Field("feature_control", OBJECT, "Features that are off unless asked for.", "2.1"),
     Field("feature_control.ip_addrs_no_ipam", BOOLEAN, "Allow addresses that bypass IPAM.", "2.1", False, later=bool),

@@ -7,10 +7,12 @@ from typing import Any, Final
 
 import orjson
 
+from svc._core.cidr import Cidr
 from svc.model.errors import CallerError, Code
 from svc.model.faults import HIDDEN, MISSING, Faults, json_kind
+from svc.model.hold import GateSettings, PolicySettings, Trust
 from svc.names import Names
-from svc.netconf import fields, rules
+from svc.netconf import fields, hostlocal, rules
 from svc.netconf.fields import FIELDS, Field, keys_of
 from svc.netconf.labels import Labels, labels_of
 
@@ -64,6 +66,12 @@ class IpamConf:
     assign_ipv6: bool = False
     ipv4_pools: tuple[str, ...] = ()
     ipv6_pools: tuple[str, ...] = ()
+    data_dir: str = ""  # of host-local
+
+    @property
+    def is_delegated(self) -> bool:
+        """Whether another plugin gives the addresses."""
+        return self.type == hostlocal.TYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +94,16 @@ class NetConf:
     log_file_max_age: int
     log_file_max_count: int
     ipam: IpamConf
+    routes: tuple[Cidr, ...] | None  # into the container, by destination; None: the default ones of its families
+    pod_cidr_node: str | None  # whose pod CIDRs host-local takes, where it is not this node
     allow_ip_forwarding: bool
     num_queues: int
     mtu: int
     require_mtu_file: bool
     namespace: str  # of a container that is no pod; empty for the default one
     labels: Labels  # of such a container
+    gates: GateSettings
+    policy_setup: PolicySettings
     prev_result: dict[str, Any] | None
     valid_attachments: tuple[tuple[str, str], ...] | None
     raw: dict[str, Any]
@@ -116,6 +128,7 @@ def read(raw: dict[str, Any], names: Names, *, lenient: bool = False) -> NetConf
     """As `parse`, for one that is decoded already."""
     faults = Faults("invalid network configuration", Code.INVALID_NETCONF)
     values = {field.path: _read(field, raw, faults) for field in FIELDS}
+    hostlocal.check(values, raw, faults)
     rules.check(values, names, faults)
     namespace, labels = labels_of(values["args"], names, faults)
     if lenient:
@@ -151,6 +164,8 @@ _TYPES: Final[Mapping[str, type]] = {
     fields.OBJECT: dict,
     fields.STRINGS: list,
     fields.ATTACHMENTS: list,
+    fields.RANGES: list,
+    fields.ROUTES: list,
 }
 _REMEDIES: Final[Mapping[str, str]] = {
     fields.STRING: "write a string in quotes",
@@ -159,6 +174,8 @@ _REMEDIES: Final[Mapping[str, str]] = {
     fields.OBJECT: "write an object, {...}",
     fields.STRINGS: "write an array of strings, [...]",
     fields.ATTACHMENTS: 'write an array of objects with "containerID" and "ifname"',
+    fields.RANGES: "write an array of arrays of objects, [[{...}]]",
+    fields.ROUTES: "write an array of objects, [{...}]",
 }
 
 
@@ -287,12 +304,16 @@ def _build(values: dict[str, Any], raw: dict[str, Any], namespace: str, labels: 
         log_file_max_age=_or_default(values, "log_file_max_age"),
         log_file_max_count=_or_default(values, "log_file_max_count"),
         ipam=_ipam(values),
+        routes=_routes(values),
+        pod_cidr_node=values["orch.node_name"] or None,
         allow_ip_forwarding=values["container_settings.allow_ip_forwarding"],
         num_queues=max(values["num_queues"], 1),
         mtu=values["mtu"],
         require_mtu_file=values["require_mtu_file"],
         namespace=namespace,
         labels=labels,
+        gates=_gates(values),
+        policy_setup=PolicySettings(values["policy_setup_timeout_seconds"], values["endpoint_status_dir"]),
         prev_result=values["prevResult"],
         valid_attachments=values["cni.dev/valid-attachments"],
         raw=raw,
@@ -309,6 +330,12 @@ def _options(values: dict[str, Any], paths: Sequence[str]) -> tuple[tuple[str, s
     return tuple(sorted((path.rpartition(".")[2], values[path]) for path in paths if values[path]))
 
 
+def _gates(values: dict[str, Any]) -> GateSettings:
+    """A URL that is given twice is one gate."""
+    trust = Trust(values["readiness_gates_tls_verify"], values["readiness_gates_ca_file"])
+    return GateSettings(tuple(dict.fromkeys(values["readiness_gates"])), values["readiness_gates_timeout_seconds"], trust)
+
+
 def _or_default(values: dict[str, Any], path: str) -> int:
     """Zero stands for the default."""
     return int(values[path] or fields.default_of(path))
@@ -323,4 +350,12 @@ def _ipam(values: dict[str, Any]) -> IpamConf:
         ipv6,
         values["ipam.ipv4_pools"] if ipv4 else (),
         values["ipam.ipv6_pools"] if ipv6 else (),
+        values["ipam.dataDir"],
     )
+
+
+def _routes(values: dict[str, Any]) -> tuple[Cidr, ...] | None:
+    """Only host-local has some of its own."""
+    if values["ipam.type"] != hostlocal.TYPE:
+        return None
+    return hostlocal.container_routes(values["ipam.routes"], with_defaults=values["include_default_routes"])
