@@ -3,22 +3,22 @@
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 from svc.attach.addresses import Taken, give_back, not_held, source_of
 from svc.attach.choice import Choice, choose_now
 from svc.attach.context import Context
+from svc.attach.credentials import without_secrets
 from svc.attach.endpoints import drop_endpoint, endpoint_stands, write_endpoint
 from svc.attach.hold import await_gates, await_policy
 from svc.attach.profiles import ensure_profile
 from svc.attach.record import ADDED, ADDING, Record
 from svc.attach.request import AddRequest, Sandbox
 from svc.attach.session import Session
-from svc.attach.shared import join, still_shares
+from svc.attach.shared import JOINABLE, join, still_shares
 from svc.attach.teardown import owe, take_down, unwire
 from svc.dataplane.plan import effective_mtu
 from svc.dataplane.wire import HostNameTaken, Wired, wire
-from svc.datastore.api import StoreError
 from svc.model.endpoint import PodFacts, endpoint, has_endpoint, host_interface
 from svc.model.errors import Code, PeerError, SvcError
 from svc.model.pod import facts_of
@@ -52,11 +52,11 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
         _clear_away(context, previous, trace)
     try:
         return (yield from Addition(context, session, request, pod, choice, began, trace).run())
-    except SvcError:
-        with suppress(StoreError):  # the first failure counts
-            if (shared := join(context, session, request, trace)) is not None:
-                return shared
-        raise
+    except SvcError as refusal:
+        shared = join(context, session, request, trace) if refusal.code in JOINABLE else None
+        if shared is None:
+            raise
+        return shared
 
 
 def _clear_away(context: Context, previous: Record, trace: Trace) -> None:
@@ -109,7 +109,7 @@ class Addition:
             boot_id=context.boot_id,
             sandbox=_identity(request),
             node=session.node,
-            settings=dict(session.settings),
+            settings=without_secrets(session.settings),
             host_name=host_interface(session.names, request.workload, request.id.ifname) if request.sandbox else "",
             mac=choice.wishes.mac or _random_mac(),
             pod=request.workload.pod,

@@ -101,12 +101,14 @@ def stored_endpoint(session: Session, record: Record) -> Resource | None:
     return entry.value
 
 
-def endpoint_owner(session: Session, record: Record) -> str | None:
-    """The container that the endpoint says it belongs to; None when there is no endpoint, or it does not say."""
+def endpoint_owner(session: Session, record: Record) -> tuple[str | None, str | None]:
+    """The container that the endpoint says it belongs to, and its first profile, which for a bare container is the network
+    that made it; None where there is no endpoint, or it does not say."""
     try:
-        return _container(session.backend.get(record.endpoint_key(session.names)))
+        entry = session.backend.get(record.endpoint_key(session.names))
     except NotFound:
-        return None
+        return None, None
+    return _container(entry), next(iter(_profiles(entry)), None)
 
 
 def _take_over(session: Session, present: Entry, resource: Resource) -> None:
