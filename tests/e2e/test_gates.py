@@ -283,7 +283,7 @@ def test_more_gates_than_can_be_asked(pods: MakePod) -> None:
 def test_proxies_of_the_environment_are_ignored(own_pods: MakePod, node: Node) -> None:
     node.stop_agent()
     with serving(status(200), inside=node.netns) as gate, serving(status(200), inside=node.netns) as proxy:
-        node.start_agent(**dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"), proxy.url))
+        node.start_agent(http_proxy=proxy.url, HTTP_PROXY=proxy.url, all_proxy=proxy.url, ALL_PROXY=proxy.url)
         own_pods(readiness_gates=[gate.url]).add()
         assert (gate.asked, proxy.asked) == (1, 0)
 
