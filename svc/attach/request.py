@@ -36,7 +36,8 @@ class NodeSettings:
 class AddRequest:
     """One ADD. `versions` are the families to assign; `address` is the one address asked for, if any.
 
-    Without a sandbox only addresses are assigned: another main plugin does the wiring.
+    Without a sandbox only addresses are assigned: another main plugin does the wiring. `point_to_point`: it is one whose
+    containers share no link, so that they need a gateway.
     """
 
     id: AttachmentId
@@ -52,6 +53,7 @@ class AddRequest:
     orchestrator: tuple[tuple[str, str], ...] = ()  # how to reach its API; empty: it is not asked
     policy: bool = False  # whether the pod itself is read, for policy to know it
     pod_uid: str = ""
+    point_to_point: bool = False
     routes: tuple[Cidr, ...] | None = None  # by destination; None: the default ones of its families
     delegation: "Delegation | None" = None  # another plugin gives the addresses; pools and families mean nothing then
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from svc.attach.delegation import Delegation
 
 
+PTP = "ptp"  # the reference plugin: a pair of interfaces for each container, as ours
+
+
 @dataclass(frozen=True, slots=True)
 class Invocation:
     """One call with everything that its verb may need."""
@@ -166,6 +169,7 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
         orchestrator=netconf.orchestrator,
         policy=netconf.policy,
         pod_uid=args.pod_uid,
+        point_to_point=invocation.call.ipam and netconf.type == PTP,
         routes=netconf.routes,
         delegation=delegation,
     )

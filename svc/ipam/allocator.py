@@ -14,7 +14,7 @@ from svc.ipam.assigning import pools_for
 from svc.ipam.group import Group, Outcome
 from svc.ipam.plan import Plan
 from svc.ipam.requests import Allocation, Answer, Assign, Freed, Held, Release, ReleaseAddresses, Request
-from svc.ipam.view import View
+from svc.ipam.view import View, read_pools
 from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey
@@ -62,6 +62,11 @@ class Ipam:
     def holds(self, handle: str, addresses: Sequence[Address]) -> bool:
         """Whether the datastore says, right now, that the handle holds every one of these addresses."""
         return set(self.addresses_of(handle)).issuperset(addresses)
+
+    def pool_of(self, address: Address) -> Cidr | None:
+        """That an address lies in, read now. StoreError."""
+        pool = read_pools(self._backend).pool_of(address)
+        return None if pool is None else pool.cidr
 
     def check_room(
         self, versions: Sequence[int], pools: dict[int, tuple[str, ...]], namespace_labels: Mapping[str, str] | None = None
