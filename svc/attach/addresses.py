@@ -11,6 +11,7 @@ from svc.attach.earlier import Earlier
 from svc.attach.record import Record
 from svc.attach.request import AddRequest
 from svc.attach.session import Session
+from svc.dataplane.plan import GATEWAY4, GATEWAY6
 from svc.ipam.requests import Allocation, Assign, Release
 from svc.model.errors import Code, SvcError
 from svc.model.result import Dns, IpConfig, Route
@@ -50,6 +51,9 @@ class OwnIpam:
 
     def take(self, record: Record) -> Taken:
         allocations = self._session.ipam.assign(self._assignment(record))
+        if self._request.point_to_point:
+            addresses = tuple(allocation.address for allocation in allocations)
+            return Taken(addresses, tuple(map(self._beyond_next_hop, addresses)), _beyond_pool(addresses))
         return Taken(
             tuple(allocation.address for allocation in allocations),
             tuple(self._ip(allocation) for allocation in allocations),
@@ -79,11 +83,22 @@ class OwnIpam:
             return IpConfig(str(address.host()), interface=1)
         return IpConfig(f"{address}/{address.bits if self._choice.addresses else allocation.block.length}")
 
+    def _beyond_next_hop(self, address: Address) -> IpConfig:
+        """For ptp: it puts the gateway on the host's side of each pair, and leads the whole network of the address there."""
+        pool = self._session.ipam.pool_of(address)
+        gateway = GATEWAY4 if address.version == 4 else GATEWAY6
+        return IpConfig(f"{address}/{address.bits if pool is None else pool.length}", gateway=str(gateway))
+
     def _route(self, allocation: Allocation) -> Route:
         """Nobody programs the routes of our own wiring; other main plugins do, and the kernel takes no host bits there."""
         if self._request.sandbox is None:
             return Route(str(allocation.block))
         return Route(f"{allocation.address}/{allocation.block.length}")
+
+
+def _beyond_pool(addresses: tuple[Address, ...]) -> tuple[Route, ...]:
+    """Whoever programs it does so before there is a way to the next hop: only a link-local one of IPv6 needs none."""
+    return (Route("::/0"),) if any(address.version == 6 for address in addresses) else ()
 
 
 class GivenAddresses:

@@ -39,7 +39,8 @@ class AddRequest:
     """One ADD. `versions` are the families to assign; `address` is the one address asked for, if any. Annotations of the pod
     may change these, as far as the network's `features` allow.
 
-    Without a sandbox only addresses are assigned: another main plugin does the wiring.
+    Without a sandbox only addresses are assigned: another main plugin does the wiring. `point_to_point`: it is one whose
+    containers share no link, so that they need a gateway.
     """
 
     id: AttachmentId
@@ -58,6 +59,7 @@ class AddRequest:
     labels: tuple[tuple[str, str], ...] = ()  # of a container that is no pod
     gates: GateSettings = NO_GATES
     policy_setup: PolicySettings = NO_POLICY_SETUP
+    point_to_point: bool = False
     routes: tuple[Cidr, ...] | None = None  # by destination; None: the default ones of its families
     delegation: "Delegation | None" = None  # another plugin gives the addresses; pools and families mean nothing then
     features: Features = NO_FEATURES

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from svc.attach.delegation import Delegation
 
 
+PTP = "ptp"  # the reference plugin: a pair of interfaces for each container, as ours
+
+
 @dataclass(frozen=True, slots=True)
 class Invocation:
     """One call with everything that its verb may need."""
@@ -179,6 +182,7 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
         labels=() if args.has_pod else netconf.labels,
         gates=netconf.gates,
         policy_setup=netconf.policy_setup,
+        point_to_point=invocation.call.ipam and netconf.type == PTP,
         routes=netconf.routes,
         delegation=delegation,
         features=netconf.features,

@@ -76,6 +76,11 @@ class Ipam:
         holder = blocks.holder(block, address)
         return pool.name, (holder.handle_id or "" if holder else "")
 
+    def pool_of(self, address: Address) -> Cidr | None:
+        """That an address lies in, read now. StoreError."""
+        pool = read_pools(self._backend).pool_of(address)
+        return None if pool is None else pool.cidr
+
     def check_room(
         self, versions: Sequence[int], pools: dict[int, tuple[str, ...]], namespace_labels: Mapping[str, str] | None = None
     ) -> None:
