@@ -25,6 +25,11 @@ from svc.trace import Trace
 def add(context: Context, request: AddRequest, trace: Trace) -> Result:
     """Attaches the sandbox and returns what it got; an attachment that stands is only reported. SvcError: nothing is left."""
     session = context.session(request.where.profile, request.where.datastore, request.where.node)
+    with session.ipam.announced():
+        return _add(context, session, request, trace)
+
+
+def _add(context: Context, session: Session, request: AddRequest, trace: Trace) -> Result:
     pod = _pod(context, session, request)
     previous = context.journal.get(request.id)
     if previous is not None:
