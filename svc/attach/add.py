@@ -36,6 +36,11 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
     """
     began = time.monotonic()
     session = context.session(request.where.profile, request.where.datastore, request.where.node)
+    with session.ipam.announced():
+        return _add(context, session, request, trace)
+
+
+def _add(context: Context, session: Session, request: AddRequest, trace: Trace) -> Result:
     pod = _pod(context, session, request)
     previous = context.journal.get(request.id)
     if previous is not None:
