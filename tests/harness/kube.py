@@ -158,6 +158,7 @@ class Kube:
             "--service-cluster-ip-range=10.96.0.0/16",
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
+            "--feature-gates=IPv6DualStack=true",
         ]
         self._run("kube-apiserver", [str(CACHE / "bin" / "kube-apiserver"), *arguments])
         self._await(lambda: self.call("GET", "/api/v1/namespaces/default"))

@@ -1,0 +1,115 @@
+"""Pods of an API server whose node has a real kubelet, and what that made of them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.cluster_node import ClusterNode, books, faults
+from harness.kube import Kube, Refused
+from harness.realnode import IMAGE
+
+Json = dict[str, Any]
+
+NAMESPACES = "/api/v1/namespaces"
+PAGE = "hello\n"  # what the server of a pod says
+PORT = 8080
+
+
+def pods_path(namespace: str = "default") -> str:
+    return f"{NAMESPACES}/{namespace}/pods"
+
+
+def put_pod(
+    kube: Kube, name: str, annotations: dict[str, str] | None = None, *, namespace: str = "default", host_port: int = 0
+) -> None:
+    """One that serves a page, if wanted through a port of the host as well."""
+    port = {"containerPort": PORT} | ({"hostPort": host_port} if host_port else {})
+    container = {
+        "name": "c", "image": IMAGE, "imagePullPolicy": "Never", "command": ["httpd", "-f", "-p", str(PORT), "-h", "/"],
+        "ports": [port],
+    }  # fmt: skip
+    spec = {
+        "nodeName": "node1", "automountServiceAccountToken": False, "terminationGracePeriodSeconds": 1,
+        "containers": [container],
+    }  # fmt: skip
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations or {}}, "spec": spec}
+    kube.call("POST", pods_path(namespace), body)
+
+
+def read_pod(kube: Kube, name: str, namespace: str = "default") -> Json | None:
+    with suppress(Refused):
+        return kube.call("GET", f"{pods_path(namespace)}/{name}")
+    return None
+
+
+def list_pods(kube: Kube) -> list[Json]:
+    """Of all namespaces."""
+    found: list[Json] = kube.call("GET", "/api/v1/pods")["items"]
+    return found
+
+
+def delete_pods(kube: Kube, *, at_once: bool = False) -> None:
+    """All of them. Kubelet ends them at once, but tells the server so only when it next cleans up, within a minute."""
+    grace = "?gracePeriodSeconds=0" if at_once else ""
+    for namespace in {pod["metadata"]["namespace"] for pod in list_pods(kube)}:
+        kube.call("DELETE", f"{pods_path(namespace)}{grace}")
+
+
+def addresses(pod: Json | None) -> list[str]:
+    """Of one that is ready: what kubelet has written into its status."""
+    return [each["ip"] for each in pod["status"].get("podIPs", [])] if pod and is_ready(pod) else []
+
+
+def is_ready(thing: Json) -> bool:
+    """A pod or a node."""
+    conditions = thing.get("status", {}).get("conditions", ())
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def unready(kube: Kube) -> list[str]:
+    return [f"{pod['metadata']['name']} is not ready" for pod in list_pods(kube) if not is_ready(pod)]
+
+
+def strays(kube: Kube, node: ClusterNode) -> list[str]:
+    """Where the books differ from what the pods' statuses say, or from each other; every pod is one of the node's."""
+    held = books([node]).allocations.keys()
+    told = {address: pod["metadata"]["name"] for pod in list_pods(kube) for address in addresses(pod)}
+    return [
+        *(f"{address} is no pod's" for address in held - told.keys()),
+        *(f"{address} of {told[address]} is not allocated" for address in told.keys() - held),
+        *faults([node]),
+    ]
+
+
+def events(kube: Kube, reason: str) -> list[str]:
+    """Messages of the events that were reported for this reason."""
+    found = kube.call("GET", f"/api/v1/events?fieldSelector=reason={reason}")["items"]
+    return [event["message"] for event in found]
+
+
+@dataclass(frozen=True)
+class Inside:
+    """The network namespace of a pod, by one of its processes."""
+
+    path: str
+
+
+def inside(node: ClusterNode, address: str) -> Inside:
+    """The namespace whose pod has the address."""
+    (wanted,) = (record.sandbox for record in books([node]).records if address in record.addresses)
+    for path in _namespaces():
+        status = os.stat(path)
+        if (status.st_dev, status.st_ino) == wanted:
+            return Inside(path)
+    raise LookupError(f"no process is in the namespace of {address}")
+
+
+def _namespaces() -> Iterator[str]:
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            path = f"{process}/ns/net"
+            os.stat(path)
+            yield path
