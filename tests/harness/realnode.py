@@ -135,12 +135,17 @@ class RealNode:
         files = [file for name in ("containerd.log", "kubelet.log") if (file := self._folder / name).exists()]
         return "\n".join(file.read_text()[-4000:] for file in files)
 
-    def reboot(self) -> None:
-        """The power fails: what is on disk stays, what the kernel knew is gone. Then agent, containerd and kubelet start."""
+    @contextmanager
+    def rebooted(self) -> Iterator[None]:
+        """The power fails, and comes back after the block: what is on disk stays, what the kernel knew is gone.
+
+        Then the agent, containerd and kubelet start.
+        """
         self.node.kill_agent()
         self.close()
-        self.wait_for_kernel()
+        self._await_kernel()
         _reset_kernel(self.node)
+        yield
         (self._folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
         self.start_agent()
         self._start()
@@ -149,7 +154,7 @@ class RealNode:
         """In the present boot."""
         self.node.start_agent("sh", "-c", _AGENT, str(self._folder / "boot_id"), str(BIN / "svc-agent"))
 
-    def wait_for_kernel(self) -> None:
+    def _await_kernel(self) -> None:
         """Until the namespaces of containers that were ended, and the links in them, are gone."""
         until = time.monotonic() + PATIENCE
         while links := pod_links(self.node):

@@ -16,6 +16,7 @@ Json = dict[str, Any]
 NAMESPACES = "/api/v1/namespaces"
 PAGE = "hello\n"  # what the server of a pod says
 PORT = 8080
+_AT_ONCE = "?gracePeriodSeconds=0"
 
 
 def pods_path(namespace: str = "default") -> str:
@@ -51,11 +52,15 @@ def list_pods(kube: Kube) -> list[Json]:
     return found
 
 
+def delete_pod(kube: Kube, name: str, *, at_once: bool = False) -> None:
+    """`at_once` the server does not wait for kubelet."""
+    kube.call("DELETE", f"{pods_path()}/{name}{_AT_ONCE if at_once else ''}")
+
+
 def delete_pods(kube: Kube, *, at_once: bool = False) -> None:
     """All of them. Kubelet ends them at once, but tells the server so only when it next cleans up, within a minute."""
-    grace = "?gracePeriodSeconds=0" if at_once else ""
     for namespace in {pod["metadata"]["namespace"] for pod in list_pods(kube)}:
-        kube.call("DELETE", f"{pods_path(namespace)}{grace}")
+        kube.call("DELETE", f"{pods_path(namespace)}{_AT_ONCE if at_once else ''}")
 
 
 def addresses(pod: Json | None) -> list[str]:
@@ -71,6 +76,11 @@ def is_ready(thing: Json) -> bool:
 
 def unready(kube: Kube) -> list[str]:
     return [f"{pod['metadata']['name']} is not ready" for pod in list_pods(kube) if not is_ready(pod)]
+
+
+def sandboxes(node: ClusterNode) -> set[str]:
+    """Those that have a network."""
+    return {record.id.container_id for record in books([node]).records}
 
 
 def strays(kube: Kube, node: ClusterNode) -> list[str]:

@@ -11,6 +11,7 @@ from harness import realnode
 from harness.below import REFERENCE, demand_plugin
 from harness.cluster_node import ClusterNode, remains
 from harness.kube import Kube, Refused
+from harness.leaks import Footprint, demand_nothing_since
 from harness.realnode import RealNode
 from harness.site import OrchSite, furnish
 from harness.workloads import delete_pods, is_ready
@@ -20,6 +21,14 @@ from svc.names import DEFAULT
 Json = dict[str, Any]
 
 CHAINED = ("portmap", "bandwidth", "loopback")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Looks at a module as a whole: what runs on its node may be started again in the middle of a test."""
+    before = Footprint.take()
+    yield
+    demand_nothing_since(before)
 
 
 @pytest.fixture(scope="module")

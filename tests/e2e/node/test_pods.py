@@ -2,14 +2,14 @@
 
 import urllib.request
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from harness.cluster_node import ClusterNode, books, faults
+from harness.cluster_node import ClusterNode, books
 from harness.inside import entered
 from harness.kube import Kube
 from harness.netns import Netns
+from harness.node import POOL4
 from harness.realnode import RealNode
 from harness.state import pod_links
 from harness.traffic import neighbour, steady_rate
@@ -18,19 +18,17 @@ from harness.workloads import PAGE, addresses, inside, put_pod, read_pod, strays
 pytestmark = pytest.mark.root
 
 HOST_PORT = 18080
+OUTSIDE = "192.0.2.50"
 CROWD = 30
 LIMITED = {"kubernetes.io/ingress-bandwidth": "10M", "kubernetes.io/egress-bandwidth": "10M"}
 
 
 @pytest.fixture
 def outside(node: ClusterNode) -> Iterator[Netns]:
-    with neighbour(node.netns, "uplink", "192.0.2.50/24") as netns:
-        run_route(netns)
+    """A machine on the node's network that knows the way to its pods."""
+    with neighbour(node.netns, "uplink", f"{OUTSIDE}/24") as netns:
+        netns.run("ip", "route", "add", POOL4, "via", "192.0.2.1")
         yield netns
-
-
-def run_route(netns: Netns) -> None:
-    netns.run("ip", "route", "add", "10.65.0.0/16", "via", "192.0.2.1")
 
 
 @pytest.fixture
@@ -63,14 +61,14 @@ def test_port_of_host_leads_to_pod(web: list[str], outside: Netns) -> None:
 def test_bandwidth_is_limited_in_both_directions(web: list[str], node: ClusterNode, outside: Netns) -> None:
     pod = inside(node, web[0])
     assert 2e6 < steady_rate(outside, pod, web[0]) < 20e6
-    assert 2e6 < steady_rate(pod, outside, "192.0.2.50") < 20e6
+    assert 2e6 < steady_rate(pod, outside, OUTSIDE) < 20e6
 
 
 def test_other_nodes_get_other_addresses(
     web: list[str], node: ClusterNode, sandbox: Callable[[], Netns]
 ) -> None:
     other = node.pod(sandbox(), args="K8S_POD_NAMESPACE=default;K8S_POD_NAME=far-0", nodename="node2")
-    node.site.add_pod("far-0", "node2")
+    node.site.add_pod("far-0", "node2", terminationGracePeriodSeconds=1)
     other.add()
     assert not set(other.addresses) & set(web)
     assert books([node]).allocations.keys() == {*web, *other.addresses}
