@@ -31,7 +31,7 @@ Json = dict[str, Any]
 IMAGE = "local/box:1"
 PATIENCE = 100.0  # seconds; nothing waits that long unless it is broken
 _POLL = 0.1
-_BUSYBOX = Path("/bin/busybox")
+BUSYBOX = Path("/bin/busybox")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 _CONTAINERD = """version = 2
@@ -99,7 +99,7 @@ class RealNode:
         for name, text in texts.items():
             (folder / name).write_text(text)
         kube.kubeconfig(folder / "kubeconfig")
-        image.write(folder / "box.tar", IMAGE, _BUSYBOX)
+        image.write(folder / "box.tar", IMAGE, BUSYBOX)
         self._groups = Groups("k8s.io")
         self._start()
 
@@ -187,12 +187,16 @@ def why_not() -> str:
     missing = [name for name in ("containerd", "ctr", "runc", "nsenter", "unshare") if shutil.which(name) is None]
     if missing:
         return f"needs {', '.join(missing)} (Debian: containerd, runc)"
-    if not _BUSYBOX.exists() or b"/ld-linux" in _BUSYBOX.read_bytes():
-        return "needs a static busybox (Debian: busybox-static)"
     if not (CACHE / "bin" / "kubelet").exists():
         return "needs kubelet, which is built with the API server"
     if not can_be_made():
         return "needs control groups that can be written"
+    return why_no_busybox()
+
+
+def why_no_busybox() -> str:
+    if not BUSYBOX.exists() or b"/ld-linux" in BUSYBOX.read_bytes():
+        return "needs a static busybox (Debian: busybox-static)"
     return ""
 
 

@@ -23,20 +23,20 @@ Json = dict[str, Any]
 CHAINED = ("portmap", "bandwidth", "loopback")
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """Looks at a module as a whole: what runs on its node may be started again in the middle of a test."""
+    """Looks at these tests as a whole: what runs on their node may be started again in the middle of one."""
     before = Footprint.take()
     yield
     demand_nothing_since(before)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("realnode")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def node(orch_site: OrchSite, folder: Path) -> Iterator[ClusterNode]:
     """Whose node object kubelet makes."""
     furnish(orch_site, "node2")
@@ -49,13 +49,13 @@ def node(orch_site: OrchSite, folder: Path) -> Iterator[ClusterNode]:
         orch_site.clear()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def settings() -> Json:
     """What a module wants in the network configuration besides."""
     return {}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def conf_dir(node: ClusterNode, kube: Kube, folder: Path, settings: Json) -> Path:
     """Installed as from a pod with a service account that has the documented rights and no others."""
     for plugin in CHAINED:
@@ -94,7 +94,7 @@ def _rights() -> list[Json]:
     return [rights, binding]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def lasting(node: ClusterNode, kube: Kube, conf_dir: Path, folder: Path) -> Iterator[RealNode]:
     with realnode.running(folder, node, kube, conf_dir) as real:
         real.wait("the node is ready", lambda: node_is_ready(kube))

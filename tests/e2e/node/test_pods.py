@@ -64,9 +64,7 @@ def test_bandwidth_is_limited_in_both_directions(web: list[str], node: ClusterNo
     assert 2e6 < steady_rate(pod, outside, OUTSIDE) < 20e6
 
 
-def test_other_nodes_get_other_addresses(
-    web: list[str], node: ClusterNode, sandbox: Callable[[], Netns]
-) -> None:
+def test_other_nodes_get_other_addresses(web: list[str], node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
     other = node.pod(sandbox(), args="K8S_POD_NAMESPACE=default;K8S_POD_NAME=far-0", nodename="node2")
     node.site.add_pod("far-0", "node2", terminationGracePeriodSeconds=1)
     other.add()
