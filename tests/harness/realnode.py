@@ -21,9 +21,10 @@ import pytest
 from harness import image
 from harness.cluster_node import ClusterNode
 from harness.groups import Groups, can_be_made
-from harness.kube import CACHE, Kube
+from harness.kube import CACHE, Kube, Refused
 from harness.netns import run
 from harness.node import BIN
+from harness.orch import NODES
 from harness.state import pod_links
 
 Json = dict[str, Any]
@@ -90,6 +91,7 @@ class RealNode:
 
     def __init__(self, folder: Path, node: ClusterNode, kube: Kube, conf_dir: Path) -> None:
         self.node = node
+        self._kube = kube
         self._folder = folder
         texts = {
             "containerd.toml": _CONTAINERD.format(folder=folder, image=IMAGE, bin_dir=node.bin_dir, conf_dir=conf_dir),
@@ -114,14 +116,25 @@ class RealNode:
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
-    def wait(self, what: str, condition: Callable[[], Any]) -> Any:
+    def wait(self, what: str, condition: Callable[[], Any], *, poll: float = _POLL) -> Any:
         """What the condition gives when it is not nothing any more."""
         until = time.monotonic() + PATIENCE
         while not (found := condition()):
             assert self._process.poll() is None, self.logs()
             assert time.monotonic() < until, f"{what}: in vain. {self.logs()}"
-            time.sleep(_POLL)
+            time.sleep(poll)
         return found
+
+    def wait_ready(self) -> None:
+        """Until pods can be started."""
+        self.wait("the node is ready", self._is_ready)
+
+    def _is_ready(self) -> bool:
+        try:
+            node = self._kube.call("GET", f"{NODES}/{self.node.name}")
+        except Refused:  # kubelet has not told the server of it yet
+            return False
+        return any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"].get("conditions", ()))
 
     def wait_none(self, what: str, found: Callable[[], list[str]]) -> None:
         """Until nothing is found any more; what is still found is told."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.cluster_node import ClusterNode, books, faults
+from harness.cluster_node import ClusterNode, books, faults, remains
 from harness.kube import Kube, Refused
-from harness.realnode import IMAGE
+from harness.realnode import IMAGE, RealNode
 
 Json = dict[str, Any]
 
@@ -21,6 +21,19 @@ _AT_ONCE = "?gracePeriodSeconds=0"
 
 def pods_path(namespace: str = "default") -> str:
     return f"{NAMESPACES}/{namespace}/pods"
+
+
+def put_namespace(kube: Kube, name: str, annotations: dict[str, str] | None = None) -> None:
+    metadata = {"name": name, "annotations": annotations or {}}
+    kube.call("POST", NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+
+
+def delete_namespace(kube: Kube, name: str) -> None:
+    """With its pods, whatever kubelet still has to do for them; it may have been deleted already."""
+    with suppress(Refused):
+        kube.call("DELETE", f"{NAMESPACES}/{name}")
+        kube.call("DELETE", f"{pods_path(name)}{_AT_ONCE}")
+    kube.await_gone(f"{NAMESPACES}/{name}")
 
 
 def put_pod(
@@ -57,10 +70,19 @@ def delete_pod(kube: Kube, name: str, *, at_once: bool = False) -> None:
     kube.call("DELETE", f"{pods_path()}/{name}{_AT_ONCE if at_once else ''}")
 
 
-def delete_pods(kube: Kube, *, at_once: bool = False) -> None:
-    """All of them. Kubelet ends them at once, but tells the server so only when it next cleans up, within a minute."""
+def clear_pods(real: RealNode, kube: Kube) -> None:
+    """Deletes all pods, and waits until nothing is left of them.
+
+    Kubelet ends them soon, but tells the server so only when it next cleans up, within a minute.
+    """
+    _delete_pods(kube)
+    real.wait_none("nothing is left of the pods", lambda: remains([real.node]))
+    _delete_pods(kube, _AT_ONCE)
+
+
+def _delete_pods(kube: Kube, options: str = "") -> None:
     for namespace in {pod["metadata"]["namespace"] for pod in list_pods(kube)}:
-        kube.call("DELETE", f"{pods_path(namespace)}{_AT_ONCE if at_once else ''}")
+        kube.call("DELETE", f"{pods_path(namespace)}{options}")
 
 
 def addresses(pod: Json | None) -> list[str]:
@@ -68,9 +90,8 @@ def addresses(pod: Json | None) -> list[str]:
     return [each["ip"] for each in pod["status"].get("podIPs", [])] if pod and is_ready(pod) else []
 
 
-def is_ready(thing: Json) -> bool:
-    """A pod or a node."""
-    conditions = thing.get("status", {}).get("conditions", ())
+def is_ready(pod: Json) -> bool:
+    conditions = pod.get("status", {}).get("conditions", ())
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 

@@ -1,26 +1,18 @@
 """A node as users have it: containerd and kubelet run pods with what `svcctl install` has put there."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness import realnode
-from harness.below import REFERENCE, demand_plugin
-from harness.cluster_node import ClusterNode, remains
-from harness.kube import Kube, Refused
+from harness.cluster_node import ClusterNode
+from harness.installed import install
+from harness.kube import Kube
 from harness.leaks import Footprint, demand_nothing_since
 from harness.realnode import RealNode
 from harness.site import OrchSite, furnish
-from harness.workloads import delete_pods, is_ready
-from svc.deploy.rbac import role
-from svc.names import DEFAULT
-
-Json = dict[str, Any]
-
-CHAINED = ("portmap", "bandwidth", "loopback")
+from harness.workloads import clear_pods
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -50,68 +42,14 @@ def node(orch_site: OrchSite, folder: Path) -> Iterator[ClusterNode]:
 
 
 @pytest.fixture(scope="package")
-def settings() -> Json:
-    """What a module wants in the network configuration besides."""
-    return {}
-
-
-@pytest.fixture(scope="package")
-def conf_dir(node: ClusterNode, kube: Kube, folder: Path, settings: Json) -> Path:
-    """Installed as from a pod with a service account that has the documented rights and no others."""
-    for plugin in CHAINED:
-        demand_plugin(plugin)
-        (node.bin_dir / plugin).symlink_to(REFERENCE / plugin)
-    kube.apply(_rights())
-    account = folder / "account"
-    account.mkdir()
-    (account / "token").write_text("token-of-plugin")
-    (account / "ca.crt").write_bytes(kube.authority.read_bytes())
-    conf_dir = folder / "net.d"
-    entry = folder / "entry.json"
-    entry.write_text(json.dumps({
-        "type": "svc", "datastore_type": "orch", "nodename": "node1", "policy": {"type": "orch"},
-        "orch": {"kubeconfig": str(conf_dir / "svc-kubeconfig")}, "ipam": {"type": "svc-ipam", "assign_ipv6": "true"},
-        **settings,
-    }))  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-        patch.setenv("KUBERNETES_SERVICE_PORT", str(kube.port))
-        node.svcctl(
-            "install", "--bin-dir", str(node.bin_dir), "--socket", str(node.socket), "--conf-dir", str(conf_dir),
-            "--datastore", "orch", "--netconf", str(entry), "--service-account", str(account),
-        )  # fmt: skip
-    return conf_dir
-
-
-def _rights() -> list[Json]:
-    rights = role(DEFAULT, DEFAULT.crd_api_version)
-    api = "rbac.authorization.k8s.io"
-    binding = {
-        "apiVersion": f"{api}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "plugin"},
-        "subjects": [{"kind": "User", "name": "plugin", "apiGroup": api}],
-        "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": rights["metadata"]["name"]},
-    }  # fmt: skip
-    return [rights, binding]
-
-
-@pytest.fixture(scope="package")
-def lasting(node: ClusterNode, kube: Kube, conf_dir: Path, folder: Path) -> Iterator[RealNode]:
-    with realnode.running(folder, node, kube, conf_dir) as real:
-        real.wait("the node is ready", lambda: node_is_ready(kube))
+def lasting(node: ClusterNode, kube: Kube, folder: Path) -> Iterator[RealNode]:
+    with realnode.running(folder, node, kube, install(folder, node, kube)) as real, kube.controllers("namespace"):
+        real.wait_ready()
         yield real
-
-
-def node_is_ready(kube: Kube) -> bool:
-    try:
-        return is_ready(kube.call("GET", "/api/v1/nodes/node1"))
-    except Refused:  # kubelet has not told the server of it yet
-        return False
 
 
 @pytest.fixture
 def real(lasting: RealNode, kube: Kube) -> Iterator[RealNode]:
-    """The node, without pods: they are deleted at the end of a test, and then nothing of them may be left."""
+    """The node, without pods: those of a test are deleted at its end, and then nothing of them may be left."""
     yield lasting
-    delete_pods(kube)
-    lasting.wait_none("nothing is left of the pods", lambda: remains([lasting.node]))
-    delete_pods(kube, at_once=True)
+    clear_pods(lasting, kube)

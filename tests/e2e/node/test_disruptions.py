@@ -1,14 +1,23 @@
 """A real node in trouble: its agent is down, its datastore refuses, a namespace goes while its pods start, the power fails."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
 from harness.cluster_node import ClusterNode, books, remains
-from harness.kube import Kube, Refused
+from harness.kube import Kube
 from harness.realnode import RealNode
-from harness.workloads import NAMESPACES, delete_pod, delete_pods, events, put_pod, sandboxes, strays, unready
+from harness.workloads import (
+    NAMESPACES,
+    delete_namespace,
+    delete_pod,
+    events,
+    put_namespace,
+    put_pod,
+    sandboxes,
+    strays,
+    unready,
+)
 
 pytestmark = pytest.mark.root
 
@@ -17,15 +26,10 @@ PASSING = "passing"
 
 @pytest.fixture
 def passing(kube: Kube, real: RealNode) -> Iterator[str]:
-    """A namespace, and somebody who deletes it properly."""
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": PASSING}}
-    kube.call("POST", NAMESPACES, body)
-    with kube.controllers("namespace"):
-        yield PASSING
-        with suppress(Refused):
-            kube.call("DELETE", f"{NAMESPACES}/{PASSING}")
-        delete_pods(kube, at_once=True)
-        kube.await_gone(f"{NAMESPACES}/{PASSING}")
+    """A namespace."""
+    put_namespace(kube, PASSING)
+    yield PASSING
+    delete_namespace(kube, PASSING)
 
 
 def put_pods(kube: Kube, *names: str, namespace: str = "default") -> None:
