@@ -11,15 +11,13 @@ from harness.kube import Kube
 from harness.netns import Netns
 from harness.node import POOL4
 from harness.realnode import RealNode
-from harness.state import pod_links
 from harness.traffic import neighbour, steady_rate
-from harness.workloads import PAGE, addresses, clear_pods, delete_pod, inside, put_pod, read_pod, strays, unready
+from harness.workloads import PAGE, addresses, clear_pods, delete_pod, inside, put_pod, read_pod, strays
 
 pytestmark = pytest.mark.root
 
 HOST_PORT = 18080
 OUTSIDE = "192.0.2.50"
-CROWD = 30
 LIMITED = {"kubernetes.io/ingress-bandwidth": "10M", "kubernetes.io/egress-bandwidth": "10M"}
 
 
@@ -72,11 +70,3 @@ def test_other_nodes_get_other_addresses(web: list[str], node: ClusterNode, kube
     assert books([node]).allocations.keys() == {*web, *other.addresses}
     other.delete()
     delete_pod(kube, "far-0", at_once=True)
-
-
-def test_thirty_pods_come_and_go(real: RealNode, node: ClusterNode, kube: Kube) -> None:
-    for number in range(CROWD):
-        put_pod(kube, f"crowd-{number}")
-    real.wait_none("all are ready", lambda: unready(kube))
-    assert strays(kube, node) == []
-    assert len(pod_links(node)) >= CROWD
