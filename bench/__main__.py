@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from bench import burst, cluster, core, density, executable, memory, single, verbs, waits
+from bench import burst, cluster, core, density, executable, memory, node, single, verbs, waits
 from bench.figure import Figure, Missing, line, table
 from bench.options import Options
 from bench.quiet import BUSY, busy_share, wait_until_idle, wait_until_quiet
@@ -26,6 +26,7 @@ PHASES: dict[str, Callable[[Options], Iterator[Figure]]] = {
     "waits": waits.run,
     "etcd": cluster.run_etcd,
     "orch": cluster.run_orch,
+    "node": node.run,
     "core": core.run,
 }
 NEED_NO_ROOT = {"core"}
