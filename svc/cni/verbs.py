@@ -68,8 +68,7 @@ class Invocation:
         lenient = self.call.verb == "DEL"
         return parse_args(self.call.args, ignore_unknown=not self.call.ipam, lenient=lenient)
 
-    def workload(self) -> Workload:
-        args = self.args()
+    def workload(self, args: Args) -> Workload:
         return Workload(self.call.container_id, args.pod_name, args.pod_namespace or self.netconf.namespace)
 
     @property
@@ -116,7 +115,7 @@ def _delete(invocation: Invocation) -> None:
         delete(
             invocation.context,
             invocation.id,
-            invocation.workload(),
+            invocation.workload(invocation.args()),
             invocation.where,
             sandbox,
             invocation.trace,
@@ -167,7 +166,7 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
     netconf, args, delegation = invocation.netconf, invocation.args(), invocation.delegation
     return AddRequest(
         id=invocation.id,
-        workload=invocation.workload(),
+        workload=invocation.workload(args),
         sandbox=sandbox,
         where=invocation.where,
         versions=invocation.versions,
