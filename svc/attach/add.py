@@ -37,10 +37,10 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
     began = time.monotonic()
     session = context.session(request.where.profile, request.where.datastore, request.where.node)
     with session.ipam.announced():
-        return _add(context, session, request, trace)
+        return (yield from _add(context, session, request, began, trace))
 
 
-def _add(context: Context, session: Session, request: AddRequest, trace: Trace) -> Result:
+def _add(context: Context, session: Session, request: AddRequest, began: float, trace: Trace) -> Steps[Result]:
     pod = _pod(context, session, request)
     previous = context.journal.get(request.id)
     if previous is not None:
