@@ -149,7 +149,8 @@ def _gc(invocation: Invocation) -> None:
 def _status(invocation: Invocation) -> None:
     with not_ready():
         where = invocation.where
-        mtu(invocation.netconf, invocation.names)
+        if not invocation.call.ipam:
+            mtu(invocation.netconf, invocation.names)
     versions, pools = invocation.versions, invocation.pools
     status(invocation.context, where, versions, pools, invocation.trace, invocation.delegation)
 
