@@ -242,6 +242,22 @@ def test_given_addresses(make: MakePod, cluster_node: ClusterNode) -> None:
     assert f"CNI_ARGS IP = '10.65.1.1' is set aside: {PREFIX}/ipAddrs of pod default/web-0" in called.stderr
 
 
+def test_addresses_are_the_first_interfaces(make: MakePod, cluster_node: ClusterNode) -> None:
+    """Another one of the pod gets its own from a pool."""
+    pod = make(notes={"ipAddrs": ["10.65.3.77"], "hwAddr": "0a:00:5e:00:53:01", "ipFamilies": ["IPv4"]})
+    pod.add()
+    second = pod.copy(ifname="net1", args=pod.args + ";IP=10.65.3.78")
+    second.add()
+    assert second.addresses == ["10.65.3.78"]
+    assert second.result["interfaces"][1]["mac"] != "0a:00:5e:00:53:01"
+    second.delete()
+    second = pod.copy(ifname="net1")
+    second.add()
+    assert pod.check().status == second.check().status == 0
+    assert faults([cluster_node]) == []
+    second.delete()
+
+
 def test_given_address_may_be_one_that_is_set_aside(make: MakePod, cluster_node: ClusterNode) -> None:
     """Reservations keep automatic assignment away, nobody else; first and last addresses are like others."""
     with session(cluster_node.site) as store:
