@@ -277,7 +277,11 @@ def test_given_address_may_be_one_that_is_set_aside(make: MakePod, cluster_node:
             ("'10.99.0.1' is not in any enabled IP pool", "ipAddrs of pod default/web-0"),
         ),
         ({"ipAddrs": ["10.65.0.9", "fd99::1"]}, UNAVAILABLE, ("'fd99::1' is not in any enabled IP pool",)),
-        ({"ipAddrs": ["10.65.0.9"], "ipAddrsNoIpam": ["10.65.0.9"]}, ANNOTATION, ("cannot be used together", "R4")),
+        (
+            {"ipAddrs": ["10.65.0.9"], "ipAddrsNoIpam": ["10.65.0.9"]},
+            ANNOTATION,
+            ("cannot be used together", "remove one of the two"),
+        ),
         (
             {"ipAddrs": ["10.65.0.9"], "hwAddr": "x"},
             ANNOTATION,
