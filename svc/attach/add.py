@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from svc.attach.addresses import Taken, give_back, source_of, still_held
 from svc.attach.context import Context
-from svc.attach.endpoints import drop_endpoint, endpoint_stands, write_endpoint
+from svc.attach.endpoints import drop_endpoint, endpoint_stands, require_place, write_endpoint
 from svc.attach.record import ADDED, ADDING, Record
 from svc.attach.request import AddRequest, Sandbox
 from svc.attach.session import Session
@@ -30,6 +30,7 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Result:
 
 
 def _add(context: Context, session: Session, request: AddRequest, trace: Trace) -> Result:
+    require_place(session, request)
     pod = _pod(context, session, request)
     previous = context.journal.get(request.id)
     if previous is not None:
