@@ -11,9 +11,9 @@ from pathlib import Path
 from svc.attach.context import Context
 from svc.attach.session import OpenBackend, Sessions
 from svc.cni.edge import answer, failed_before_start
-from svc.cni.exclusive import alone
+from svc.cni.exclusive import alone, is_served
 from svc.cni.inputs import Inputs, Reply
-from svc.cni.install import Installed, read_record
+from svc.cni.install import SOCKET_NAME, Installed, read_record
 from svc.datastore.open import open_backend
 from svc.model.errors import Code, PeerError, SvcError
 from svc.names import DEFAULT
@@ -58,6 +58,8 @@ def _answer(inputs: Inputs, installed: Installed) -> Reply:
         if inputs.environment.get("CNI_COMMAND") == "STATUS":
             raise PeerError("not ready: the agent is not running", details="start svc-agent", code=Code.NOT_AVAILABLE)
         with alone(installed.state_dir):
+            if is_served(installed.run_dir / SOCKET_NAME):
+                raise PeerError("the agent has been started meanwhile", details="repeat the call", code=Code.TRY_AGAIN)
             context = Context(Profiles().get, installed.state_dir, _opener(installed))
             try:
                 return answer(context, inputs, trace)
