@@ -12,6 +12,7 @@ from harness.netns import Netns
 from harness.node import Node
 from harness.runtime import Chain, PluginError
 from harness.state import remains
+from harness.statements import statement
 from harness.traffic import answers, exchange, neighbour, seconds, server
 
 REFERENCE = Path("/usr/lib/cni")
@@ -112,6 +113,12 @@ def test_chain_works_in_every_version_that_it_speaks(shared_node: Node, chain: M
     assert sorted(shared_node.netns.links()) == ["to-neighbour", "uplink"]
 
 
+@statement(
+    "2.10",
+    "portmap",
+    "An entry with `type` `portmap`, `snat` and the capability `portMappings` gives pods their host ports.",
+    "The reference plugin, behind ours in the list; what the runtime says of ports reaches it.",
+)
 def test_host_port_is_reached_from_everywhere(shared_node: Node, chain: MakeChain, outside: Netns) -> None:
     """By neighbours, by the node on its loopback, and by the pod itself."""
     whole = chain(SVC, PORTMAP)
@@ -123,6 +130,12 @@ def test_host_port_is_reached_from_everywhere(shared_node: Node, chain: MakeChai
     assert not answers(outside, NODE_ADDRESS, HOST_PORT + 1)
 
 
+@statement(
+    "2.10",
+    "bandwidth",
+    "An entry with `type` `bandwidth` and the capability `bandwidth` limits the traffic of pods.",
+    "The reference plugin as well: on the host's end of our pair, which is the first interface of the result.",
+)
 def test_traffic_is_limited_in_both_directions(shared_node: Node, chain: MakeChain) -> None:
     """The same bytes go in, and then out again; each way takes its time."""
     whole = chain(SVC, BANDWIDTH)
@@ -152,6 +165,12 @@ def test_chain_without_bandwidth_is_not_limited(shared_node: Node, chain: MakeCh
     whole.check()
 
 
+@statement(
+    "2.10",
+    "removed",
+    "Without its section a plugin's function is gone.",
+    "There are no host ports then, or no limits, and everything else works on.",
+)
 def test_chain_without_portmap_has_no_host_port(shared_node: Node, chain: MakeChain, outside: Netns) -> None:
     whole = chain(SVC, BANDWIDTH)
     whole.add()
