@@ -35,6 +35,7 @@ from svc.cni.inputs import Inputs
 from svc.datastore.open import open_backend
 from svc.names import DEFAULT
 from svc.trace import Trace, new_request_id
+from svc.waits.wait import carried_out
 
 INTERVAL = 0.00025  # seconds between samples: one costs 0.03 ms and more
 STALLED = 1.5  # times the median
@@ -118,7 +119,8 @@ def in_process(directory: Path) -> Iterator[Answering]:
         def answering(verb: str, plugin: Plugin, pod: Pod) -> None:
             call = plugin.call(verb, pod)
             netns = os.open(pod.netns, os.O_RDONLY | os.O_CLOEXEC)
-            reply = answer(context, Inputs("svc", call.environment, call.stdin, netns), Trace(new_request_id()))
+            inputs = Inputs("svc", call.environment, call.stdin, netns)
+            reply = carried_out(answer(context, inputs, Trace(new_request_id())))
             if reply.status:
                 raise RuntimeError(f"{verb}: {reply.stderr.decode()}")
 

@@ -55,7 +55,8 @@ class Trace:
         now = time.time()
         stamp = f"{date_and_time(now)}.{int(now * 1000) % 1000:03d}"
         fields = "".join(f" {name}={value}" for name, value in self.fields.items())
-        self.lines.append(f"{stamp} {level} [{self.request_id}]{fields} {text}\n")
+        head = f"{stamp} {level} [{self.request_id}]{fields}"
+        self.lines += [f"{head} {line}\n" for line in text.splitlines()]
 
 
 class Phase:

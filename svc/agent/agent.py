@@ -13,9 +13,11 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from svc.agent.call import Call
 from svc.agent.crew import Crew
-from svc.agent.frame import Frame, pack_reply
+from svc.agent.frame import Frame
 from svc.agent.listener import Listener
+from svc.agent.lobby import Lobby
 from svc.agent.notify import notify
 from svc.agent.queue import AdmissionQueue, Job
 from svc.agent.upkeep import Upkeep
@@ -28,12 +30,13 @@ from svc.datastore.open import open_backend
 from svc.model.errors import CallerError, Code
 from svc.netconf.profiles import Profiles
 from svc.trace import Trace, new_request_id
+from svc.waits.wait import End, Wait
 
 # An ADD with a store on this node hardly waits, it computes: side by side they only take the interpreter from each other (a
-# burst took a quarter less time with one worker than with eight). With a store that is asked over a network they wait.
-AT_ONCE = {"ADD here": 1}
+# burst took a quarter less time with one worker than with eight). Two, for one may compute while the other is in the kernel.
+# With a store that is asked over a network they wait.
+AT_ONCE = {"ADD here": 2}
 DRAIN_SECONDS = 20.0
-REPLY_SECONDS = 5.0  # a client that does not take its reply by then has gone
 
 log = logging.getLogger("svc.agent")
 
@@ -53,6 +56,7 @@ class Agent:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._queue = AdmissionQueue(AT_ONCE)
+        self._lobby = Lobby()
         self._stopped = False
 
     def run(self) -> int:
@@ -83,10 +87,11 @@ class Agent:
         told.recv(1)
 
     def _drain(self) -> int:
-        """Four steps: tell, accept nothing new, finish what was accepted, give up at the deadline."""
+        """Five steps: tell, accept nothing new, end what is waited for, finish what was accepted, give up at the deadline."""
         notify("STOPPING=1")
         self._upkeep.stop()
         self._listener.refuse()
+        self._lobby.dismiss()
         self._stopped = True
         self._listener.release()
         unfinished = self._crew.dismiss(time.monotonic() + DRAIN_SECONDS)
@@ -94,6 +99,7 @@ class Agent:
             log.error("%d calls were not finished %g s after SIGTERM: the next start undoes them", unfinished, DRAIN_SECONDS)
             os._exit(1)
         self._listener.close()
+        self._lobby.close()
         log.info("stopped")
         return 0
 
@@ -109,15 +115,30 @@ class Agent:
         inputs = Inputs(frame.name, frame.environment, frame.stdin, netns_fd, frame.profile)
         verb, container = frame.environment.get("CNI_COMMAND", ""), frame.environment.get("CNI_CONTAINERID", "")
         lane = _lane(verb, frame.stdin)
-        self._queue.put(Job(lane, container, lambda job: self._answer(connection, inputs, job)))
+        call = Call(connection, inputs, partial(answer, self._context), self._context.metrics)
+        self._queue.put(Job(lane, container, lambda job: self._carry_on(call, job)))
 
     def _run(self, job: Job) -> None:
+        wait = None
         try:
-            job.run(job)
+            wait = job.run(job)
         except Exception:
             log.exception("a job failed")
-        finally:
+        if wait is None:
             self._queue.done(job)
+        else:
+            self._queue.pause(job, partial(wait.end, End.DELETED))
+            wait.then(partial(self._resume, job))
+
+    def _carry_on(self, call: Call, job: Job) -> Wait | None:
+        wait = call.run(job)
+        if wait is not None:
+            self._lobby.hold(wait, call.connection)
+        return wait
+
+    def _resume(self, job: Job) -> None:
+        self._queue.resume(job)
+        self._listener.wake()
 
     def _next_job(self) -> Callable[[], None] | None:
         """Idle workers all listen: who hears a call carries it out, and no other thread has to be woken for it. None when the
@@ -130,22 +151,6 @@ class Agent:
             self._listener.wake()
         return None if job is None else partial(self._run, job)
 
-    def _answer(self, connection: socket.socket, inputs: Inputs, job: Job) -> None:
-        with connection:
-            if job.lane != "DEL" and _hung_up(connection):
-                inputs.close()
-                return
-            trace = Trace(new_request_id())
-            trace.phases["queue"] = job.waited()
-            reply = answer(self._context, inputs, trace)
-            if reply.status:
-                log.warning("%s", trace.lines[-1].rstrip())
-            connection.settimeout(REPLY_SECONDS)
-            try:
-                connection.sendall(pack_reply(reply.status, reply.stdout, reply.stderr))
-            except OSError as failure:
-                log.warning("[%s] the client did not take its reply: %s", trace.request_id, failure)
-
     def _put(self, job: Job) -> None:
         self._queue.put(job)
         self._listener.wake()
@@ -154,18 +159,9 @@ class Agent:
 def _lane(verb: str, netconf: bytes) -> str:
     """A glance tells where the datastore is: it decides over nothing but the pace."""
     if verb == "ADD":
-        return "ADD here" if b'"embedded"' in netconf else "ADD afar"
+        computes = b'"embedded"' in netconf and b'"host-local"' not in netconf  # the other plugin is waited for
+        return "ADD here" if computes else "ADD afar"
     return "DEL" if verb == "DEL" else "other"
-
-
-def _hung_up(connection: socket.socket) -> bool:
-    """Whether the client has gone: nobody would learn of the result."""
-    try:
-        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
 
 
 @contextmanager

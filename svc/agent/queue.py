@@ -5,6 +5,8 @@ that waits for another of its key occupies no worker.
 Rule 2. Lanes (verbs) take turns, so that a burst of one never starves the others; within a lane the first come is served first.
 Rule 3. Of a lane no more jobs run side by side than `at_once` says: the rest wait in the queue, and occupy no worker.
 Rule 4. Nothing is refused for want of room.
+Rule 5. A job that waits for something outside is paused: it occupies nothing but its key, and comes back when it is resumed.
+A DEL of that key does not wait for as long: it hurries the paused job.
 """
 
 import threading
@@ -13,16 +15,19 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from svc.waits.wait import Wait
+
+HURRIES = "DEL"  # the lane of those who want what is under way to end
 _UNLIMITED: Mapping[str, int] = {}
 
 
 @dataclass(slots=True)
 class Job:
-    """Something to run. `key` empty: it excludes nobody."""
+    """Something to run, which may return what it waits for, to be run again. `key` empty: it excludes nobody."""
 
     lane: str
     key: str
-    run: Callable[["Job"], None]
+    run: Callable[["Job"], Wait | None]
     arrived: float = field(default_factory=time.perf_counter)
 
     def waited(self) -> float:
@@ -40,15 +45,20 @@ class AdmissionQueue:
         self._lanes: dict[str, deque[Job]] = {}
         self._turns: deque[str] = deque()
         self._behind: dict[str, deque[Job]] = {}
+        self._paused: dict[str, Callable[[], None]] = {}
 
     def put(self, job: Job) -> None:
         with self._lock:
-            if job.key and job.key in self._behind:
-                self._behind[job.key].append(job)
+            behind = self._behind.get(job.key)
+            if behind is None:
+                if job.key:
+                    self._behind[job.key] = deque()
+                self._admit(job)
                 return
-            if job.key:
-                self._behind[job.key] = deque()
-            self._admit(job)
+            behind.append(job)
+            hurry = self._paused.get(job.key) if job.lane == HURRIES else None
+        if hurry is not None:
+            hurry()
 
     def take(self) -> Job | None:
         """The next job that may run now, if there is one."""
@@ -65,6 +75,22 @@ class AdmissionQueue:
                 self._running[lane] += 1
                 return job
             return None
+
+    def pause(self, job: Job, hurry: Callable[[], None]) -> None:
+        """Until `resume`. `hurry` is called, on any thread, when a DEL comes, or is there, that waits for its key."""
+        with self._lock:
+            self._running[job.lane] -= 1
+            if job.key:
+                self._paused[job.key] = hurry
+            wanted = any(behind.lane == HURRIES for behind in self._behind.get(job.key, ()))
+        if wanted:
+            hurry()
+
+    def resume(self, job: Job) -> None:
+        """Once for each pause."""
+        with self._lock:
+            self._paused.pop(job.key, None)
+            self._admit(job)
 
     def done(self, job: Job) -> None:
         """The next job of its key may run: whoever reports this takes again."""

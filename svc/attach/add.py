@@ -1,52 +1,70 @@
 """ADD as a transaction: intent, addresses, wiring, endpoint, result. Every step registers its undo."""
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from svc.attach.addresses import Taken, give_back, source_of, still_held
+from svc.attach.addresses import Taken, give_back, not_held, source_of
 from svc.attach.context import Context
 from svc.attach.endpoints import drop_endpoint, endpoint_stands, write_endpoint
+from svc.attach.hold import await_gates, await_policy
+from svc.attach.profiles import ensure_profile
 from svc.attach.record import ADDED, ADDING, Record
 from svc.attach.request import AddRequest, Sandbox
 from svc.attach.session import Session
+from svc.attach.shared import join, still_shares
 from svc.attach.teardown import owe, take_down, unwire
 from svc.dataplane.plan import effective_mtu
 from svc.dataplane.wire import HostNameTaken, Wired, wire
-from svc.model.endpoint import endpoint, has_endpoint, host_interface
-from svc.model.errors import Code, PeerError
+from svc.model.endpoint import PodFacts, endpoint, has_endpoint, host_interface
+from svc.model.errors import Code, PeerError, SvcError
 from svc.model.pod import facts_of
 from svc.model.resource import Resource
 from svc.model.result import Interface, Result
 from svc.orch.info import PodInfo
 from svc.trace import Trace
+from svc.waits.wait import Steps
 
 
-def add(context: Context, request: AddRequest, trace: Trace) -> Result:
-    """Attaches the sandbox and returns what it got; an attachment that stands is only reported. SvcError: nothing is left."""
+def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
+    """Attaches the sandbox and returns what it got; an attachment that stands is only reported. SvcError: nothing is left.
+
+    It yields where it waits for what is no part of the attachment; no lock is held then.
+    """
+    began = time.monotonic()
     session = context.session(request.where.profile, request.where.datastore, request.where.node)
     pod = _pod(context, session, request)
     previous = context.journal.get(request.id)
     if previous is not None:
         session.require_ready()
-        result = _recorded_result(context, session, previous, request)
+        result = _recorded_result(context, session, previous, request, trace)
         if result is not None:
             trace.info("attached already: the recorded result is returned")
+            yield from await_policy(context, session, request, previous.addresses, began, trace)
             return result
         trace.info(f"an attachment in state {previous.state!r} is taken down first")
         if not take_down(context, previous, trace):
             raise PeerError(
                 f"an earlier attachment of container {request.id.container_id!r} is still owed a release",
-                details="the datastore failed meanwhile: try again when it answers",
+                details="the datastore, or the plugin that gave the address, failed meanwhile: try again when it answers",
                 code=Code.DATASTORE,
             )
-    return Addition(context, session, request, pod, trace).run()
+    if (yield from await_gates(context, request, trace)):
+        pod = _pod(context, session, request)
+    try:
+        return (yield from Addition(context, session, request, pod, began, trace).run())
+    except SvcError:
+        shared = join(context, session, request, trace)
+        if shared is None:
+            raise
+        return shared
 
 
 def _pod(context: Context, session: Session, request: AddRequest) -> PodInfo:
     """What the orchestrator says, where it is to be asked. Whether the datastore is locked is asked meanwhile."""
     workload = request.workload
-    if not (request.orchestrator and workload.is_pod):
+    if not (request.orchestrator and workload.is_pod) or (request.delegation and not request.policy):
         session.expect_ready()
         return PodInfo()
     pods = context.pods(request.orchestrator)
@@ -56,15 +74,19 @@ def _pod(context: Context, session: Session, request: AddRequest) -> PodInfo:
 class Addition:
     """One ADD on its way. The steps of `run` are its order; each leaves its undo behind."""
 
-    def __init__(self, context: Context, session: Session, request: AddRequest, pod: PodInfo, trace: Trace) -> None:
+    def __init__(
+        self, context: Context, session: Session, request: AddRequest, pod: PodInfo, began: float, trace: Trace
+    ) -> None:
         self._context = context
         self._session = session
         self._request = request
         self._pod = pod
+        self._began = began
         self._trace = trace
         self._undo = ExitStack()
         self._undo_failed = False
         self._taken = Taken((), (), ())
+        self._source = source_of(context, session, request, pod, trace)
         self._record = Record(
             id=request.id,
             state=ADDING,
@@ -80,9 +102,11 @@ class Addition:
             queues=request.queues,
             allow_ip_forwarding=request.allow_ip_forwarding,
             profile=request.where.profile,
+            routes=None if request.routes is None else [str(route) for route in request.routes],
+            delegate=None if request.delegation is None else request.delegation.remembered(),
         )
 
-    def run(self) -> Result:
+    def run(self) -> Steps[Result]:
         with self._undo:
             self.note_intent()
             self.take_addresses()
@@ -90,6 +114,7 @@ class Addition:
                 self.wire(self._request.sandbox)
                 self.write_endpoint()
             result = self.note_result()
+            yield from self.await_policy()
             self._undo.pop_all()
         return result
 
@@ -102,7 +127,7 @@ class Addition:
     def take_addresses(self) -> None:
         with self._trace.phase("ipam"):
             self._undo.callback(self._undoing, self._release)
-            self._taken = source_of(self._session, self._request, self._pod).take(self._record)
+            self._taken = self._source.take(self._record)
             self._record.addresses = [str(address) for address in self._taken.addresses]
 
     def wire(self, sandbox: Sandbox) -> None:
@@ -115,6 +140,8 @@ class Addition:
         if not has_endpoint(self._session.names, self._request.workload, self._request.id.ifname):
             return
         with self._trace.phase("endpoint"):
+            if self._session.names.network_profiles and not self._request.policy:
+                ensure_profile(self._session, self._request.id.network, pod=self._request.workload.is_pod)
             self._undo.callback(self._undoing, self._drop_endpoint)
             write_endpoint(self._session, self._endpoint())
 
@@ -125,6 +152,10 @@ class Addition:
             self._record.result = result.to_json()
             self._context.journal.update(self._record)
         return result
+
+    def await_policy(self) -> Steps[None]:
+        """Who is killed meanwhile leaves a whole attachment, which a DEL takes down; who learns that nobody waits undoes it."""
+        yield from await_policy(self._context, self._session, self._request, self._record.addresses, self._began, self._trace)
 
     def _wire_once(self, sandbox: Sandbox) -> Wired:
         wiring = self._record.wiring()
@@ -149,7 +180,7 @@ class Addition:
     def _release(self) -> None:
         """Not while the interface may be there, or the endpoint says whose the address is: the debt has the same order."""
         if not self._undo_failed:
-            give_back(self._context, self._session, self._record)
+            give_back(self._context, self._session, self._record, self._trace)
 
     def _undoing(self, step: Callable[[], None]) -> None:
         try:
@@ -178,8 +209,13 @@ class Addition:
                 "mac": record.mac,
             },
             profiles=[record.id.network],
-            facts=facts_of(self._session.names, self._pod.pod) if self._pod.pod else None,
+            facts=self._facts(),
         )
+
+    def _facts(self) -> PodFacts:
+        if self._pod.pod:
+            return facts_of(self._session.names, self._pod.pod)
+        return PodFacts(dict(self._request.labels), "", "", [], [self._record.id.network])
 
     def _result(self) -> Result:
         sandbox = self._request.sandbox
@@ -194,16 +230,19 @@ class Addition:
             ),
             ips=self._taken.ips,
             routes=self._taken.routes,
+            dns=self._taken.dns,
         )
 
 
-def _recorded_result(context: Context, session: Session, record: Record, request: AddRequest) -> Result | None:
+def _recorded_result(context: Context, session: Session, record: Record, request: AddRequest, trace: Trace) -> Result | None:
     """The result of an ADD that still stands: same sandbox and boot, interface alive, addresses held. None otherwise."""
     if record.state != ADDED or record.boot_id != context.boot_id or record.sandbox != _identity(request):
         return None
-    if not still_held(session, record):
+    if not_held(session, record, trace):
         return None
     if record.is_wired and not _wiring_stands(context, session, record):
+        return None
+    if record.shares and not still_shares(context, session, record):
         return None
     return Result.from_json(record.result or {})
 

@@ -1,7 +1,7 @@
 """The addresses of an attachment: where an ADD gets them, whether they are still held, how they go back."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from svc._core.cidr import Address
@@ -11,20 +11,22 @@ from svc.attach.request import AddRequest
 from svc.attach.session import Session
 from svc.ipam.requests import Allocation, Assign, Release
 from svc.model.errors import Code, SvcError
-from svc.model.result import IpConfig, Route
+from svc.model.result import Dns, IpConfig, Route
 from svc.orch.info import PodInfo
 from svc.times import date_and_time
+from svc.trace import Trace
 
 REFUSALS = (Code.NO_ADDRESS, Code.POOL)  # that other labels of the namespace might have spared
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a source gave; `ips` and `routes` as the result of the ADD shows them."""
+    """What a source gave; `ips`, `routes` and `dns` as the result of the ADD shows them."""
 
     addresses: tuple[Address, ...]
     ips: tuple[IpConfig, ...]
     routes: tuple[Route, ...]
+    dns: Dns = field(default_factory=Dns)
 
 
 class Source(Protocol):
@@ -90,18 +92,33 @@ class OwnIpam:
         return Route(f"{allocation.address}/{allocation.block.length}")
 
 
-def source_of(session: Session, request: AddRequest, pod: PodInfo) -> Source:
-    """Where the request's addresses are to come from."""
-    return OwnIpam(session, request, pod)
+def source_of(context: Context, session: Session, request: AddRequest, pod: PodInfo, trace: Trace) -> Source:
+    """Where the request's addresses are to come from. SvcError when that can be refused before anything is noted."""
+    if request.delegation is None:
+        return OwnIpam(session, request, pod)
+    from svc.attach.delegation import Delegated
+
+    return Delegated(context, request.delegation, trace)
 
 
-def still_held(session: Session, record: Record) -> bool:
-    """Whether the attachment's addresses are, right now, its own. StoreError."""
-    return session.ipam.holds(record.handle, record.address_list())
+def not_held(session: Session, record: Record, trace: Trace) -> str:
+    """Why the attachment's addresses are, right now, not its own; empty when they are. PeerError when that cannot be told."""
+    if record.delegate is not None:
+        from svc.attach import delegation
+
+        return delegation.difference(record, trace)
+    if session.ipam.holds(record.handle, record.address_list()):
+        return ""
+    return f"the datastore does not say that {', '.join(record.addresses)} belong to {record.handle}"
 
 
-def give_back(context: Context, session: Session, record: Record) -> None:
-    """Frees the attachment's addresses, but not those of the container's other interfaces in the same network. StoreError."""
+def give_back(context: Context, session: Session, record: Record, trace: Trace) -> None:
+    """Frees the attachment's addresses, but not those of the container's other interfaces in the same network. PeerError."""
+    if record.delegate is not None:
+        from svc.attach import delegation
+
+        delegation.free(record, trace)
+        return
     others = [
         other for other in context.journal.of_container(record.id.network, record.id.container_id) if other.id != record.id
     ]

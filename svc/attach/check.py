@@ -1,16 +1,18 @@
 """CHECK: an attachment as the journal, the datastore and the kernel have it, held against the result of its ADD."""
 
-from svc.attach.addresses import still_held
+from svc.attach.addresses import not_held
 from svc.attach.context import Context
-from svc.attach.endpoints import endpoint_stands
+from svc.attach.endpoints import endpoint_stands, has_profile
 from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.request import Sandbox
+from svc.attach.shared import host_of
 from svc.dataplane.check import differences
 from svc.model.errors import Code, PeerError
 from svc.model.result import Result
+from svc.trace import Trace
 
 
-def check(context: Context, key: AttachmentId, sandbox: Sandbox | None, previous: Result) -> None:
+def check(context: Context, key: AttachmentId, sandbox: Sandbox | None, previous: Result, trace: Trace) -> None:
     """PeerError that lists every difference; without a sandbox only the addresses are ours to check."""
     record = context.journal.get(key)
     if record is None or record.state != ADDED:
@@ -19,9 +21,12 @@ def check(context: Context, key: AttachmentId, sandbox: Sandbox | None, previous
             details="it was never added on this node, or was deleted: ADD it",
             code=Code.UNKNOWN_CONTAINER,
         )
-    found = [*_against_previous(record, previous), *_against_datastore(context, record)]
-    if sandbox is not None:
-        found += differences(context.kernel, record.wiring(), record.wired(), sandbox.fd)
+    wired = host_of(context, record) if record.shares else record
+    found = [*_against_previous(wired or record, previous), *_against_datastore(context, record, trace)]
+    if wired is None:
+        found.append(f"the network that {key.ifname!r} was made for has left it")
+    elif sandbox is not None:
+        found += differences(context.kernel, wired.wiring(), wired.wired(), sandbox.fd)
     if found:
         raise PeerError(
             f"attachment {key.ifname!r} of container {key.container_id!r} is not as it was added: {found[0]}",
@@ -36,11 +41,12 @@ def _against_previous(record: Record, previous: Result) -> list[str]:
     return [f"prevResult lacks address {address}" for address in record.addresses if address not in reported]
 
 
-def _against_datastore(context: Context, record: Record) -> list[str]:
+def _against_datastore(context: Context, record: Record, trace: Trace) -> list[str]:
     session = context.session(record.profile, record.settings, record.node)
-    found = []
-    if not still_held(session, record):
-        found.append(f"the datastore does not say that {', '.join(record.addresses)} belong to {record.handle}")
+    reason = not_held(session, record, trace)
+    found = [reason] if reason else []
+    if record.shares and not has_profile(session, record):
+        found.append(f"the endpoint of this container does not name network {record.id.network}")
     if record.is_wired and not endpoint_stands(session, record):
         found.append(f"the datastore has no endpoint {record.endpoint_key(session.names).name} of this container")
     return found

@@ -12,10 +12,13 @@ from svc.dataplane.kernel import Kernel
 from svc.dataplane.reaper import Reaper
 from svc.dataplane.wire import Forwarding
 from svc.datastore.open import open_client
+from svc.metrics import Metrics
 from svc.names import Names
 
 if TYPE_CHECKING:
     from svc.orch.pods import Pods
+    from svc.waits.gates import Gates
+    from svc.waits.policy import StatusFiles
 
 NamesOf = Callable[[str], Names]
 
@@ -35,6 +38,9 @@ class Context:
         self.kernel = Kernel()
         self.forwarding = Forwarding()
         self.reaper = Reaper(self.kernel)
+        self.metrics = Metrics()
+        self._gates: Gates | None = None
+        self._status_files: StatusFiles | None = None
         self._orchestrators: dict[tuple[tuple[str, str], ...], Pods] = {}
         self._lock = threading.Lock()
 
@@ -52,11 +58,32 @@ class Context:
                 self._orchestrators[access] = Pods(client)
             return self._orchestrators[access]
 
+    def gates(self) -> "Gates":
+        """The readiness gates that are waited for."""
+        with self._lock:
+            if self._gates is None:
+                from svc.waits.gates import Gates  # with the first that is
+
+                self._gates = Gates()
+            return self._gates
+
+    def status_files(self) -> "StatusFiles":
+        """The files that tell of policy that is set up."""
+        with self._lock:
+            if self._status_files is None:
+                from svc.waits.policy import StatusFiles
+
+                self._status_files = StatusFiles()
+            return self._status_files
+
     def close_idle(self, seconds: float) -> None:
         """Sessions that no call has asked for this long."""
         self.sessions.close_idle(seconds)
 
     def close(self) -> None:
+        for waits in (self._gates, self._status_files):
+            if waits is not None:
+                waits.close()
         for pods in self._orchestrators.values():
             pods.close()
         self.reaper.close()

@@ -1,5 +1,7 @@
 """DEL: what was attached is taken down; what is gone already is no error."""
 
+from typing import TYPE_CHECKING
+
 from svc._core import nsock, rtnl
 from svc.attach.context import Context
 from svc.attach.endpoints import endpoint_owner
@@ -11,6 +13,9 @@ from svc.datastore.api import StoreError
 from svc.model.endpoint import Workload, host_interface
 from svc.trace import Trace
 
+if TYPE_CHECKING:
+    from svc.attach.delegation import Delegation
+
 
 def delete(
     context: Context,
@@ -21,17 +26,24 @@ def delete(
     trace: Trace,
     *,
     wired: bool = True,
+    delegation: "Delegation | None" = None,
 ) -> None:
-    """Takes the attachment down; `wired` is false for one that has addresses only.
+    """Takes the attachment down; `wired` is false for one that has addresses only. `delegation`: who, by the network's present
+    configuration, gives the addresses; what the journal says counts more.
 
     SvcError when its interface stays, or the datastore is locked.
     """
     record = context.journal.get(key)
     if record is not None:
+        if record.delegate is not None and delegation is not None:
+            delegation.tell_path(record.delegate)
         take_down(context, record, trace)
         return
-    wired = wired and not _is_of_another_network(context, key)
-    take_down(context, _reconstructed(context, key, workload, where, wired=wired), trace)
+    shares = wired and _is_of_another_network(context, key)
+    wired = wired and not shares
+    reconstructed = _reconstructed(context, key, workload, where, delegation, wired=wired)
+    reconstructed.shares = shares and not workload.is_pod
+    take_down(context, reconstructed, trace)
     if wired and sandbox is not None:
         _remove_inside(sandbox, key.ifname)
 
@@ -41,7 +53,15 @@ def _is_of_another_network(context: Context, key: AttachmentId) -> bool:
     return any(record.is_wired for record in context.journal.of_interface(key.container_id, key.ifname))
 
 
-def _reconstructed(context: Context, key: AttachmentId, workload: Workload, where: NodeSettings, *, wired: bool) -> Record:
+def _reconstructed(
+    context: Context,
+    key: AttachmentId,
+    workload: Workload,
+    where: NodeSettings,
+    delegation: "Delegation | None",
+    *,
+    wired: bool,
+) -> Record:
     """What the attachment must have been, when the journal does not know it.
 
     A pod's host interface is named after the pod: when a newer sandbox of the pod has the endpoint, the interface is
@@ -59,6 +79,7 @@ def _reconstructed(context: Context, key: AttachmentId, workload: Workload, wher
         pod=workload.pod,
         namespace=workload.namespace,
         profile=where.profile,
+        delegate=None if delegation is None else delegation.remembered(),
     )
     if wired and _belongs_to_another(context, record):
         record.boot_id = ""

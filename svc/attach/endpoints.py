@@ -48,6 +48,35 @@ def drop_endpoint(session: Session, record: Record) -> None:
     raise _kept_changing(key)
 
 
+def edit_profiles(session: Session, record: Record, *, add: bool) -> None:
+    """The name of the record's network joins the profiles of the endpoint that it shares, or leaves them. NotFound when there
+    is no endpoint of its container; StoreError.
+    """
+    key = record.endpoint_key(session.names)
+    for _ in range(_TRIES):
+        entry = session.backend.get(key)
+        if _container(entry) != record.id.container_id:
+            raise NotFound(key)
+        present = _profiles(entry)
+        if (record.id.network in present) == add:
+            return
+        try:
+            _write_profiles(session, entry, [*present, record.id.network] if add else _without(present, record.id.network))
+            return
+        except Conflict:
+            continue
+    raise _kept_changing(key)
+
+
+def has_profile(session: Session, record: Record) -> bool:
+    """Whether the endpoint that the record shares is its container's, and names its network. StoreError."""
+    try:
+        entry = session.backend.get(record.endpoint_key(session.names))
+    except NotFound:
+        return False
+    return _container(entry) == record.id.container_id and record.id.network in _profiles(entry)
+
+
 def endpoint_stands(session: Session, record: Record) -> bool:
     """Whether the datastore says, right now, that the endpoint is this sandbox's and has its addresses; true for an interface
     that is no endpoint."""
@@ -75,6 +104,22 @@ def _take_over(session: Session, present: Entry, resource: Resource) -> None:
     kept = {name: present.value.metadata[name] for name in ("uid", "creationTimestamp") if name in present.value.metadata}
     taken = Resource(resource.kind, resource.metadata | kept, resource.spec)
     session.backend.write([Update(present.key, taken, present.revision)])
+
+
+def _write_profiles(session: Session, entry: Entry, profiles: list[str]) -> None:
+    assert isinstance(entry.value, Resource)
+    spec = {name: value for name, value in (entry.value.spec | {"profiles": profiles}).items() if value}
+    changed = Resource(KIND, entry.value.metadata, spec, entry.value.status)
+    session.backend.write([Update(entry.key, changed, entry.revision)])
+
+
+def _profiles(entry: Entry) -> list[str]:
+    assert isinstance(entry.value, Resource)
+    return list(entry.value.spec.get("profiles") or ())
+
+
+def _without(profiles: list[str], name: str) -> list[str]:
+    return [each for each in profiles if each != name]
 
 
 def _container(entry: Entry) -> str | None:

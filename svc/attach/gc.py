@@ -1,6 +1,7 @@
 """GC: what the runtime no longer knows is taken down, in the kernel and in the datastore."""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from svc._core.cidr import Address, Cidr
 from svc.attach.context import Context
@@ -16,10 +17,21 @@ from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey, HandleQuery
 from svc.trace import Trace
 
+if TYPE_CHECKING:
+    from svc.attach.delegation import Delegation
 
-def collect(context: Context, network: str, valid: Iterable[tuple[str, str]], where: NodeSettings, trace: Trace) -> None:
+
+def collect(
+    context: Context,
+    network: str,
+    valid: Iterable[tuple[str, str]],
+    where: NodeSettings,
+    trace: Trace,
+    delegation: "Delegation | None" = None,
+) -> None:
     """Takes down every attachment of the network that is not in `valid` (container, interface), then frees addresses of
-    containers that nobody knows. Goes on after a failure; PeerError names them all at the end.
+    containers that nobody knows, or has the plugin do so that gives them. Goes on after a failure; PeerError names them all at
+    the end.
 
     An address whose interface is alive in a valid attachment is never freed, whoever the datastore says holds it.
     """
@@ -28,7 +40,7 @@ def collect(context: Context, network: str, valid: Iterable[tuple[str, str]], wh
     known = frozenset(valid)
     failures = [
         *_take_down_unknown(context, network, known, trace),
-        *_free_unknown(context, session, network, known, trace),
+        *(_free_unknown(context, session, network, known, trace) if delegation is None else _have_freed(delegation, trace)),
     ]
     if failures:
         raise PeerError(
@@ -47,6 +59,16 @@ def _take_down_unknown(context: Context, network: str, valid: frozenset[tuple[st
         except SvcError as failure:
             failures.append(f"{record.id.container_id} {record.id.ifname}: {failure}")
     return failures
+
+
+def _have_freed(delegation: "Delegation", trace: Trace) -> list[str]:
+    from svc.attach.delegation import collect as delegated
+
+    try:
+        delegated(delegation, trace)
+    except PeerError as failure:
+        return [str(failure)]
+    return []
 
 
 def _free_unknown(

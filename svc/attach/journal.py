@@ -12,6 +12,7 @@ from pathlib import Path
 
 from svc.attach.record import DELETING, AttachmentId, Record
 from svc.datastore import sqlite
+from svc.datastore.checkpoint import Checkpoints
 
 _SCHEMA = """
 CREATE TABLE attachments (
@@ -29,6 +30,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._errors = sqlite.Errors(path)
+        self._checkpoints = Checkpoints(path)
         with self._errors:
             if not path.exists():
                 sqlite.create(path, lambda connection: _create(connection))
@@ -42,12 +44,14 @@ class Journal:
                 self._put_durably(row)
             else:
                 self._connection.execute("REPLACE INTO attachments VALUES (?, ?, ?, ?, ?)", row)
+            self._checkpoints.committed()
 
     def update(self, record: Record) -> None:
         """As `put`, of one whose host interface has kept its name: the index stays untouched."""
         row = (record.to_bytes(), record.id.network, record.id.container_id, record.id.ifname)
         with self._lock, self._errors:
             done = self._connection.execute(f"UPDATE attachments SET record = ? WHERE {_KEY}", row)  # noqa: S608
+            self._checkpoints.committed()
         if not done.rowcount:
             self.put(record)
 
@@ -58,6 +62,7 @@ class Journal:
     def remove(self, key: AttachmentId) -> None:
         with self._lock, self._errors:
             self._connection.execute(f"DELETE FROM attachments WHERE {_KEY}", (key.network, key.container_id, key.ifname))  # noqa: S608
+            self._checkpoints.committed()
 
     def all(self) -> list[Record]:
         return self._records("true", ())
@@ -81,6 +86,7 @@ class Journal:
         return self._records("host_name = ?", (host_name,))
 
     def close(self) -> None:
+        self._checkpoints.close()
         with self._lock:
             self._connection.close()
 

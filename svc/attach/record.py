@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from svc._core.cidr import Address
+from svc._core.cidr import Address, Cidr
 from svc.dataplane.plan import Wiring
 from svc.dataplane.wire import Wired
 from svc.model.endpoint import Workload, endpoint_key
@@ -31,7 +31,9 @@ class Record:
     """One attachment. `sandbox` is the namespace's (device, inode); `host_index` 0 means that nothing is wired yet.
 
     One that another main plugin wires has addresses only: its `host_name` is empty. `profile` and `settings` name the
-    datastore session that its addresses and endpoint live in. A new field needs a default: rows of before lack it.
+    datastore session that its addresses and endpoint live in; where another plugin gave the addresses, `delegate` says how it
+    is called to free them. `routes` are those into the sandbox, where they are not the default ones. A new field needs a
+    default: rows of before lack it.
     """
 
     id: AttachmentId
@@ -52,6 +54,9 @@ class Record:
     peer_index: int = 0
     result: dict[str, Any] | None = None
     profile: str = ""
+    shares: bool = False  # the interface of another network's attachment, by whose endpoint it is known
+    routes: list[str] | None = None
+    delegate: dict[str, Any] | None = None
 
     @property
     def handle(self) -> str:
@@ -81,6 +86,7 @@ class Record:
             mtu=self.mtu,
             queues=self.queues,
             allow_ip_forwarding=self.allow_ip_forwarding,
+            routes=None if self.routes is None else tuple(map(Cidr, self.routes)),
         )
 
     def wired(self) -> Wired:

@@ -6,7 +6,7 @@ from svc.attach.teardown import put_off, take_down
 from svc.model.errors import SvcError
 from svc.trace import Trace
 
-Store = tuple[str, tuple[tuple[str, str], ...]]
+Store = tuple[str, tuple[tuple[str, str], ...], str]
 
 
 def recover(context: Context, trace: Trace) -> int:
@@ -34,8 +34,8 @@ def recover(context: Context, trace: Trace) -> int:
 
 
 def store_of(record: Record) -> Store:
-    """Which datastore session it belongs to, but for the node."""
-    return record.profile, tuple(sorted(record.settings.items()))
+    """What must work to free it: its datastore session, but for the node, and the plugin that gave its addresses."""
+    return record.profile, tuple(sorted(record.settings.items())), record.delegate["plugin"] if record.delegate else ""
 
 
 def pay_debt(context: Context, key: AttachmentId, trace: Trace) -> bool:

@@ -2,12 +2,17 @@
 
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from svc._core import nsock
-from svc._core.cidr import Address
+from svc._core.cidr import Address, Cidr
 from svc.attach.record import AttachmentId
 from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code
+from svc.model.hold import NO_GATES, NO_POLICY_SETUP, GateSettings, PolicySettings
+
+if TYPE_CHECKING:
+    from svc.attach.delegation import Delegation
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,22 @@ class AddRequest:
     orchestrator: tuple[tuple[str, str], ...] = ()  # how to reach its API; empty: it is not asked
     policy: bool = False  # whether the pod itself is read, for policy to know it
     pod_uid: str = ""
+    labels: tuple[tuple[str, str], ...] = ()  # of a container that is no pod
+    gates: GateSettings = NO_GATES
+    policy_setup: PolicySettings = NO_POLICY_SETUP
+    routes: tuple[Cidr, ...] | None = None  # by destination; None: the default ones of its families
+    delegation: "Delegation | None" = None  # another plugin gives the addresses; pools and families mean nothing then
+
+    def demand_own_ipam(self, field: str, value: str) -> None:
+        """CallerError where `field` (an annotation, say) asks for what only our own IPAM can do."""
+        if self.delegation is None:
+            return
+        network, plugin = self.id.network, self.delegation.plugin
+        raise CallerError(
+            f"{field} = {value!r} needs our own IPAM, but ipam.type of network {network!r} is {plugin!r}",
+            details=f"remove {field}, or give the network our own IPAM",
+            code=Code.UNSUPPORTED_FIELD,
+        )
 
 
 def open_sandbox(path: str, received_fd: int, own: tuple[int, int]) -> Sandbox:

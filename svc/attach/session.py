@@ -25,6 +25,7 @@ class Session:
     backend: Backend
     readiness: Readiness
     ipam: Ipam
+    profiles: set[str] = field(default_factory=set)  # that are known to exist
 
     def require_ready(self) -> None:
         """Locked when the datastore says, right now, that it takes no changes; StoreError."""

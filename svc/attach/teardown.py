@@ -4,17 +4,21 @@ Every part may be repeated, and finds nothing to do where nothing is left. The a
 there, nobody else may get it.
 """
 
+from contextlib import suppress
+
 from svc.attach.addresses import give_back
 from svc.attach.context import Context
-from svc.attach.endpoints import drop_endpoint
+from svc.attach.endpoints import drop_endpoint, edit_profiles
 from svc.attach.ready import Locked
 from svc.attach.record import ADDING, DELETING, Record
-from svc.datastore.api import StoreError
+from svc.datastore.api import NotFound, StoreError
+from svc.model.errors import PeerError
 from svc.trace import Trace
 
 
 def take_down(context: Context, record: Record, trace: Trace) -> bool:
-    """Unwires the attachment, then frees what it has in the datastore. What the datastore cannot do now stays owed, durably.
+    """Unwires the attachment, then frees what it has in the datastore and of another IPAM plugin. What cannot be freed now
+    stays owed, durably.
 
     Whether nothing is owed. SvcError when the datastore is locked (then nothing is done), when the interface stays, or
     when the journal cannot note a debt: then nothing is forgotten either.
@@ -27,8 +31,8 @@ def take_down(context: Context, record: Record, trace: Trace) -> bool:
         return False
     try:
         with trace.phase("datastore"):
-            settle(context, record)
-    except StoreError as failure:
+            settle(context, record, trace)
+    except PeerError as failure:
         trace.warning(f"release of {record.handle} is owed: {failure}")
         owe(context, record)
         return False
@@ -51,12 +55,15 @@ def unwire(context: Context, record: Record) -> None:
         context.reaper.remove(index, record.host_name)
 
 
-def settle(context: Context, record: Record) -> None:
-    """Removes the endpoint and frees the addresses. StoreError."""
+def settle(context: Context, record: Record, trace: Trace) -> None:
+    """Removes the endpoint and frees the addresses. PeerError."""
     session = context.session(record.profile, record.settings, record.node)
-    if record.is_wired:
+    if record.shares:
+        with suppress(NotFound):
+            edit_profiles(session, record, add=False)
+    elif record.is_wired:
         drop_endpoint(session, record)
-    give_back(context, session, record)
+    give_back(context, session, record, trace)
 
 
 def owe(context: Context, record: Record) -> None:

@@ -19,6 +19,7 @@ from svc.model.errors import Code, PeerError, SvcError
 from svc.names import DEFAULT
 from svc.netconf.profiles import Profiles
 from svc.trace import Trace, new_request_id
+from svc.waits.wait import Steps
 
 
 def main() -> int:
@@ -57,16 +58,31 @@ def _answer(inputs: Inputs, installed: Installed) -> Reply:
     try:
         if inputs.environment.get("CNI_COMMAND") == "STATUS":
             raise PeerError("not ready: the agent is not running", details="start svc-agent", code=Code.NOT_AVAILABLE)
-        with alone(installed.state_dir):
-            context = Context(Profiles().get, installed.state_dir, _opener(installed))
-            try:
-                return answer(context, inputs, trace)
-            finally:
-                context.close()
+        return _alone_but_for_waits(_steps(inputs, installed, trace), installed.state_dir)
     except SvcError as error:
         return failed_before_start(inputs, error, trace)
     except OSError as failure:
         return failed_before_start(inputs, _unusable(installed.state_dir, failure), trace)
+
+
+def _steps(inputs: Inputs, installed: Installed, trace: Trace) -> Steps[Reply]:
+    context = Context(Profiles().get, installed.state_dir, _opener(installed))
+    try:
+        return (yield from answer(context, inputs, trace))
+    finally:
+        context.close()
+
+
+def _alone_but_for_waits(steps: Steps[Reply], state_dir: Path) -> Reply:
+    """While it waits, the journal has all or nothing of it: others may go on, and an agent may start."""
+    while True:
+        with alone(state_dir):
+            try:
+                wait = next(steps)
+            except StopIteration as end:
+                reply: Reply = end.value
+                return reply
+        wait.join()
 
 
 def _unusable(state_dir: Path, failure: OSError) -> PeerError:

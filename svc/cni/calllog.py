@@ -1,36 +1,52 @@
 """Where the lines of a call go: to the log file of its netconf, and back to the runtime's standard error."""
 
-import os
-from pathlib import Path
+import logging
+import threading
+import time
+from typing import Final
 
+from svc.cni.logfile import append
+from svc.netconf.netconf import NetConf
 from svc.trace import Trace
 
+MEGABYTE: Final = 1 << 20
+_DAY: Final = 86400
 
-def write_lines(trace: Trace, log_file: str | None) -> bytes:
-    """Appends the lines to the file in one write, so that several processes do not mix theirs, and returns them.
+_tidied: dict[str, float] = {}  # log file: when this process last looked after its rotated files
+
+_log = logging.getLogger(__name__)
+
+
+def write_lines(trace: Trace, netconf: NetConf | None) -> bytes:
+    """Appends the lines to the file that the network names, if any, and returns them.
 
     A file that cannot be written is reported in the lines and fails nothing.
     """
-    if log_file and trace.lines:
-        try:
-            _append(Path(log_file), "".join(trace.lines).encode(errors="backslashreplace"))
-        except OSError as failure:
-            trace.warning(f"log file {log_file!r} cannot be written: {failure.strerror}")
+    data = _encoded(trace)
+    if netconf is None or not netconf.log_file_path or not data:
+        return data
+    try:
+        rotated = append(netconf.log_file_path, data, netconf.log_file_max_size * MEGABYTE)
+    except OSError as failure:
+        trace.warning(f"log file {netconf.log_file_path!r} cannot be written: {failure.strerror}")
+        return _encoded(trace)
+    now = time.monotonic()
+    if rotated or now - _tidied.get(netconf.log_file_path, -_DAY) >= _DAY:
+        _tidied[netconf.log_file_path] = now
+        threading.Thread(target=_tidy, args=(netconf,), name="log-rotation").start()
+    return data
+
+
+def _encoded(trace: Trace) -> bytes:
     return "".join(trace.lines).encode(errors="backslashreplace")
 
 
-def _append(path: Path, data: bytes) -> None:
-    try:
-        fd = _open(path)
-    except FileNotFoundError:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        fd = _open(path)
-    try:
-        os.write(fd, data)
-    finally:
-        os.close(fd)
+def _tidy(netconf: NetConf) -> None:
+    """Beside the calls: a process that ends waits for it, after its reply."""
+    from svc.cni.rotated import tidy  # seldom needed
 
-
-def _open(path: Path) -> int:
-    """Never waits: a pipe that nobody reads cannot be written."""
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
+    assert netconf.log_file_path
+    try:
+        tidy(netconf.log_file_path, netconf.log_file_max_age, netconf.log_file_max_count)
+    except OSError as failure:
+        _log.warning("rotated files of %s cannot be tidied up: %s", netconf.log_file_path, failure)

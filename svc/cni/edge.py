@@ -6,22 +6,26 @@ import traceback
 import orjson
 
 from svc.attach.context import Context
-from svc.cni import results, versions
+from svc.cni import results
 from svc.cni.calllog import write_lines
 from svc.cni.environment import parse_environment
 from svc.cni.inputs import Inputs, Reply
-from svc.cni.verbs import HANDLERS, Invocation
+from svc.cni.verbs import HANDLERS, Invocation, attach
+from svc.model import versions
 from svc.model.errors import InternalError, SvcError
 from svc.netconf import netconf as netconfs
+from svc.netconf.args import pod_in
+from svc.netconf.netconf import NetConf
 from svc.trace import Trace
+from svc.waits.wait import Steps
 
 
-def answer(context: Context, inputs: Inputs, trace: Trace) -> Reply:
-    """Never raises: every failure is a CNI error in the reply."""
+def answer(context: Context, inputs: Inputs, trace: Trace) -> Steps[Reply]:
+    """Never raises: every failure is a CNI error in the reply. It yields where the call waits (`svc.waits.wait`)."""
     started = time.perf_counter()
     call = _Answer(context, inputs, trace)
     try:
-        stdout, status = call.carry_out(), 0
+        stdout, status = (yield from call.carry_out()), 0
         trace.info(f"ok {call.summary}{trace.phases_text()} total={(time.perf_counter() - started) * 1000:.2f}")
     except SvcError as error:
         stdout, status = call.failed(error), 1
@@ -30,7 +34,8 @@ def answer(context: Context, inputs: Inputs, trace: Trace) -> Reply:
         stdout, status = call.failed(_internal(bug)), 1
     finally:
         inputs.close()
-    return Reply(status, stdout, write_lines(trace, call.log_file))
+    context.metrics.count("calls_total", verb=call.verb, outcome="error" if status else "ok")
+    return Reply(status, stdout, write_lines(trace, call.netconf))
 
 
 def failed_before_start(inputs: Inputs, error: SvcError, trace: Trace) -> Reply:
@@ -47,29 +52,34 @@ class _Answer:
         self._inputs = inputs
         self._trace = trace
         self._version: str | None = None
-        self.log_file: str | None = None
+        self.netconf: NetConf | None = None
         self.summary = ""
+        self.verb = ""
 
-    def carry_out(self) -> bytes:
+    def carry_out(self) -> Steps[bytes]:
         inputs, trace = self._inputs, self._trace
         names = self._context.names_of(inputs.profile)
         ipam = inputs.name == names.ipam_plugin
         trace.fields["verb"] = inputs.environment.get("CNI_COMMAND", "")
         call = parse_environment(inputs.environment, ipam=ipam)
+        self.verb = call.verb
         if call.verb == "VERSION":
             return orjson.dumps(results.render_version(_readable_version(inputs.stdin)))
         trace.fields |= {"container": call.container_id, "ifname": call.ifname} if call.container_id else {}
+        if pod := pod_in(call.args):
+            trace.fields["pod"] = pod
         if call.traceparent:
             trace.fields["traceparent"] = call.traceparent
         self._version = version = versions.negotiate(netconfs.decode(inputs.stdin).get("cniVersion"))
         versions.require(call.verb, version)
-        netconf = netconfs.parse(inputs.stdin, names, lenient=call.verb == "DEL")
-        self.log_file = netconf.log_file_path
+        self.netconf = netconf = netconfs.parse(inputs.stdin, names, lenient=call.verb == "DEL")
         trace.set_level(netconf.log_level)
         trace.fields["network"] = netconf.name
-        result = HANDLERS[call.verb](Invocation(self._context, inputs, call, netconf, version, trace))
-        if result is None:
+        invocation = Invocation(self._context, inputs, call, netconf, version, trace, names)
+        if call.verb != "ADD":
+            HANDLERS[call.verb](invocation)
             return b""
+        result = yield from attach(invocation)
         self.summary = " ".join(ip.address for ip in result.ips) + " "
         return orjson.dumps(results.render(result, version))
 

@@ -33,7 +33,7 @@ def _outcomes(names_of: NamesOf, sessions: Sessions, inputs: Inputs) -> Iterator
     names = names_of(inputs.profile)
     netconf = netconfs.parse(inputs.stdin, names)
     yield "network configuration", "ok"
-    where = node_settings(netconf, inputs.profile)
+    where = node_settings(netconf, names, inputs.profile)
     kind = where.datastore["kind"]
     session: Session = _in_time(f"datastore {kind}", lambda: sessions.get(names, where.datastore, where.node))
     _in_time(f"datastore {kind}", session.require_ready)

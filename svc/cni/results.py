@@ -10,9 +10,9 @@ What each version knows:
 
 from typing import Any
 
-from svc.cni import versions
-from svc.cni.prevresult import parse_prev_result
+from svc.model import versions
 from svc.model.errors import SvcError
+from svc.model.prevresult import parse_prev_result
 from svc.model.result import Interface, IpConfig, Result, Route
 
 __all__ = ["parse_prev_result", "render", "render_error", "render_version"]

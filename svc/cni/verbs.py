@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from svc._core.cidr import Address
 from svc.attach.add import add
@@ -13,16 +14,22 @@ from svc.attach.delete import delete
 from svc.attach.gc import collect
 from svc.attach.record import AttachmentId
 from svc.attach.request import AddRequest, NodeSettings, Sandbox, open_sandbox
-from svc.attach.status import status
+from svc.attach.status import not_ready, status
 from svc.cni import results
 from svc.cni.environment import Call
 from svc.cni.inputs import Inputs
 from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code
 from svc.model.result import Result
+from svc.names import Names
 from svc.netconf.args import Args, parse_args
-from svc.netconf.netconf import NetConf, node_name
+from svc.netconf.netconf import NetConf
+from svc.netconf.nodefiles import mtu, node_name
 from svc.trace import Trace
+from svc.waits.wait import Steps
+
+if TYPE_CHECKING:
+    from svc.attach.delegation import Delegation
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,7 @@ class Invocation:
     netconf: NetConf
     version: str
     trace: Trace
+    names: Names
 
     @property
     def id(self) -> AttachmentId:
@@ -42,7 +50,7 @@ class Invocation:
 
     @property
     def where(self) -> NodeSettings:
-        return node_settings(self.netconf, self.inputs.profile)
+        return node_settings(self.netconf, self.names, self.inputs.profile, lenient=self.call.verb == "DEL")
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -59,7 +67,16 @@ class Invocation:
 
     def workload(self) -> Workload:
         args = self.args()
-        return Workload(self.call.container_id, args.pod_name, args.pod_namespace)
+        return Workload(self.call.container_id, args.pod_name, args.pod_namespace or self.netconf.namespace)
+
+    @property
+    def delegation(self) -> "Delegation | None":
+        """Who gives the addresses, where that is another plugin."""
+        if not self.netconf.ipam.is_delegated or (self.call.ipam and self.call.verb == "DEL"):
+            return None
+        from svc.cni.delegations import delegation_of
+
+        return delegation_of(self.netconf, self.call, self.inputs.environment, self.where.node)
 
     @contextmanager
     def sandbox(self) -> Iterator[Sandbox]:
@@ -72,17 +89,21 @@ class Invocation:
             os.close(sandbox.fd)
 
 
-def node_settings(netconf: NetConf, profile: str) -> NodeSettings:
-    """Which datastore session serves a network on this node. CallerError when the node has no name."""
-    return NodeSettings(netconf.datastore.to_json(), node_name(netconf, os.uname().nodename), profile)
+def node_settings(netconf: NetConf, names: Names, profile: str, *, lenient: bool = False) -> NodeSettings:
+    """Which datastore session serves a network on this node. SvcError when the node's name cannot be told."""
+    node = node_name(netconf, names, os.uname().nodename, lenient=lenient)
+    return NodeSettings(netconf.datastore.to_json(), node, profile)
 
 
-def _add(invocation: Invocation) -> Result:
+def attach(invocation: Invocation) -> Steps[Result]:
+    """ADD, the one verb that may wait."""
+    if invocation.netconf.hostname:
+        invocation.trace.warning("hostname is deprecated: set nodename in the network configuration")
     if invocation.call.ipam:
-        return add(invocation.context, _request(invocation, None), invocation.trace)
+        return (yield from add(invocation.context, _request(invocation, None), invocation.trace))
     _refuse_foreign_prev_result(invocation)
     with invocation.sandbox() as sandbox:
-        return add(invocation.context, _request(invocation, sandbox), invocation.trace)
+        return (yield from add(invocation.context, _request(invocation, sandbox), invocation.trace))
 
 
 def _delete(invocation: Invocation) -> None:
@@ -90,7 +111,14 @@ def _delete(invocation: Invocation) -> None:
         sandbox = _sandbox_if_any(stack, invocation)
         wired = not invocation.call.ipam
         delete(
-            invocation.context, invocation.id, invocation.workload(), invocation.where, sandbox, invocation.trace, wired=wired
+            invocation.context,
+            invocation.id,
+            invocation.workload(),
+            invocation.where,
+            sandbox,
+            invocation.trace,
+            wired=wired,
+            delegation=invocation.delegation,
         )
 
 
@@ -99,10 +127,10 @@ def _check(invocation: Invocation) -> None:
         raise CallerError("prevResult is missing", details="CHECK needs the result of the ADD in prevResult")
     previous = results.parse_prev_result(invocation.netconf.prev_result, invocation.version)
     if invocation.call.ipam:
-        check(invocation.context, invocation.id, None, previous)
+        check(invocation.context, invocation.id, None, previous, invocation.trace)
         return
     with invocation.sandbox() as sandbox:
-        check(invocation.context, invocation.id, sandbox, previous)
+        check(invocation.context, invocation.id, sandbox, previous, invocation.trace)
 
 
 def _gc(invocation: Invocation) -> None:
@@ -112,15 +140,19 @@ def _gc(invocation: Invocation) -> None:
             "cni.dev/valid-attachments is missing",
             details="GC without a list would remove every attachment of the network: give it, or null for none",
         )
-    collect(invocation.context, invocation.netconf.name, valid, invocation.where, invocation.trace)
+    network, where = invocation.netconf.name, invocation.where
+    collect(invocation.context, network, valid, where, invocation.trace, invocation.delegation)
 
 
 def _status(invocation: Invocation) -> None:
-    status(invocation.context, invocation.where, invocation.versions, invocation.pools)
+    with not_ready():
+        where = invocation.where
+        mtu(invocation.netconf, invocation.names)
+    versions, pools = invocation.versions, invocation.pools
+    status(invocation.context, where, versions, pools, invocation.trace, invocation.delegation)
 
 
-HANDLERS: dict[str, Callable[[Invocation], Result | None]] = {
-    "ADD": _add,
+HANDLERS: dict[str, Callable[[Invocation], None]] = {
     "DEL": _delete,
     "CHECK": _check,
     "GC": _gc,
@@ -129,21 +161,26 @@ HANDLERS: dict[str, Callable[[Invocation], Result | None]] = {
 
 
 def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
-    netconf, args = invocation.netconf, invocation.args()
+    netconf, args, delegation = invocation.netconf, invocation.args(), invocation.delegation
     return AddRequest(
         id=invocation.id,
-        workload=Workload(invocation.call.container_id, args.pod_name, args.pod_namespace),
+        workload=invocation.workload(),
         sandbox=sandbox,
         where=invocation.where,
         versions=invocation.versions,
         pools=invocation.pools,
-        address=_requested_address(args, invocation.versions),
-        mtu=netconf.mtu,
+        address=_requested_address(args, invocation.versions) if delegation is None else None,
+        mtu=mtu(netconf, invocation.names) if sandbox else 0,
         queues=netconf.num_queues,
         allow_ip_forwarding=netconf.allow_ip_forwarding,
         orchestrator=netconf.orchestrator,
         policy=netconf.policy,
         pod_uid=args.pod_uid,
+        labels=() if args.has_pod else netconf.labels,
+        gates=netconf.gates,
+        policy_setup=netconf.policy_setup,
+        routes=netconf.routes,
+        delegation=delegation,
     )
 
 
@@ -163,6 +200,9 @@ def _requested_address(args: Args, versions: tuple[int, ...]) -> Address | None:
 def _refuse_foreign_prev_result(invocation: Invocation) -> None:
     """We make the interface, so we come first in a chain; a result from before us is checked all the same."""
     if invocation.netconf.prev_result is not None:
+        invocation.trace.warning(
+            "another plugin comes before this one in the chain, which is not supported: its result is lost"
+        )
         results.parse_prev_result(invocation.netconf.prev_result, invocation.version)
 
 

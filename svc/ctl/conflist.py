@@ -1,14 +1,12 @@
 """The network list that a container runtime reads: our plugin and those chained to it, in a version that all of them speak."""
 
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
-from svc.cni import versions
+from svc.attach.delegate import spoken
+from svc.model import versions
 from svc.model.errors import CallerError, Code, PeerError
 from svc.names import Names
 from svc.netconf import netconf as netconfs
@@ -19,7 +17,6 @@ CHAINED: Final[Mapping[str, Json]] = {
     "portmap": {"type": "portmap", "snat": True, "capabilities": {"portMappings": True}},
     "bandwidth": {"type": "bandwidth", "capabilities": {"bandwidth": True}},
 }
-_ANSWER_SECONDS = 10.0
 
 
 def default_entry(names: Names, datastore: str, node: str, kubeconfig: str) -> Json:
@@ -50,11 +47,11 @@ def common_version(programs: Mapping[str, Path], at_most: str = versions.LATEST)
 
     PeerError when there is none, or a plugin does not answer.
     """
-    spoken = {name: _spoken(name, path) for name, path in programs.items()}
-    common = frozenset.intersection(*spoken.values()) & frozenset(versions.SUPPORTED)
+    told_by = {name: spoken(path) for name, path in programs.items()}
+    common = frozenset.intersection(*told_by.values())
     allowed = [version for version in common if versions.at_least(at_most, version)]
     if not allowed:
-        told = "; ".join(f"{name}: {', '.join(sorted(known))}" for name, known in spoken.items())
+        told = "; ".join(f"{name}: {', '.join(sorted(known))}" for name, known in told_by.items())
         raise PeerError(
             f"the plugins {', '.join(programs)} have no CNI version up to {at_most} in common",
             details=f"install others, or leave one out with --without; they speak {told}",
@@ -73,17 +70,3 @@ def find_plugins(names: Sequence[str], folders: Sequence[Path]) -> dict[str, Pat
             details="install them there, name their folder in CNI_PATH, or leave them out with --without",
         )
     return found
-
-
-def _spoken(name: str, path: Path) -> frozenset[str]:
-    request = orjson.dumps({"cniVersion": versions.LATEST})
-    try:
-        done = subprocess.run(
-            [path], env={"CNI_COMMAND": "VERSION"}, input=request, capture_output=True, timeout=_ANSWER_SECONDS, check=True
-        )
-        supported = orjson.loads(done.stdout)["supportedVersions"]
-        return frozenset(version for version in supported if version in versions.SUPPORTED)
-    except (OSError, subprocess.SubprocessError, ValueError, TypeError, KeyError) as error:
-        raise PeerError(
-            f"plugin {name!r} ({path}) does not tell its versions: {error}", details="see whether it is a CNI plugin"
-        ) from None

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import click
 
-from svc.cni import versions
 from svc.ctl import conflist, kubeconfig
 from svc.ctl.context import Context, names_option, read_plugin
 from svc.ctl.installation import Installation, find_executable, install
 from svc.ctl.placing import File, place
+from svc.model import versions
 from svc.model.errors import SvcError
 from svc.netconf.profiles import canonical
 

@@ -8,7 +8,7 @@ route for each address. So pods share no subnet, and all traffic passes the host
 from dataclasses import dataclass
 
 from svc._core import rtnl
-from svc._core.cidr import Address
+from svc._core.cidr import Address, Cidr
 
 HOST_MAC = bytes.fromhex("eeeeeeeeeeee")
 GATEWAY4 = Address("169.254.1.1")
@@ -18,7 +18,8 @@ DEFAULT_MTU = 1500  # ETH_DATA_LEN: what a veth gets when no MTU is asked for
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What is wanted: names on both sides, addresses, MTU (0: the kernel's default), queues in each direction."""
+    """What is wanted: names on both sides, addresses, MTU (0: the kernel's default), queues in each direction, and routes out
+    of the sandbox by destination (None: the default ones); those of a family without an address are left out."""
 
     host_name: str
     ifname: str
@@ -27,6 +28,7 @@ class Wiring:
     mtu: int = 0
     queues: int = 1
     allow_ip_forwarding: bool = False
+    routes: tuple[Cidr, ...] | None = None
 
     def has(self, version: int) -> bool:
         return version in [address.version for address in self.addresses]
@@ -68,8 +70,9 @@ def sandbox_batch(wiring: Wiring, index: int) -> rtnl.Batch:
 
 
 def sandbox_routes(wiring: Wiring) -> list["SandboxRoute"]:
-    """Link route and default route of each family, in the order in which the kernel takes them."""
-    return [route for route in _SANDBOX_ROUTES if wiring.has(route.version)]
+    """To the next hop of each family and by way of it, in the order in which the kernel takes them."""
+    routes = _SANDBOX_ROUTES if wiring.routes is None else (_LINK_ROUTE, *map(_by_next_hop, wiring.routes))
+    return [route for route in routes if wiring.has(route.version)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +95,17 @@ class SandboxRoute:
         return f"{Address.from_packed(self.destination)}/{self.length}"
 
 
+_LINK_ROUTE = SandboxRoute(GATEWAY4.packed, 32, b"")
 _SANDBOX_ROUTES = (
-    SandboxRoute(GATEWAY4.packed, 32, b""),
+    _LINK_ROUTE,
     SandboxRoute(bytes(4), 0, GATEWAY4.packed),
     SandboxRoute(bytes(16), 0, GATEWAY6.packed),
 )
+
+
+def _by_next_hop(destination: Cidr) -> SandboxRoute:
+    gateway = GATEWAY4 if destination.version == 4 else GATEWAY6
+    return SandboxRoute(destination.first.packed, destination.length, gateway.packed)
 
 
 def second_metric(index: int) -> int:

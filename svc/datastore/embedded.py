@@ -20,6 +20,7 @@ from pathlib import Path
 
 from svc.datastore import sqlite
 from svc.datastore.api import Check, Conflict, Create, Damaged, Delete, Entry, NotFound, StoreError, Update, Write
+from svc.datastore.checkpoint import Checkpoints
 from svc.datastore.feed import Feed, Watcher
 from svc.model.codec import Codec, matches
 from svc.model.keys import Key, Query, ResourceKey, counted_kind
@@ -82,6 +83,7 @@ class EmbeddedStore:
         self._path = path
         self._codec = Codec(names)
         self._feed = Feed()
+        self._checkpoints = Checkpoints(path)
         self._reading = threading.Lock()
         self._writing = threading.Lock()
         try:
@@ -126,7 +128,9 @@ class EmbeddedStore:
         try:
             with self._writing:
                 number = self._transact(changes, durable)
-                self._feed.publish(list(self._committed(changes, number)))
+                self._checkpoints.committed()
+                if self._feed:
+                    self._feed.publish(list(self._committed(changes, number)))
         except sqlite3.Error as error:
             raise sqlite.store_error(self._path, error) from error
         return [_written(write, number) for write in writes]
@@ -147,6 +151,7 @@ class EmbeddedStore:
 
     def close(self) -> None:
         self._feed.close()
+        self._checkpoints.close()
         with self._writing:
             self._writer.close()
         with self._reading:

@@ -119,6 +119,10 @@ class Feed:
         self._watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
         self._lock = threading.Lock()
 
+    def __bool__(self) -> bool:
+        """Whether anybody watches."""
+        return bool(self._watchers)
+
     def add(self, watcher: Watcher) -> Watcher:
         with self._lock:
             self._watchers.add(watcher)

@@ -13,6 +13,7 @@ from types import TracebackType
 from svc.datastore.api import StoreError
 
 BUSY_SECONDS = 5.0  # how long a write waits for another process before it gives up
+LOG_PAGES = 10_000  # of 4 KB, in the log beside a file, from which on a commit itself makes the checkpoint
 
 _REMEDIES = (  # what SQLite's message says, what to do
     ("not a database", "it is damaged or something else: move it away, a fresh store is created in its place"),
@@ -79,6 +80,7 @@ def connect(path: Path) -> sqlite3.Connection:
     )
     try:
         connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
     except sqlite3.Error:
         connection.close()
         raise

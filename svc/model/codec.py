@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from svc._core.cidr import Cidr
-from svc.model.ipam import Affinity, Block, Handle, IpamConfig
+from svc.model.ipam import Affinity, Attribute, Block, Handle, IpamConfig
 from svc.model.keys import (
     NAMESPACED,
     PLURALS,
@@ -89,7 +89,12 @@ class Codec:
 
     def encode(self, value: Value) -> bytes:
         """The document to store."""
-        return orjson.dumps(value.to_json(self._api_version) if isinstance(value, Resource) else value.to_json())
+        match value:
+            case Resource():
+                return orjson.dumps(value.to_json(self._api_version))
+            case Block():
+                return orjson.dumps(value.to_json(Attribute.encoded))
+        return orjson.dumps(value.to_json())
 
     def decode(self, key: Key, data: bytes) -> Value:
         """The value of a document read at `key`; ValueError when the document is no value for this key."""

@@ -16,7 +16,7 @@ _SUFFIX = 11  # characters after the prefix of a host interface
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Whose interface it is: a pod when both of its names are known, else a bare container."""
+    """Whose interface it is: a pod when both of its names are known, else a bare container, which may have a namespace."""
 
     container_id: str
     pod: str = ""
@@ -28,7 +28,7 @@ class Workload:
 
     @property
     def endpoint_namespace(self) -> str:
-        return self.namespace if self.is_pod else DEFAULT_NAMESPACE
+        return self.namespace or DEFAULT_NAMESPACE
 
     def orchestrator(self, names: Names) -> str:
         return names.orchestrator if self.is_pod else "cni"

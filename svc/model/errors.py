@@ -33,14 +33,17 @@ class Code(IntEnum):
     CONCURRENCY = 109
     SHUTTING_DOWN = 110
     ORCHESTRATOR = 111
+    DELEGATE = 114
+    GATES_CLOSED = 115
 
 
 class SvcError(Exception):
-    """What went wrong (`msg`, one line), why and what to do about it (`details`), and its code."""
+    """What went wrong (`msg`, one line), why and what to do about it (`details`), and its code, which for an error that another
+    plugin has told is that plugin's."""
 
-    code: Code = Code.INTERNAL
+    code: int = Code.INTERNAL
 
-    def __init__(self, msg: str, *, details: str = "", code: Code | None = None) -> None:
+    def __init__(self, msg: str, *, details: str = "", code: int | None = None) -> None:
         super().__init__(msg)
         self.msg = msg
         self.details = details

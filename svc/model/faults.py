@@ -3,6 +3,7 @@
 A user who fixes a file wants the whole list at once, not the next line of it after every try.
 """
 
+import re
 import reprlib
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,7 +19,14 @@ class _Missing:
     __slots__ = ()
 
 
+class _Hidden:
+    """Stands for a value that may be a secret."""
+
+    __slots__ = ()
+
+
 MISSING: Final = _Missing()
+HIDDEN: Final = _Hidden()
 _KINDS: Final = {
     bool: "a boolean",
     int: "a number",
@@ -28,7 +36,16 @@ _KINDS: Final = {
     dict: "an object",
 }
 
-_short = reprlib.Repr()
+
+class _Shortened(reprlib.Repr):
+    """Whoever is named in a URL stays unnamed, with the password."""
+
+    def repr_str(self, text: str, level: int) -> str:
+        return super().repr_str(_CREDENTIALS.sub("//...@", text), level)
+
+
+_CREDENTIALS: Final = re.compile(r"//[^/\s]*@")
+_short = _Shortened()
 _short.maxstring = _short.maxother = _short.maxlong = 60
 _short.maxlevel = 2
 
@@ -37,6 +54,8 @@ def shown(value: object) -> str:
     """A value as its author wrote it, in 60 characters or a little more."""
     if value is None:
         return "null"
+    if value is HIDDEN:
+        return "(hidden)"
     if isinstance(value, bool):
         return "true" if value else "false"
     return _short.repr(value)

@@ -3,8 +3,12 @@
 Shapes are those of a key-value store; the field order of `to_json` is the order in which they are written.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
+
+import orjson
 
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
@@ -24,9 +28,16 @@ class Attribute:
     secondary: dict[str, str] | None = None
     alternate: dict[str, str] | None = None
     released_at: str | None = None
+    _encoded: orjson.Fragment | None = field(default=None, repr=False, compare=False)
+
+    def encoded(self) -> orjson.Fragment:
+        """`to_json` as it is written, made once: every write of a block comes here for every address in it."""
+        if self._encoded is None:
+            self._encoded = orjson.Fragment(orjson.dumps(self.to_json()))
+        return self._encoded
 
     def to_json(self) -> Json:
-        data: Json = {}  # one at a time: every write of a block comes here for every address in it
+        data: Json = {}
         if self.handle_id:
             data["handle_id"] = self.handle_id
         if self.secondary:
@@ -40,6 +51,12 @@ class Attribute:
     @staticmethod
     def from_json(data: Json) -> "Attribute":
         return Attribute(data.get("handle_id"), data.get("secondary"), data.get("alternateOwnerAttrs"), data.get("releasedAt"))
+
+
+@cache
+def _ordinals_as_text(size: int) -> tuple[tuple[str, int], ...]:
+    """In the order of the text, as keys are written."""
+    return tuple(sorted((str(ordinal), ordinal) for ordinal in range(size)))
 
 
 @dataclass(slots=True)
@@ -59,17 +76,19 @@ class Block:
     ordinal_sequences: dict[int, int] = field(default_factory=dict)
     deleted: bool = False
 
-    def to_json(self) -> Json:
+    def to_json(self, attribute: Callable[[Attribute], Any] = Attribute.to_json) -> Json:
+        """`attribute` makes what stands for each of them."""
         data: Json = {"cidr": str(self.cidr), "affinity": self.affinity}
         if self.claimed_at:
             data["affinity_claim_time"] = self.claimed_at
         data["allocations"] = self.ordinals.allocations()
         data["unallocated"] = self.ordinals.unallocated()
-        data["attributes"] = None if self.attributes is None else [item.to_json() for item in self.attributes]
+        data["attributes"] = None if self.attributes is None else list(map(attribute, self.attributes))
         data["sequenceNumber"] = self.sequence
-        data["sequenceNumberForAllocation"] = dict(
-            sorted(zip(map(str, self.ordinal_sequences), self.ordinal_sequences.values(), strict=True))
-        )
+        sequences = self.ordinal_sequences
+        data["sequenceNumberForAllocation"] = {
+            text: sequences[ordinal] for text, ordinal in _ordinals_as_text(self.ordinals.size) if ordinal in sequences
+        }
         data["deleted"] = self.deleted
         return data
 

@@ -20,7 +20,7 @@ KEYS: Final[Mapping[str, str]] = {
 }
 BOOLEANS: Final = {"1": True, "true": True, "0": False, "false": False}
 
-_OBJECT_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]{0,252}")  # keys of the datastore hold it, so no '/'
+OBJECT_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]{0,252}")  # keys of the datastore hold it, so no '/'
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,15 @@ def parse_args(text: str, *, keys: Mapping[str, str] = KEYS, ignore_unknown: boo
     return Args(**known, ignore_unknown=ignore, others=others)
 
 
+def pod_in(text: str) -> str:
+    """NAMESPACE/NAME of the pod, for a log line; empty when the text does not name one. Nothing else of it is looked at."""
+    if not text:
+        return ""
+    pairs = dict(pair.partition("=")[::2] for pair in text.split(";"))
+    namespace, name = pairs.get("K8S_POD_NAMESPACE", ""), pairs.get("K8S_POD_NAME", "")
+    return f"{namespace}/{name}" if OBJECT_NAME.fullmatch(namespace) and OBJECT_NAME.fullmatch(name) else ""
+
+
 def _pairs(text: str, faults: Faults) -> dict[str, str]:
     pairs = {}
     for pair in text.split(";") if text else ():
@@ -87,7 +96,7 @@ def _refuse_unknown(others: Mapping[str, str], keys: Mapping[str, str], faults: 
 def _pod(known: Mapping[str, str], faults: Faults) -> dict[str, str]:
     """Name and namespace, or neither: half an identity is none."""
     pod = {part: known.get(part, "") for part in ("pod_name", "pod_namespace")}
-    faulty = [part for part, text in pod.items() if text and not _OBJECT_NAME.fullmatch(text)]
+    faulty = [part for part, text in pod.items() if text and not OBJECT_NAME.fullmatch(text)]
     for part in faulty:
         remedy = "give up to 253 letters, digits, '-', '.' and '_', the first a letter or digit"
         faults.add(f"CNI_ARGS K8S_{part.upper()}", pod[part], "is not an object name", remedy)

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Final
 
 from svc._core.cidr import Cidr
+from svc.model.gate import parse_gate
 
 Finding = tuple[str, str]  # problem, remedy
 Check = Callable[[Any], Finding | None]
@@ -21,6 +22,8 @@ BOOLEAN: Final = "boolean"
 OBJECT: Final = "object"
 STRINGS: Final = "array of strings"
 ATTACHMENTS: Final = "array of attachments"
+RANGES: Final = "array of arrays of ranges"
+ROUTES: Final = "array of routes"
 
 LOG_LEVELS: Final = ("ERROR", "WARNING", "INFO", "DEBUG")
 DATASTORES: Final = ("etcdv3", "orch", "embedded")
@@ -34,9 +37,12 @@ MIN_MTU: Final = 68  # RFC 791
 MIN_MTU_IPV6: Final = 1280  # RFC 8200
 MAX_MTU: Final = 65535
 MAX_INTEGER: Final = 2**31 - 1
+GATE_SECONDS: Final = 30  # for all gates of an ADD
+MAX_GATE_SECONDS: Final = 60  # the executable waits 90 s in all
+MAX_GATES: Final = 32  # each is asked by a thread of its own while somebody waits for it
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
-_URL: Final = re.compile(r"https?://[^\s/?#]+(/[^\s?#]*)?")
+_URL: Final = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 _NODE_NAME: Final = re.compile(r"[^\s/\x00-\x1f\x7f]{1,253}")
 
 
@@ -55,6 +61,7 @@ class Field:
     later: Callable[[Any], bool] | None = None
     aliases: tuple[str, ...] = ()  # other paths, looked at when this one is absent
     fold: Callable[[str], str] | None = None  # applied before `allowed` and `check` look
+    secret: bool = False  # the value, or one inside it, is shown to nobody
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -79,7 +86,8 @@ def _not_empty(text: str) -> Finding | None:
     return None if text else ("is empty", "name the plugin")
 
 
-def _node_name(text: str) -> Finding | None:
+def node_name(text: str) -> Finding | None:
+    """A node's name, wherever it is given."""
     if not text or _NODE_NAME.fullmatch(text):
         return None
     return "is not a node name", "give 1 to 253 characters without '/', white space and control characters"
@@ -106,10 +114,25 @@ def _between(low: int, high: int, note: str = "") -> Check:
     return check
 
 
-def _mtu(number: int) -> Finding | None:
+def mtu(number: int, *, ipv6: bool = False) -> Finding | None:
+    """An MTU, for interfaces with IPv6 addresses or without, wherever it is given."""
     if number == 0 or MIN_MTU <= number <= MAX_MTU:
+        if 0 < number < MIN_MTU_IPV6 and ipv6:
+            return "is too small for IPv6", f"give at least {MIN_MTU_IPV6}, or 0 for the kernel's default"
         return None
     return "is out of range", f"give {MIN_MTU} to {MAX_MTU}, or 0 for the kernel's default"
+
+
+def _device_type(text: str) -> Finding | None:
+    if text in ("", "veth"):
+        return None
+    return ("is not served" if text == "netkit" else "is not known"), 'leave it out, or write "veth"'
+
+
+def _dataplane(text: str) -> Finding | None:
+    if text in ("", "linux"):
+        return None
+    return "is not served", 'leave it out, or write "linux"'
 
 
 def _queues(number: int) -> Finding | None:
@@ -133,8 +156,18 @@ def pool(text: str, version: int) -> Finding | None:
     return None
 
 
+def gate(text: str) -> Finding | None:
+    """One URL of `readiness_gates`."""
+    try:
+        parse_gate(text)
+    except ValueError as fault:
+        return str(fault), "write http://HOST:PORT/PATH or https://HOST:PORT/PATH"
+    return None
+
+
 _log_number: Final = _between(0, MAX_INTEGER, "; 0 means the default")
 _seconds: Final = _between(0, MAX_INTEGER, "; 0 means off")
+_gate_seconds: Final = _between(1, MAX_GATE_SECONDS)
 
 FIELDS: Final = (
     Field("name", STRING, "Name of the network.", "2.1", required=True, check=_name),
@@ -145,7 +178,17 @@ FIELDS: Final = (
         STRING,
         "Name under which the node agent registered; else the host name.",
         "2.1",
-        check=_node_name,
+        check=node_name,
+        fold=str.strip,
+    ),
+    Field("nodename_file", STRING, "File with that name; else the one of the node agent.", "2.1", check=_absolute),
+    Field("nodename_file_optional", BOOLEAN, "Whether the host name serves where that file is missing.", "2.1", False),
+    Field(
+        "hostname",
+        STRING,
+        "Deprecated: the name where neither nodename nor the file has one.",
+        "2.1",
+        check=node_name,
         fold=str.strip,
     ),
     Field(
@@ -162,7 +205,11 @@ FIELDS: Final = (
     Field("log_file_max_size", INTEGER, "Size in MB at which the log file is rotated.", "2.1", 100, check=_log_number),
     Field("log_file_max_age", INTEGER, "Days after which a rotated file is removed.", "2.1", 30, check=_log_number),
     Field("log_file_max_count", INTEGER, "Rotated files that are kept.", "2.1", 10, check=_log_number),
-    Field("mtu", INTEGER, "MTU of the interfaces; 0 is the kernel's default.", "2.1", 0, check=_mtu),
+    Field("mtu", INTEGER, "MTU of the interfaces; 0 is the kernel's default.", "2.1", 0, check=mtu),
+    Field("require_mtu_file", BOOLEAN, "Whether the node agent's MTU file must be there when mtu is 0.", "2.1", False),
+    Field("device_type", STRING, "Kind of the interfaces; only veth.", "2.1", "", check=_device_type),
+    Field("dataplane_options", OBJECT, "Who wires the pods.", "2.1"),
+    Field("dataplane_options.type", STRING, "Only linux, which is this plugin.", "2.1", "", check=_dataplane, fold=str.lower),
     Field("num_queues", INTEGER, "Transmit and receive queues of the interfaces.", "2.1", 1, check=_queues),
     Field("ipam", OBJECT, "Address management.", "2.3", required=True),
     Field("ipam.type", STRING, "The IPAM plugin's executable.", "2.3", required=True),
@@ -170,6 +217,11 @@ FIELDS: Final = (
     Field("ipam.assign_ipv6", STRING, "Whether to assign an IPv6 address.", "2.3", "false", allowed=TRUTHS),
     Field("ipam.ipv4_pools", STRINGS, "CIDRs or names of pools; else all available.", "2.3", ()),
     Field("ipam.ipv6_pools", STRINGS, 'As ipv4_pools; used when assign_ipv6 is "true".', "2.3", ()),
+    Field("ipam.ranges", RANGES, 'For host-local: ranges with a "subnet" each; one address of every inner array.', "2.7", ()),
+    Field("ipam.subnet", STRING, "For host-local: a CIDR, usePodCidr or usePodCidrIPv6; instead of ranges.", "2.7", ""),
+    Field("ipam.routes", ROUTES, 'For host-local: the container\'s routes, by "dst"; else the default ones.', "2.7", ()),
+    Field("ipam.dataDir", STRING, "For host-local: where it keeps its addresses.", "2.7", "", check=_absolute),
+    Field("include_default_routes", BOOLEAN, "Default routes beside those of ipam.routes.", "2.7", False),
     Field("container_settings", OBJECT, "Settings of the container's side.", "2.4"),
     Field("container_settings.allow_ip_forwarding", BOOLEAN, "Whether the container may forward packets.", "2.4", False),
     Field("etcd_endpoints", STRING, "Comma-separated endpoint URLs.", "2.2", ""),
@@ -185,7 +237,26 @@ FIELDS: Final = (
         "",
     ),
     Field("etcd_scheme", STRING, "Deprecated: scheme for etcd_authority; else http.", "2.2", ""),
-    Field("readiness_gates", STRINGS, "URLs that must answer before an address is given.", "2.1", (), later=bool),
+    Field(
+        "readiness_gates", STRINGS, "URLs that must answer with a status from 200 to 399 before an address is given.", "2.1", ()
+    ),
+    Field(
+        "readiness_gates_timeout_seconds",
+        INTEGER,
+        "How long an ADD waits for all of them.",
+        "R6",
+        GATE_SECONDS,
+        check=_gate_seconds,
+    ),
+    Field("readiness_gates_tls_verify", BOOLEAN, "Whether certificates of https gates are checked.", "R6", True),
+    Field(
+        "readiness_gates_ca_file",
+        STRING,
+        "Authorities trusted for https gates, instead of the system's.",
+        "R6",
+        "",
+        check=_absolute,
+    ),
     Field("orch", OBJECT, "Access to the orchestrator's API.", "2.5", aliases=("kubernetes",)),
     Field("orch.kubeconfig", STRING, "Path of a kubeconfig.", "2.5", "", check=_absolute, aliases=("kubernetes.kubeconfig",)),
     Field(
@@ -203,12 +274,13 @@ FIELDS: Final = (
         "Node whose pod CIDR host-local IPAM takes.",
         "2.5",
         "",
-        later=bool,
+        check=node_name,
+        fold=str.strip,
         aliases=("kubernetes.node_name",),
     ),
-    Field("policy", OBJECT, "Network policy.", "2.6"),
+    Field("policy", OBJECT, "Network policy.", "2.6", secret=True),
     Field("policy.type", STRING, "Kind of policy.", "2.6", "", allowed=("", *POLICY_TYPES)),
-    Field("policy.k8s_auth_token", STRING, "Token for the API, instead of the kubeconfig's.", "2.6", ""),
+    Field("policy.k8s_auth_token", STRING, "Token for the API, instead of the kubeconfig's.", "2.6", "", secret=True),
     Field("policy.k8s_client_certificate", STRING, "Client certificate for the API.", "2.6", "", check=_absolute),
     Field("policy.k8s_client_key", STRING, "Private key of that certificate.", "2.6", "", check=_absolute),
     Field("policy.k8s_certificate_authority", STRING, "Authorities trusted for the API.", "2.6", "", check=_absolute),
@@ -219,14 +291,19 @@ FIELDS: Final = (
         "2.6",
         0,
         check=_seconds,
-        later=bool,
     ),
     Field(
-        "endpoint_status_dir", STRING, "Where the data-plane agent tells which endpoints are set up.", "2.1", check=_absolute
+        "endpoint_status_dir",
+        STRING,
+        "Where the data-plane agent tells which endpoints are set up; else endpoint-status in the run directory.",
+        "2.1",
+        "",
+        check=_absolute,
     ),
     Field("feature_control", OBJECT, "Features that are off unless asked for.", "2.1"),
     Field("feature_control.ip_addrs_no_ipam", BOOLEAN, "Allow addresses that bypass IPAM.", "2.1", False, later=bool),
     Field("feature_control.floating_ips", BOOLEAN, "Allow floating addresses.", "2.1", False, later=bool),
+    Field("args", OBJECT, "What an orchestrator tells of a container: labels of one that is no pod.", "CNI"),
     Field("prevResult", OBJECT, "Result of the ADD, set by the runtime.", "CNI"),
     Field(
         "cni.dev/valid-attachments",

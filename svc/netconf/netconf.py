@@ -7,11 +7,14 @@ from typing import Any, Final
 
 import orjson
 
+from svc._core.cidr import Cidr
 from svc.model.errors import CallerError, Code
-from svc.model.faults import MISSING, Faults, json_kind
+from svc.model.faults import HIDDEN, MISSING, Faults, json_kind
+from svc.model.hold import GateSettings, PolicySettings, Trust
 from svc.names import Names
-from svc.netconf import fields, rules
+from svc.netconf import fields, hostlocal, rules
 from svc.netconf.fields import FIELDS, Field, keys_of
+from svc.netconf.labels import Labels, labels_of
 
 MAX_BYTES: Final = 1 << 20
 _REMEMBERED_BYTES: Final = 8 << 10
@@ -63,6 +66,12 @@ class IpamConf:
     assign_ipv6: bool = False
     ipv4_pools: tuple[str, ...] = ()
     ipv6_pools: tuple[str, ...] = ()
+    data_dir: str = ""  # of host-local
+
+    @property
+    def is_delegated(self) -> bool:
+        """Whether another plugin gives the addresses."""
+        return self.type == hostlocal.TYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +82,9 @@ class NetConf:
     cni_version: str | None
     type: str
     nodename: str | None
+    nodename_file: str | None
+    nodename_file_optional: bool
+    hostname: str | None  # deprecated
     datastore: DatastoreSettings
     policy: bool  # whether pods and namespaces are read from the orchestrator
     orchestrator: tuple[tuple[str, str], ...]  # how to reach its API, as the options of a datastore
@@ -82,9 +94,16 @@ class NetConf:
     log_file_max_age: int
     log_file_max_count: int
     ipam: IpamConf
+    routes: tuple[Cidr, ...] | None  # into the container, by destination; None: the default ones of its families
+    pod_cidr_node: str | None  # whose pod CIDRs host-local takes, where it is not this node
     allow_ip_forwarding: bool
     num_queues: int
     mtu: int
+    require_mtu_file: bool
+    namespace: str  # of a container that is no pod; empty for the default one
+    labels: Labels  # of such a container
+    gates: GateSettings
+    policy_setup: PolicySettings
     prev_result: dict[str, Any] | None
     valid_attachments: tuple[tuple[str, str], ...] | None
     raw: dict[str, Any]
@@ -109,19 +128,13 @@ def read(raw: dict[str, Any], names: Names, *, lenient: bool = False) -> NetConf
     """As `parse`, for one that is decoded already."""
     faults = Faults("invalid network configuration", Code.INVALID_NETCONF)
     values = {field.path: _read(field, raw, faults) for field in FIELDS}
+    hostlocal.check(values, raw, faults)
     rules.check(values, names, faults)
+    namespace, labels = labels_of(values["args"], names, faults)
     if lenient:
         faults.found = [fault for fault in faults.found if fault.field in ESSENTIAL]
     faults.raise_if_any()
-    return _build(values, raw)
-
-
-def node_name(netconf: NetConf, hostname: str) -> str:
-    """The configured name, else the host's as the orchestrator registers it: in lower case."""
-    name = netconf.nodename or hostname.strip().lower()
-    if not name:
-        raise CallerError("the node has no name", details="nodename: set it, for the host name is empty")
-    return name
+    return _build(values, raw, namespace, labels)
 
 
 def decode(stdin: bytes) -> dict[str, Any]:
@@ -151,6 +164,8 @@ _TYPES: Final[Mapping[str, type]] = {
     fields.OBJECT: dict,
     fields.STRINGS: list,
     fields.ATTACHMENTS: list,
+    fields.RANGES: list,
+    fields.ROUTES: list,
 }
 _REMEDIES: Final[Mapping[str, str]] = {
     fields.STRING: "write a string in quotes",
@@ -159,6 +174,8 @@ _REMEDIES: Final[Mapping[str, str]] = {
     fields.OBJECT: "write an object, {...}",
     fields.STRINGS: "write an array of strings, [...]",
     fields.ATTACHMENTS: 'write an array of objects with "containerID" and "ifname"',
+    fields.RANGES: "write an array of arrays of objects, [[{...}]]",
+    fields.ROUTES: "write an array of objects, [{...}]",
 }
 
 
@@ -207,7 +224,7 @@ def _how_to_add(field: Field) -> str:
 def _checked(field: Field, path: str, value: Any, faults: Faults) -> Any:
     """The value as we keep it; what is wrong with it goes to the faults."""
     if not _has_type(field, value):
-        faults.add(path, value, f"is {json_kind(value)}", _remedy(field))
+        faults.add(path, HIDDEN if field.secret else value, f"is {json_kind(value)}", _remedy(field))
         return None
     folded = _folded(field, path, value, faults)
     if field.allowed and folded not in field.allowed:
@@ -269,12 +286,15 @@ def _identifier(path: str, item: dict[str, Any], key: str, faults: Faults) -> st
     return ""
 
 
-def _build(values: dict[str, Any], raw: dict[str, Any]) -> NetConf:
+def _build(values: dict[str, Any], raw: dict[str, Any], namespace: str, labels: Labels) -> NetConf:
     return NetConf(
         name=values["name"],
         cni_version=values["cniVersion"],
         type=values["type"] or "",
         nodename=values["nodename"] or None,
+        nodename_file=values["nodename_file"] or None,
+        nodename_file_optional=values["nodename_file_optional"],
+        hostname=values["hostname"] or None,
         datastore=_datastore(values),
         policy=bool(values["policy.type"]),
         orchestrator=_options(values, ORCHESTRATOR),
@@ -284,9 +304,16 @@ def _build(values: dict[str, Any], raw: dict[str, Any]) -> NetConf:
         log_file_max_age=_or_default(values, "log_file_max_age"),
         log_file_max_count=_or_default(values, "log_file_max_count"),
         ipam=_ipam(values),
+        routes=_routes(values),
+        pod_cidr_node=values["orch.node_name"] or None,
         allow_ip_forwarding=values["container_settings.allow_ip_forwarding"],
         num_queues=max(values["num_queues"], 1),
         mtu=values["mtu"],
+        require_mtu_file=values["require_mtu_file"],
+        namespace=namespace,
+        labels=labels,
+        gates=_gates(values),
+        policy_setup=PolicySettings(values["policy_setup_timeout_seconds"], values["endpoint_status_dir"]),
         prev_result=values["prevResult"],
         valid_attachments=values["cni.dev/valid-attachments"],
         raw=raw,
@@ -303,6 +330,12 @@ def _options(values: dict[str, Any], paths: Sequence[str]) -> tuple[tuple[str, s
     return tuple(sorted((path.rpartition(".")[2], values[path]) for path in paths if values[path]))
 
 
+def _gates(values: dict[str, Any]) -> GateSettings:
+    """A URL that is given twice is one gate."""
+    trust = Trust(values["readiness_gates_tls_verify"], values["readiness_gates_ca_file"])
+    return GateSettings(tuple(dict.fromkeys(values["readiness_gates"])), values["readiness_gates_timeout_seconds"], trust)
+
+
 def _or_default(values: dict[str, Any], path: str) -> int:
     """Zero stands for the default."""
     return int(values[path] or fields.default_of(path))
@@ -317,4 +350,12 @@ def _ipam(values: dict[str, Any]) -> IpamConf:
         ipv6,
         values["ipam.ipv4_pools"] if ipv4 else (),
         values["ipam.ipv6_pools"] if ipv6 else (),
+        values["ipam.dataDir"],
     )
+
+
+def _routes(values: dict[str, Any]) -> tuple[Cidr, ...] | None:
+    """Only host-local has some of its own."""
+    if values["ipam.type"] != hostlocal.TYPE:
+        return None
+    return hostlocal.container_routes(values["ipam.routes"], with_defaults=values["include_default_routes"])

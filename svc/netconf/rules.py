@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from svc.model.faults import Faults
 from svc.names import Names
-from svc.netconf import fields
+from svc.netconf import fields, hostlocal
 
 Values = dict[str, Any]
 
@@ -23,6 +23,7 @@ def check(values: Values, names: Names, faults: Faults) -> None:
     _families(values, faults)
     _pools(values, faults)
     _mtu(values, faults)
+    _gates(values, faults)
 
 
 def _datastore(values: Values, faults: Faults) -> None:
@@ -67,11 +68,8 @@ def _pair(values: Values, certificate: str, key: str, faults: Faults) -> None:
 
 def _ipam_type(values: Values, names: Names, faults: Faults) -> None:
     kind = values["ipam.type"]
-    remedy = f'set "type": "{names.ipam_plugin}"'
-    if kind == "host-local":
-        faults.add("ipam.type", kind, "is not supported yet", remedy)
-    elif kind not in (None, names.ipam_plugin):
-        faults.add("ipam.type", kind, "is not known", remedy)
+    if kind not in (None, names.ipam_plugin, hostlocal.TYPE):
+        faults.add("ipam.type", kind, "is not known", f'set "type": "{names.ipam_plugin}" or "{hostlocal.TYPE}"')
 
 
 def _families(values: Values, faults: Faults) -> None:
@@ -96,9 +94,20 @@ def _pools(values: Values, faults: Faults) -> None:
 
 def _mtu(values: Values, faults: Faults) -> None:
     mtu = values["mtu"]
-    if values["ipam.assign_ipv6"] == "true" and 0 < mtu < fields.MIN_MTU_IPV6:
-        faults.add("mtu", mtu, "is too small for IPv6", f"give at least {fields.MIN_MTU_IPV6}, or 0 for the kernel's default")
+    if finding := fields.mtu(mtu, ipv6=values["ipam.assign_ipv6"] == "true"):
+        faults.add("mtu", mtu, *finding)
         values["mtu"] = fields.default_of("mtu")
+
+
+def _gates(values: Values, faults: Faults) -> None:
+    urls = values["readiness_gates"]
+    if len(urls) > fields.MAX_GATES:
+        faults.add("readiness_gates", urls, f"has {len(urls)} URLs", f"give at most {fields.MAX_GATES}")
+    wrong = [(f"readiness_gates[{index}]", text, finding) for index, text in enumerate(urls) if (finding := fields.gate(text))]
+    for path, text, finding in wrong:
+        faults.add(path, text, *finding)
+    if wrong or len(urls) > fields.MAX_GATES:
+        values["readiness_gates"] = fields.default_of("readiness_gates")
 
 
 def _faulty(path: str, faults: Faults) -> bool:

@@ -15,6 +15,8 @@ from svc.orch.namespaces import PATH, Namespaces
 
 Json = dict[str, Any]
 
+NODES = "/api/v1/nodes"
+
 _SIDE_BY_SIDE = 16  # requests on their way to the server
 
 
@@ -39,6 +41,16 @@ class Pods:
         if pod is not None:
             _demand_same(pod, uid)
         return PodInfo(pod, labels.result(), lambda: self._namespaces.read(namespace))
+
+    def node(self, name: str) -> Json:
+        """The orchestrator's object, read now. PeerError when it cannot be asked, or does not know the node."""
+        try:
+            return self._client.get(f"{NODES}/{quote(name, safe='')}")
+        except StoreError as failure:
+            gone = getattr(failure, "status", 0) == 404
+            details = "name the node whose pod CIDRs are meant in orch.node_name, or this one in nodename"
+            msg = f"the orchestrator was asked in vain: {failure.msg}"
+            raise PeerError(msg, details=details if gone else failure.details, code=Code.ORCHESTRATOR) from failure
 
     def close(self) -> None:
         self._follower.close()

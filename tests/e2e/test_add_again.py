@@ -173,9 +173,9 @@ def test_second_network_is_an_attachment_of_its_own(pods: MakePod) -> None:
     assert pings(first.node.netns, first.addresses[0])
 
 
-def test_second_network_cannot_have_the_same_interface(pods: MakePod) -> None:
+def test_second_network_of_a_pod_cannot_have_the_same_interface(pods: MakePod) -> None:
     """And when the runtime cleans up after that failure, the first network stays as it is."""
-    first = pods()
+    first = pods(args=WEB)
     first.add()
     second = first.copy(config=first.config | {"name": "other"})
     before = State.read(first.node)

@@ -27,6 +27,7 @@ from svc.model.resource import Resource
 from svc.model.result import Result
 from svc.names import DEFAULT
 from svc.trace import Trace
+from svc.waits.wait import carried_out
 
 WHERE = NodeSettings({"kind": "embedded"}, "node1")
 
@@ -61,13 +62,13 @@ class Host:
     ) -> Result:  # fmt: skip
         wanted = Address(address) if address else None
         request = AddRequest(_id(container, ifname), Workload(container), sandbox, WHERE, versions, {}, wanted)
-        return add(self.context, request, self.trace)
+        return carried_out(add(self.context, request, self.trace))
 
     def delete(self, sandbox: Sandbox | None, *, container: str = "c1", ifname: str = "eth0") -> None:
         delete(self.context, _id(container, ifname), Workload(container), WHERE, sandbox, Trace("test"))
 
     def check(self, sandbox: Sandbox, result: Result, *, container: str = "c1", ifname: str = "eth0") -> None:
-        check(self.context, _id(container, ifname), sandbox, result)
+        check(self.context, _id(container, ifname), sandbox, result, self.trace)
 
     def recover(self) -> int:
         """What a starting agent does first; the number of attachments that it could not take down."""

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LAYERS = (  # from the ground up: a part imports itself and what is in the rows before its own
     ("", "_core", "combine", "names", "times"),
-    ("trace",),
+    ("metrics", "trace"),
     ("model",),
     ("datastore",),
     ("dataplane", "ipam", "netconf", "orch", "waits"),

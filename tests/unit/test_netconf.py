@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svc.model.errors import CallerError, Code
+from svc.model.hold import GateSettings, PolicySettings, Trust
 from svc.names import DEFAULT, Names
 from svc.netconf.fields import FIELDS, keys_of
-from svc.netconf.netconf import MAX_BYTES, DatastoreSettings, IpamConf, NetConf, node_name, parse
+from svc.netconf.netconf import MAX_BYTES, DatastoreSettings, IpamConf, NetConf, parse
 
 GOOD: dict[str, Any] = {"name": "net", "type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
 
@@ -52,6 +53,9 @@ def test_smallest_configuration_has_every_default() -> None:
         cni_version=None,
         type="svc",
         nodename=None,
+        nodename_file=None,
+        nodename_file_optional=False,
+        hostname=None,
         datastore=DatastoreSettings("embedded"),
         policy=False,
         orchestrator=(),
@@ -61,9 +65,16 @@ def test_smallest_configuration_has_every_default() -> None:
         log_file_max_age=30,
         log_file_max_count=10,
         ipam=IpamConf("svc-ipam", assign_ipv4=True, assign_ipv6=False),
+        routes=None,
+        pod_cidr_node=None,
         allow_ip_forwarding=False,
         num_queues=1,
         mtu=0,
+        require_mtu_file=False,
+        namespace="",
+        labels=(),
+        gates=GateSettings((), 30, Trust()),
+        policy_setup=PolicySettings(0, ""),
         prev_result=None,
         valid_attachments=None,
         raw=GOOD,
@@ -85,9 +96,17 @@ def test_full_configuration_is_read_whole() -> None:
         container_settings__allow_ip_forwarding=True,
         num_queues=4,
         mtu=9000,
+        readiness_gates=["http://a", "https://b/ready", "http://a"],
+        readiness_gates_timeout_seconds=10,
+        readiness_gates_tls_verify=False,
+        readiness_gates_ca_file="/ca.pem",
+        policy_setup_timeout_seconds=20,
+        endpoint_status_dir="/status",
         prevResult={"ips": []},
     )
     netconf = parsed(data)
+    assert netconf.gates == GateSettings(("http://a", "https://b/ready"), 10, Trust(False, "/ca.pem"))
+    assert netconf.policy_setup == PolicySettings(20, "/status")
     assert netconf.cni_version == "1.1.0"
     assert netconf.nodename == "node-1"
     assert (netconf.log_level, netconf.log_file_path) == ("DEBUG", "/var/log/x.log")
@@ -221,14 +240,14 @@ def test_largest_configuration_is_read() -> None:
 
 
 def test_all_faults_are_in_one_error() -> None:
-    data = config(name="a/b", mtu="1500", log_level=5, ipam__type="host-local", ipam__assign_ipv4=True, policy={"type": "orch"})
+    data = config(name="a/b", mtu="1500", log_level=5, ipam__type="dhcp", ipam__assign_ipv4=True, policy={"type": "orch"})
     error = refused(data)
     assert error.msg == "invalid network configuration: 6 faults"
     for part in (
         "name = 'a/b' is not a network name: start",
         "mtu = '1500' is a string: write a whole number",
         "log_level = 5 is a number: write one of",
-        "ipam.type = 'host-local' is not supported yet: set",
+        "ipam.type = 'dhcp' is not known: set",
         "ipam.assign_ipv4 = true is a boolean: write",
         'orch.kubeconfig is missing: policy.type "orch" needs it: give the path',
     ):
@@ -283,23 +302,6 @@ def test_lenient_falls_back_field_by_field() -> None:
 )
 def test_lenient_refuses_what_it_cannot_do_without(data: dict[str, Any], part: str) -> None:
     assert part in refused(data, lenient=True).msg
-
-
-# The node.
-
-
-@pytest.mark.parametrize(
-    ("nodename", "hostname", "name"),
-    [("Node-1", "host", "Node-1"), (None, "Host.Example\n", "host.example"), ("", " host ", "host")],
-)
-def test_node_is_named_by_configuration_then_host(nodename: str | None, hostname: str, name: str) -> None:
-    assert node_name(parsed(config(nodename=nodename)), hostname) == name
-
-
-def test_nameless_node_is_refused_with_remedy() -> None:
-    with pytest.raises(CallerError, match="the node has no name") as caught:
-        node_name(parsed(GOOD), " ")
-    assert "nodename: set it" in caught.value.details
 
 
 # Anything at all.

@@ -63,6 +63,8 @@ ACCEPTED = {
     fields.OBJECT: "an object",
     fields.STRINGS: "an array",
     fields.ATTACHMENTS: "an array",
+    fields.RANGES: "an array",
+    fields.ROUTES: "an array",
 }
 REMEDIES = {
     fields.STRING: "in quotes",
@@ -71,6 +73,8 @@ REMEDIES = {
     fields.OBJECT: "write an object, {...}",
     fields.STRINGS: "write an array of strings, [...]",
     fields.ATTACHMENTS: 'write an array of objects with "containerID" and "ifname"',
+    fields.RANGES: "write an array of arrays of objects, [[{...}]]",
+    fields.ROUTES: "write an array of objects, [{...}]",
 }
 WRONG = [
     pytest.param(field, path, kind, value, id=f"{path}-{value}")
@@ -86,7 +90,7 @@ SHOWN = {True: "true", False: "false"}
 @pytest.mark.parametrize(("field", "path", "kind", "value"), WRONG)
 def test_wrong_type_is_named_with_remedy(field: Field, path: str, kind: str, value: Any) -> None:
     error = refused(with_field(path, value))
-    shown = SHOWN[value] if isinstance(value, bool) else repr(value)
+    shown = "(hidden)" if field.secret else SHOWN[value] if isinstance(value, bool) else repr(value)
     assert error.msg == f"invalid network configuration: {path} = {shown} is {kind}"
     assert error.details.startswith(f"{path} = {shown}: ")
     assert REMEDIES[field.type] in error.details
@@ -161,24 +165,32 @@ def test_null_is_absent(field: Field) -> None:
         ("mtu", 67, "is out of range", "give 68 to 65535, or 0 for the kernel's default"),
         ("mtu", 65536, "is out of range", "give 68 to 65535, or 0 for the kernel's default"),
         ("num_queues", 4097, "is out of range", "give at most 4096, or 0 for one queue"),
+        ("nodename_file", "nodename", "is not an absolute path", "start it with '/'"),
+        ("hostname", "a b", "is not a node name", "without '/', white space and control characters"),
+        ("device_type", "netkit", "is not served", 'leave it out, or write "veth"'),
+        ("device_type", "ipvlan", "is not known", 'leave it out, or write "veth"'),
+        ("dataplane_options.type", "grpc", "is not served", 'leave it out, or write "linux"'),
         ("ipam.type", "", "is not known", 'set "type": "svc-ipam"'),
         ("ipam.type", "dhcp", "is not known", 'set "type": "svc-ipam"'),
-        ("ipam.type", "host-local", "is not supported yet", 'set "type": "svc-ipam"'),
+        ("ipam.dataDir", "networks", "is not an absolute path", "start it with '/'"),
         ("ipam.assign_ipv4", "True", "is not known", 'write one of "true", "false", in quotes'),
         ("ipam.assign_ipv4", "", "is not known", 'write one of "true", "false", in quotes'),
         ("ipam.assign_ipv4", "false", "leaves no address to assign", 'set it or ipam.assign_ipv6 to "true"'),
         ("ipam.assign_ipv6", "yes", "is not known", 'write one of "true", "false", in quotes'),
-        ("readiness_gates", ["http://a"], "asks for what is not supported yet", "remove it"),
+        ("readiness_gates_timeout_seconds", 0, "is out of range", "give 1 to 60"),
+        ("readiness_gates_timeout_seconds", 61, "is out of range", "give 1 to 60"),
+        ("readiness_gates_ca_file", "ca.pem", "is not an absolute path", "start it with '/'"),
         ("orch.kubeconfig", "k", "is not an absolute path", "start it with '/'"),
         ("kubernetes.kubeconfig", "k", "is not an absolute path", "start it with '/'"),
         ("orch.orch_api_root", "a:6443", "is not a URL", "write http://HOST:PORT or https://HOST:PORT"),
-        ("kubernetes.k8s_api_root", "ftp://a", "is not a URL", "write http://HOST:PORT or https://HOST:PORT"),
+        ("orch.orch_api_root", "ftp://a", "is not a URL", "write http://HOST:PORT or https://HOST:PORT"),
         ("policy.k8s_client_key", "key.pem", "is not an absolute path", "start it with '/'"),
         ("etcd_cert_file", "cert.pem", "is not an absolute path", "start it with '/'"),
-        ("orch.node_name", "n", "asks for what is not supported yet", "remove it"),
-        ("kubernetes.node_name", "n", "asks for what is not supported yet", "remove it"),
+        ("orch.node_name", "a/b", "is not a node name", "give 1 to 253 characters"),
+        ("kubernetes.node_name", "a b", "is not a node name", "give 1 to 253 characters"),
         ("policy.type", "other", "is not known", 'write one of "orch", "k8s"'),
-        ("policy_setup_timeout_seconds", 1, "asks for what is not supported yet", "remove it"),
+        ("policy_setup_timeout_seconds", -1, "is out of range", "give 0 to 2147483647; 0 means off"),
+        ("policy_setup_timeout_seconds", 2**31, "is out of range", "give 0 to 2147483647; 0 means off"),
         ("feature_control.ip_addrs_no_ipam", True, "asks for what is not supported yet", "remove it"),
         ("feature_control.floating_ips", True, "asks for what is not supported yet", "remove it"),
     ],
@@ -205,6 +217,13 @@ def test_faulty_value_is_named_with_remedy(path: str, value: Any, problem: str, 
         ("mtu", 0),
         ("mtu", 68),
         ("mtu", 65535),
+        ("device_type", "veth"),
+        ("dataplane_options", {"type": "Linux", "socket": "/s"}),
+        ("mode", "vxlan"),
+        ("qps", 100),
+        ("ipam_lock_file", "/run/lock"),
+        ("windows_loopback_DSR", True),
+        ("args", {"cni": {"ips": ["10.0.0.1"]}, "org.apache.mesos": None}),
         ("num_queues", 4096),
         ("num_queues", -(2**63)),
         ("etcd_endpoints", "http://127.0.0.1:2379"),

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from svc.cni import versions
 from svc.cni.results import parse_prev_result, render, render_error, render_version
+from svc.model import versions
 from svc.model.errors import CallerError, Code, InternalError, PeerError
 from svc.model.result import Dns, Interface, IpConfig, Result, Route
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from svc.cni import versions
+from svc.model import versions
 from svc.model.errors import CallerError, Code
 
 

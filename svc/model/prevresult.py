@@ -1,4 +1,5 @@
-"""`prevResult`, the result of an ADD as the runtime hands it back: read strictly, all faults in one error.
+"""`prevResult`, the result of an ADD as the runtime hands it back, or as a delegate gave it: read strictly, all faults in
+one error.
 
 It may have gone through other plugins of the chain, so nothing of it is taken for granted.
 """
@@ -9,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from svc._core.cidr import Address, Cidr
-from svc.cni import versions
+from svc.model import versions
 from svc.model.errors import CallerError, Code
 from svc.model.faults import MISSING, Faults, json_kind
 from svc.model.result import Dns, Interface, IpConfig, Result, Route
@@ -20,59 +21,63 @@ ROOT: Final = "prevResult"
 _MAX_NUMBER: Final = 2**32 - 1
 
 
-def parse_prev_result(data: object, version: str) -> Result:
-    """The shape is that of the version which the result names, else of the given one. Bytes are decoded first."""
+def parse_prev_result(data: object, version: str, root: str = ROOT) -> Result:
+    """The shape is that of the version which the result names, else of the given one. Bytes are decoded first.
+
+    `root` is what the result is called. CallerError.
+    """
     if isinstance(data, bytes | bytearray):
-        data = _decode(bytes(data))
-    faults = Faults("invalid prevResult", Code.INVALID_NETCONF)
-    result = _Reader(faults).result(data, version)
+        data = _decode(bytes(data), root)
+    faults = Faults(f"invalid {root}", Code.INVALID_NETCONF)
+    result = _Reader(faults, root).result(data, version)
     faults.raise_if_any()
     return result
 
 
-def _decode(data: bytes) -> object:
+def _decode(data: bytes, root: str) -> object:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as fault:
-        msg = f"prevResult is not JSON: {fault}"
-        raise CallerError(msg, details="prevResult: give one JSON object", code=Code.DECODING_FAILURE) from None
+        msg = f"{root} is not JSON: {fault}"
+        raise CallerError(msg, details=f"{root}: give one JSON object", code=Code.DECODING_FAILURE) from None
 
 
 class _Reader:
     """Reads members of objects; a faulty one is noted and reads as empty, so that the rest is looked at too."""
 
-    def __init__(self, faults: Faults) -> None:
+    def __init__(self, faults: Faults, root: str) -> None:
         self._faults = faults
+        self._root = root
 
     def result(self, data: object, version: str) -> Result:
         if not isinstance(data, dict):
-            self._wrong_kind(ROOT, data, "an object, {...}")
+            self._wrong_kind(self._root, data, "an object, {...}")
             return Result()
         shape = self._version(data, version)
         return self._lists(data, shape) if versions.at_least(shape, "0.3.0") else self._single(data)
 
     def _version(self, data: Json, default: str) -> str:
-        text = self._text(data, ROOT, "cniVersion") or default
+        text = self._text(data, self._root, "cniVersion") or default
         if text in versions.SUPPORTED:
             return text
         remedy = f"give one of {', '.join(versions.SUPPORTED)}"
-        self._faults.add(f"{ROOT}.cniVersion", text, "is not a supported version", remedy)
+        self._faults.add(f"{self._root}.cniVersion", text, "is not a supported version", remedy)
         return default
 
     def _lists(self, data: Json, version: str) -> Result:
         rich = versions.at_least(version, "1.1.0")
-        given = self._array(data, ROOT, "interfaces")
-        interfaces = tuple(self._interface(item, path, rich) for path, item in self._objects(given, f"{ROOT}.interfaces"))
-        listed = self._objects(self._array(data, ROOT, "ips"), f"{ROOT}.ips")
+        given = self._array(data, self._root, "interfaces")
+        interfaces = tuple(self._interface(item, path, rich) for path, item in self._objects(given, f"{self._root}.interfaces"))
+        listed = self._objects(self._array(data, self._root, "ips"), f"{self._root}.ips")
         ips = tuple(self._ip(item, path, version, len(given)) for path, item in listed)
-        return Result(interfaces, ips, self._routes(data, ROOT, rich), self._dns(data))
+        return Result(interfaces, ips, self._routes(data, self._root, rich), self._dns(data))
 
     def _single(self, data: Json) -> Result:
         ips: list[IpConfig] = []
         routes: list[Route] = []
         for family in (4, 6):
-            path = f"{ROOT}.ip{family}"
-            if member := self._object(data, ROOT, f"ip{family}"):
+            path = f"{self._root}.ip{family}"
+            if member := self._object(data, self._root, f"ip{family}"):
                 ips.append(self._family_ip(member, path, family))
                 routes.extend(self._routes(member, path, rich=False))
         return Result((), tuple(ips), tuple(routes), self._dns(data))
@@ -119,8 +124,8 @@ class _Reader:
         return Route(dst, gw, mtu, advmss, priority, table, scope)
 
     def _dns(self, data: Json) -> Dns:
-        member = self._object(data, ROOT, "dns") or {}
-        path = f"{ROOT}.dns"
+        member = self._object(data, self._root, "dns") or {}
+        path = f"{self._root}.dns"
         nameservers, search, options = (self._texts(member, path, key) for key in ("nameservers", "search", "options"))
         return Dns(nameservers, self._text(member, path, "domain"), search, options)
 

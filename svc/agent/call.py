@@ -1,0 +1,79 @@
+"""One request on its way through the agent: a job of the queue, which is run again after every wait."""
+
+import logging
+import socket
+from collections.abc import Callable
+
+from svc.agent.frame import pack_reply
+from svc.agent.queue import Job
+from svc.cni.inputs import Inputs, Reply
+from svc.metrics import Metrics
+from svc.trace import Trace, new_request_id
+from svc.waits.wait import Steps, Wait
+
+REPLY_SECONDS = 5.0  # a client that does not take its reply by then has gone
+
+log = logging.getLogger("svc.agent")
+
+
+class Call:
+    """`answer` carries out what the inputs ask for; the connection is closed with the reply."""
+
+    def __init__(
+        self, connection: socket.socket, inputs: Inputs, answer: Callable[[Inputs, Trace], Steps[Reply]], metrics: Metrics
+    ) -> None:
+        self.connection = connection
+        self._inputs = inputs
+        self._answer = answer
+        self._metrics = metrics
+        self._trace = Trace(new_request_id())
+        self._steps: Steps[Reply] | None = None
+
+    def run(self, job: Job) -> Wait | None:
+        """What it waits for; None when it is done."""
+        try:
+            if self._steps is None and not self._begin(job):
+                self._end(None)
+                return None
+            assert self._steps is not None
+            return next(self._steps)
+        except StopIteration as end:
+            self._end(end.value)
+            return None
+        except BaseException:
+            self._end(None)
+            raise
+
+    def _begin(self, job: Job) -> bool:
+        """Not where nobody would learn of the result."""
+        if job.lane != "DEL" and _hung_up(self.connection):
+            self._inputs.close()
+            return False
+        waited = self._trace.phases["queue"] = job.waited()
+        self._metrics.count("queue_seconds_sum", waited / 1000)
+        self._metrics.count("queue_seconds_count")
+        self._steps = self._answer(self._inputs, self._trace)
+        return True
+
+    def _end(self, reply: Reply | None) -> None:
+        with self.connection:
+            if reply is not None:
+                self._send(reply)
+
+    def _send(self, reply: Reply) -> None:
+        if reply.status:
+            log.warning("%s", self._trace.lines[-1].rstrip())
+        self.connection.settimeout(REPLY_SECONDS)
+        try:
+            self.connection.sendall(pack_reply(reply.status, reply.stdout, reply.stderr))
+        except OSError as failure:
+            log.warning("[%s] the client did not take its reply: %s", self._trace.request_id, failure)
+
+
+def _hung_up(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

@@ -1,0 +1,79 @@
+"""Where an ADD waits: for readiness gates before anything is kept, for the pod's policy when all is done."""
+
+import time
+from collections.abc import Sequence
+from typing import NoReturn
+
+from svc.attach.context import Context
+from svc.attach.request import AddRequest
+from svc.attach.session import Session
+from svc.model.endpoint import has_endpoint
+from svc.model.errors import CallerError, Code, PeerError
+from svc.trace import Trace
+from svc.waits.wait import End, Steps
+
+CALL_SECONDS = 75.0  # an ADD waits no longer in all: the executable gives up after 90 s
+STALE_SECONDS = 1.0  # what was read before a longer wait is read again
+STATUS_DIRECTORY = "endpoint-status"  # under the run directory of the deployment
+
+
+def await_gates(context: Context, request: AddRequest, trace: Trace) -> Steps[bool]:
+    """Whether it took long. PeerError when the gates do not open in time, CallerError when nobody waits any more."""
+    settings = request.gates
+    if not settings.urls:
+        return False
+    began = time.monotonic()
+    with trace.phase("gates"):
+        wait = context.gates().wait(settings, began + settings.seconds)
+        yield wait
+    outcome = wait.outcome or End.LATE
+    context.metrics.count("gate_waits_total", outcome=outcome.value)
+    if outcome is not End.DONE:
+        states = [f"{url}: {answer.text}" for url, answer in wait.answers.items()]
+        closed = sum(not answer.ready for answer in wait.answers.values())
+        _refuse(outcome, f"{closed} of {len(states)} readiness gates", settings.seconds, "; ".join(states))
+    return time.monotonic() - began > STALE_SECONDS
+
+
+def await_policy(
+    context: Context, session: Session, request: AddRequest, addresses: Sequence[str], began: float, trace: Trace
+) -> Steps[None]:
+    """Holds a pod whose interface is an endpoint, but not longer than may be. CallerError when nobody waits any more."""
+    workload, ifname = request.workload, request.id.ifname
+    wanted = request.policy_setup.seconds > 0 and request.sandbox is not None and workload.is_pod
+    if not wanted or not has_endpoint(session.names, workload, ifname):
+        return
+    from svc.waits.policy import file_name  # with the first wait of this kind
+
+    name = file_name(workload.orchestrator(session.names), workload.namespace, workload.pod, ifname)
+    directory = request.policy_setup.directory or f"{session.names.run_dir}/{STATUS_DIRECTORY}"
+    with trace.phase("policy"):
+        deadline = min(time.monotonic() + request.policy_setup.seconds, began + CALL_SECONDS)
+        wait = context.status_files().wait(directory, name, addresses, deadline)
+        if wait.outcome is None:
+            yield wait
+    outcome = wait.outcome or End.LATE
+    context.metrics.count("policy_waits_total", outcome=outcome.value)
+    if outcome in (End.GONE, End.DELETED):
+        _refuse(outcome, "", 0, "")
+    if outcome is not End.DONE:
+        reason = "the agent stops" if outcome is End.STOPPING else f"not set up in {trace.phases['policy'] / 1000:.1f} s"
+        trace.warning(f"policy: {reason}: the pod starts without: {wait.path!r}: {wait.why_not()}")
+
+
+def _refuse(outcome: End, what: str, seconds: float, states: str) -> NoReturn:
+    if outcome is End.LATE:
+        raise PeerError(
+            f"{what} did not open within {seconds:g} s",
+            details=f"{states}; see why these do not answer with a status from 200 to 399, or correct readiness_gates",
+            code=Code.GATES_CLOSED,
+        )
+    if outcome is End.STOPPING:
+        details = f"{states}; the agent that starts next serves the next try"
+        raise PeerError(f"the agent stops while {what} are closed", details=details, code=Code.SHUTTING_DOWN)
+    reason = "its DEL has come" if outcome is End.DELETED else "the runtime has given up"
+    raise CallerError(
+        f"the container is not wanted any more: {reason} during its ADD",
+        details="nothing was kept",
+        code=Code.UNKNOWN_CONTAINER,
+    )

@@ -1,0 +1,96 @@
+"""Several networks on one interface: who attaches a bare container to a second network under the same interface name gets no
+second interface. The network's name joins the profiles of the first one's endpoint, and the answer is the first one's.
+
+The row of such an attachment says `shares`; it has neither interface nor addresses. Its DEL takes the name away again, and
+nothing else: interface, addresses and endpoint go with the attachment that made them.
+"""
+
+from dataclasses import replace
+
+from svc.attach.context import Context
+from svc.attach.endpoints import edit_profiles, has_profile
+from svc.attach.profiles import ensure_profile
+from svc.attach.record import ADDED, ADDING, Record
+from svc.attach.request import AddRequest
+from svc.attach.session import Session
+from svc.attach.teardown import owe
+from svc.datastore.api import NotFound, StoreError
+from svc.model.endpoint import host_interface
+from svc.model.result import Result
+from svc.trace import Trace
+
+
+def join(context: Context, session: Session, request: AddRequest, trace: Trace) -> Result | None:
+    """The first attachment's result, once the second is noted; None when there is nothing to join. StoreError."""
+    host = _host(context, session, request)
+    if host is None or context.journal.get(request.id) is not None:  # a failed ADD that is still owed something
+        return None
+    record = Record(
+        id=request.id,
+        state=ADDING,
+        boot_id=context.boot_id,
+        sandbox=host.sandbox,
+        node=session.node,
+        settings=host.settings,
+        host_name="",
+        mac="",
+        namespace=host.namespace,
+        profile=host.profile,
+        shares=True,
+    )
+    with trace.phase("endpoint"):
+        context.journal.put(record)
+        try:
+            if session.names.network_profiles and not request.policy:
+                ensure_profile(session, request.id.network, pod=False)
+            edit_profiles(session, record, add=True)
+        except NotFound:
+            context.journal.remove(record.id)
+            return None
+        except StoreError:
+            owe(context, record)
+            raise
+        context.journal.update(replace(record, state=ADDED, result=host.result))
+    trace.info(f"{request.id.ifname} is there, for network {host.id.network!r}: this network has joined it")
+    return Result.from_json(host.result or {})
+
+
+def still_shares(context: Context, session: Session, record: Record) -> bool:
+    """Whether the interface and the endpoint that a sharing attachment uses are there. StoreError."""
+    host = host_of(context, record)
+    link = context.kernel.find_link(index=host.host_index) if host else None
+    return host is not None and link is not None and link["name"] == host.host_name and has_profile(session, record)
+
+
+def host_of(context: Context, record: Record) -> Record | None:
+    """The attachment whose interface a sharing one uses, while it stands."""
+    for other in context.journal.of_interface(record.id.container_id, record.id.ifname):
+        if other.is_wired and other.state == ADDED and (other.boot_id, other.sandbox) == (record.boot_id, record.sandbox):
+            return other
+    return None
+
+
+def _host(context: Context, session: Session, request: AddRequest) -> Record | None:
+    if request.sandbox is None or request.workload.is_pod:
+        return None
+    name = host_interface(session.names, request.workload, request.id.ifname)
+    for other in context.journal.with_host_name(name):
+        if _is_same_interface(other, context, request) and _serves(other, session, request):
+            return other
+    return None
+
+
+def _is_same_interface(other: Record, context: Context, request: AddRequest) -> bool:
+    assert request.sandbox is not None
+    return (other.state, other.boot_id, other.sandbox) == (ADDED, context.boot_id, request.sandbox.identity) and (
+        other.id.container_id,
+        other.id.ifname,
+        other.workload,
+    ) == (request.id.container_id, request.id.ifname, request.workload)
+
+
+def _serves(other: Record, session: Session, request: AddRequest) -> bool:
+    """Its endpoint is in our datastore, and it has the one address that was asked for, if any."""
+    if (other.profile, other.settings, other.node) != (request.where.profile, dict(session.settings), session.node):
+        return False
+    return request.address is None or request.address in other.address_list()

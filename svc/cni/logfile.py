@@ -1,0 +1,118 @@
+"""A log file that several processes append to, and that any of them rotates.
+
+1. Lines are appended in one write, under a shared lock of the file. Whoever rotates it holds the lock alone, renames it and
+   takes its write permission away.
+2. A writer that finds no permission, once it has the lock, opens the path again: nothing is appended to a file that was
+   rotated, so it may be compressed and removed at any time. It is cheaper than to ask what is at the path.
+3. Nobody waits for long. A lock that somebody else keeps is done without, and a rotation that fails now is for the next
+   writer: lines count for more than the size of their file.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from typing import Final
+
+from svc.times import date_and_time
+
+_LOCK_TRIES: Final = 20
+_LOCK_PAUSE: Final = 0.001  # seconds; whoever rotates holds the lock for far less
+_OPEN_TRIES: Final = 20
+
+
+def append(path: str, data: bytes, max_bytes: int) -> bool:
+    """Whether the file was rotated, which is done when it would grow beyond `max_bytes`. OSError when it cannot be written."""
+    rotated = False
+    for attempt in range(_OPEN_TRIES):
+        fd = _open(path)
+        try:
+            _lock(fd, fcntl.LOCK_SH)
+            status = os.fstat(fd)
+            if _is_sealed(status):  # whoever rotates it may be about to rename it
+                time.sleep(_LOCK_PAUSE if attempt else 0)
+                continue
+            if _is_full(status, len(data), max_bytes) and _rotate(fd, path):
+                rotated = True
+                continue
+            _write(fd, data)
+            return rotated
+        finally:
+            os.close(fd)
+    raise OSError(errno.EACCES, "it has no write permission")
+
+
+def rotated_name(path: str, seconds: float) -> str:
+    """NAME-DATE-AND-TIME.EXT beside it, in UTC and to the millisecond."""
+    stem, extension = os.path.splitext(path)
+    stamp = date_and_time(seconds).replace(" ", "T").replace(":", "-")
+    return f"{stem}-{stamp}.{int(seconds * 1000) % 1000:03d}{extension}"
+
+
+def _open(path: str) -> int:
+    try:
+        return _open_present(path)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        return _open_present(path)
+
+
+def _open_present(path: str) -> int:
+    """Never waits: a pipe that nobody reads cannot be written."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
+
+
+def _lock(fd: int, kind: int) -> bool:
+    for _ in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(_LOCK_PAUSE)
+        except OSError:  # a file system without locks
+            return False
+    return False
+
+
+def seal(fd: int) -> bool:
+    """Whether nobody appends to the file from now on; False while others keep its lock."""
+    if not _lock(fd, fcntl.LOCK_EX):
+        return False
+    os.fchmod(fd, 0o444)
+    return True
+
+
+def _is_sealed(status: os.stat_result) -> bool:
+    return not status.st_mode & stat.S_IWUSR and stat.S_ISREG(status.st_mode)
+
+
+def _is_full(status: os.stat_result, added: int, max_bytes: int) -> bool:
+    """One line that is larger than all that is allowed is written all the same."""
+    return status.st_size > 0 and status.st_size + added > max_bytes and stat.S_ISREG(status.st_mode)
+
+
+def _rotate(fd: int, path: str) -> bool:
+    """Whether the path is free for a new file now; a link's target is what is rotated, in its own directory."""
+    try:
+        path = os.path.realpath(path)
+        if not _lock(fd, fcntl.LOCK_EX):
+            return False
+        if not _is_sealed(os.fstat(fd)):  # by somebody who was faster
+            os.rename(path, _free_name(path))
+            os.fchmod(fd, 0o444)
+        return True
+    except OSError:
+        return False
+
+
+def _free_name(path: str) -> str:
+    now = time.time()
+    while os.path.lexists(name := rotated_name(path, now)) or os.path.lexists(f"{name}.gz"):
+        now += 0.001
+    return name
+
+
+def _write(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]

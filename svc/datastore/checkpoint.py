@@ -1,0 +1,56 @@
+"""Checkpoints of a SQLite file beside the work.
+
+What commits have written to the log beside a file (WAL) must go into the file itself sooner or later, and whoever does that
+waits for the disk, some 50 ms at a time. By itself SQLite makes a commit do it: a burst of ADDs stood still meanwhile. So a
+thread does it, on a connection of its own, which keeps nobody from reading and writing.
+"""
+
+import logging
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+
+from svc.datastore import sqlite
+
+COMMITS = 256  # until the next checkpoint: a log of some 10 MB
+
+_log = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """Of the file at `path`. The thread comes with the first that is due: a process of a few commits needs none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._commits = 0
+        self._due = threading.Event()
+        self._over = False
+        self._thread: threading.Thread | None = None
+
+    def committed(self) -> None:
+        """Counts a commit; the caller sees to it that nobody else does so at the same time."""
+        self._commits += 1
+        if self._commits < COMMITS or self._over:
+            return
+        self._commits = 0
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+            self._thread.start()
+        self._due.set()
+
+    def close(self) -> None:
+        """When nobody commits any more."""
+        self._over = True
+        self._due.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while self._due.wait() and not self._over:
+            self._due.clear()
+            try:
+                with closing(sqlite.connect(self._path)) as connection:
+                    connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            except sqlite3.Error as failure:  # the log only grows: the next one, or a commit at last, has more to do
+                _log.warning("no checkpoint of %s: %s", self._path, failure)

@@ -1,0 +1,33 @@
+"""What a process has counted. Sums only: whoever reads them makes rates of them."""
+
+import threading
+from collections import Counter
+from typing import Final
+
+Labels = tuple[tuple[str, str], ...]
+
+FAMILIES: Final = {
+    "calls_total": "Calls answered, by verb and outcome.",
+    "queue_seconds_sum": "Time that calls have waited for a worker.",
+    "queue_seconds_count": "Calls that have waited for a worker.",
+    "gate_waits_total": "ADDs that waited for readiness gates, by how that ended.",
+    "policy_waits_total": "ADDs that waited for their policy, by how that ended; a pod that was `late` has started without.",
+}
+
+
+class Metrics:
+    """From any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sums: Counter[tuple[str, Labels]] = Counter()
+
+    def count(self, name: str, amount: float = 1, **labels: str) -> None:
+        """`name` is one of FAMILIES."""
+        key = name, tuple(labels.items())
+        with self._lock:
+            self._sums[key] += amount  # type: ignore[assignment]  # seconds are no whole numbers
+
+    def read(self) -> dict[tuple[str, Labels], float]:
+        with self._lock:
+            return dict(self._sums)

@@ -1,0 +1,163 @@
+"""The `ipam` section of a network whose addresses host-local gives (2.7): what of it is ours to read and to replace.
+
+host-local has the last word over everything else in the section: what we do not know goes through as it is.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from svc._core.cidr import Cidr
+from svc.model.faults import MISSING, Faults, json_kind
+from svc.netconf import fields
+
+Json = dict[str, Any]
+
+TYPE: Final = "host-local"
+WORDS: Final[Mapping[str, int]] = {"usepodcidr": 4, "usepodcidripv6": 6}  # in lower case, to family
+DEFAULTS: Final = (Cidr("0.0.0.0/0"), Cidr("::/0"))
+
+_OWN_IPAM: Final = ("assign_ipv4", "assign_ipv6", "ipv4_pools", "ipv6_pools")
+_PLAIN_SUBNET: Final = "give a CIDR, usePodCidr or usePodCidrIPv6"
+_ANYWHERE: Final = "0.0.0.0/0", "::/0"  # ranges for whoever only frees: they hold every address there may be
+
+
+def check(values: Json, raw: Json, faults: Faults) -> None:
+    """Adds faults; what is refused reads as absent from then on."""
+    if values["ipam.type"] != TYPE:
+        return
+    ipam = raw["ipam"]
+    for key in _OWN_IPAM:
+        if ipam.get(key) is not None:
+            faults.add(f"ipam.{key}", ipam[key], f"needs our own IPAM, which {TYPE} replaces", "remove it")
+            values[f"ipam.{key}"] = fields.default_of(f"ipam.{key}")
+    _check_ranges(ipam, raw, faults)
+    values["ipam.routes"] = _sound_routes(values["ipam.routes"], faults)
+    _check_access(values, ipam, faults)
+    _check_mtu(values, ipam, faults)
+
+
+def families(raw: Json) -> frozenset[int]:
+    """Of which the node's pod CIDR is asked for."""
+    return frozenset(WORDS[text.lower()] for text in _subnets(raw["ipam"]) if _is_word(text))
+
+
+def resolved(raw: Json, node_ranges: Mapping[int, str]) -> Json:
+    """The configuration for host-local to give an address by: with CIDRs in place of words, without routes that say nothing."""
+    ipam = dict(raw["ipam"])
+    if ipam.get("subnet"):
+        ipam["subnet"] = _replaced(ipam["subnet"], node_ranges)
+    if ipam.get("ranges"):
+        ipam["ranges"] = [
+            [item | {"subnet": _replaced(item["subnet"], node_ranges)} for item in group] for group in ipam["ranges"]
+        ]
+    if ipam.get("routes"):
+        ipam["routes"] = [route for route in ipam["routes"] if route.get("dst")]
+    return {**raw, "ipam": ipam}
+
+
+def for_release(name: str, version: str, data_dir: str) -> Json:
+    """The configuration to find and free an attachment's addresses by, whatever the network says now; nothing has to be asked
+    for it."""
+    ipam: Json = {"type": TYPE, "ranges": [[{"subnet": subnet}] for subnet in _ANYWHERE]}
+    return {"cniVersion": version, "name": name, "type": TYPE, "ipam": ipam | ({"dataDir": data_dir} if data_dir else {})}
+
+
+def container_routes(given: Sequence[Json], *, with_defaults: bool) -> tuple[Cidr, ...] | None:
+    """Destinations of a container's routes, as the section's valid `routes` say; None: the default ones of its families."""
+    custom = [Cidr.masked(route["dst"]) for route in given if route.get("dst")]
+    if not custom:
+        return None
+    return tuple(dict.fromkeys([*(DEFAULTS if with_defaults else ()), *custom]))
+
+
+def _check_ranges(ipam: Json, raw: Json, faults: Faults) -> None:
+    items = list(_items(ipam, faults))
+    for path, item in items:
+        _check_subnet(f"{path}.subnet", item.get("subnet", MISSING), faults)
+    for path, item in (*items, ("ipam", ipam)):
+        for key in ("rangeStart", "rangeEnd"):
+            if _is_word(text := item.get(key)):
+                faults.add(f"{path}.{key}", text, "is not an address", "usePodCidr and usePodCidrIPv6 are for subnet alone")
+    if isinstance(subnet := ipam.get("subnet"), str) and subnet:
+        _check_subnet("ipam.subnet", subnet, faults)
+    runtime = raw.get("runtimeConfig")
+    told = isinstance(runtime, dict) and runtime.get("ipRanges")
+    if not (ipam.get("ranges") or ipam.get("subnet") or told):
+        faults.missing("ipam.ranges", 'give the ranges of addresses, such as [[{"subnet": "usePodCidr"}]]')
+
+
+def _items(ipam: Json, faults: Faults) -> Iterator[tuple[str, Json]]:
+    """The ranges, with their place. That `ranges` itself is no array was told before."""
+    ranges = ipam.get("ranges")
+    for outer, group in enumerate(ranges if isinstance(ranges, list) else ()):
+        path = f"ipam.ranges[{outer}]"
+        if not isinstance(group, list) or not group:
+            problem = "is empty" if group == [] else f"is {json_kind(group)}"
+            faults.add(path, group, problem, "give an array of ranges, [{...}]")
+            continue
+        for inner, item in enumerate(group):
+            if isinstance(item, dict):
+                yield f"{path}[{inner}]", item
+            else:
+                faults.add(f"{path}[{inner}]", item, f"is {json_kind(item)}", "give an object, {...}")
+
+
+def _check_subnet(path: str, text: object, faults: Faults) -> None:
+    if text is MISSING:
+        faults.missing(path, _PLAIN_SUBNET)
+    elif not isinstance(text, str):
+        faults.add(path, text, f"is {json_kind(text)}", _PLAIN_SUBNET)
+    elif not _is_word(text):
+        try:
+            Cidr.masked(text)
+        except ValueError as fault:
+            faults.add(path, text, f"is not a CIDR ({fault})", _PLAIN_SUBNET)
+
+
+def _sound_routes(routes: Sequence[Any], faults: Faults) -> list[Json]:
+    """Those that can be read."""
+    return [route for index, route in enumerate(routes) if _is_sound(f"ipam.routes[{index}]", route, faults)]
+
+
+def _is_sound(path: str, route: Any, faults: Faults) -> bool:
+    if not isinstance(route, dict):
+        faults.add(path, route, f"is {json_kind(route)}", "give an object, {...}")
+        return False
+    dst = route.get("dst") or ""
+    try:
+        if dst and "/" not in dst:
+            raise ValueError("it has no prefix length")
+        return not dst or bool(Cidr.masked(dst))
+    except (TypeError, ValueError) as fault:
+        faults.add(f"{path}.dst", dst, f"is not a CIDR ({fault})", "give ADDRESS/LENGTH")
+        return False
+
+
+def _check_access(values: Json, ipam: Json, faults: Faults) -> None:
+    word = next((text for text in _subnets(ipam) if _is_word(text)), None)
+    if word is None or values["orch.kubeconfig"] or values["orch.orch_api_root"]:
+        return
+    if not any(fault.field.startswith("orch.") for fault in faults.found):
+        faults.missing("orch.kubeconfig", f'"{word}" needs it: give the path of a kubeconfig, or orch.orch_api_root')
+
+
+def _check_mtu(values: Json, ipam: Json, faults: Faults) -> None:
+    has_ipv6 = any((_is_word(text) and WORDS[text.lower()] == 6) or ":" in text for text in _subnets(ipam))
+    if has_ipv6 and (finding := fields.mtu(values["mtu"], ipv6=True)):
+        faults.add("mtu", values["mtu"], *finding)
+
+
+def _subnets(ipam: Json) -> list[str]:
+    """Those that are text, wherever they stand."""
+    ranges = ipam.get("ranges")
+    groups = [group for group in (ranges if isinstance(ranges, list) else ()) if isinstance(group, list)]
+    found = [item.get("subnet") for group in groups for item in group if isinstance(item, dict)]
+    return [text for text in (*found, ipam.get("subnet")) if isinstance(text, str)]
+
+
+def _is_word(text: object) -> bool:
+    return isinstance(text, str) and text.lower() in WORDS
+
+
+def _replaced(subnet: str, node_ranges: Mapping[int, str]) -> str:
+    return node_ranges[WORDS[subnet.lower()]] if _is_word(subnet) else subnet

@@ -1,0 +1,110 @@
+"""What the node agent leaves in files for us: the name under which it has registered the node, and the MTU of its network.
+
+Each is read with every call that needs it, for the agent may write it at any time, and costs a few microseconds.
+"""
+
+import os
+from typing import Final
+
+from svc.model.errors import CallerError, Code, PeerError
+from svc.names import Names
+from svc.netconf import fields
+from svc.netconf.netconf import NetConf
+
+_NODE_NAME: Final = "nodename"
+_MTU: Final = "mtu"
+_LONGEST: Final = 4096  # bytes; whatever is longer is no name and no number
+_SHOWN: Final = 60
+
+
+def node_name(netconf: NetConf, names: Names, hostname: str, *, lenient: bool = False) -> str:
+    """`nodename`, else what the file says, else `hostname` of the configuration, else the host's name in lower case, as the
+    orchestrator registers it. CallerError or PeerError when the file is needed and of no use, or there is no name at all.
+
+    Lenient is for a DEL: a file that is of no use counts as absent.
+    """
+    if netconf.nodename:
+        return netconf.nodename
+    name = _name_in_file(netconf, names, lenient=lenient) or netconf.hostname or hostname.strip().lower()
+    if not name:
+        raise CallerError("the node has no name", details="nodename: set it, for the host name is empty")
+    return name
+
+
+def mtu(netconf: NetConf, names: Names) -> int:
+    """The configured one, else that of the file, else 0: the kernel's default. PeerError when the file is of no use."""
+    if netconf.mtu:
+        return netconf.mtu
+    path = f"{names.state_dir}/{_MTU}"
+    text = _content("MTU", path)
+    if text is None:
+        if netconf.require_mtu_file:
+            raise _missing("MTU", path, "require_mtu_file: remove it, or set mtu")
+        return 0
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
+    finding = ("is not a number", "") if number < 0 else fields.mtu(number, ipv6=netconf.ipam.assign_ipv6)
+    if finding:
+        raise PeerError(
+            f"MTU file {path!r} holds {text[:_SHOWN]!r}, which {finding[0]}",
+            details="see why the node agent writes that, or set mtu in the network configuration",
+            code=Code.IO_FAILURE,
+        )
+    return number
+
+
+def _name_in_file(netconf: NetConf, names: Names, *, lenient: bool) -> str:
+    path = netconf.nodename_file or f"{names.state_dir}/{_NODE_NAME}"
+    try:
+        name = _content("node name", path)
+        if name and (finding := fields.node_name(name)):
+            raise PeerError(
+                f"node name file {path!r} holds {name[:_SHOWN]!r}, which {finding[0]}",
+                details=f"{finding[1]}; or set nodename in the network configuration",
+                code=Code.IO_FAILURE,
+            )
+    except PeerError:
+        if not lenient:
+            raise
+        return ""
+    if not name and not lenient and _is_required(netconf, names):
+        raise _missing("node name", path, "set nodename, or nodename_file_optional")
+    return name or ""
+
+
+def _is_required(netconf: NetConf, names: Names) -> bool:
+    """Nobody else knows the nodes of an embedded store, so there is no other name to miss."""
+    if netconf.nodename_file_optional:
+        return False
+    return bool(netconf.nodename_file) or (names.nodename_file_required and netconf.datastore.kind != "embedded")
+
+
+def _content(what: str, path: str) -> str | None:
+    """Without white space around it; None when there is no file. PeerError."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as failure:
+        raise _unreadable(what, path, failure) from failure
+    try:
+        return os.read(fd, _LONGEST).decode(errors="replace").strip()
+    except OSError as failure:
+        raise _unreadable(what, path, failure) from failure
+    finally:
+        os.close(fd)
+
+
+def _missing(what: str, path: str, otherwise: str) -> PeerError:
+    return PeerError(
+        f"{what} file {path!r} is missing or empty",
+        details=f"the node agent writes it: see whether it runs. Without it: {otherwise}",
+        code=Code.IO_FAILURE,
+    )
+
+
+def _unreadable(what: str, path: str, failure: OSError) -> PeerError:
+    return PeerError(
+        f"{what} file {path!r} cannot be read: {failure.strerror}",
+        details="make it a file that root may read, or remove it",
+        code=Code.IO_FAILURE,
+    )

@@ -1,0 +1,75 @@
+"""Waiting as something that can be handed on: whoever waits need not be a thread.
+
+A call that may have to wait is a generator (`Steps`): it yields a `Wait`, and is carried on when that has ended. Whoever
+carries it out decides what to do meanwhile: the agent lets its thread go, a process of one call sits it out.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from enum import Enum
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class End(Enum):
+    """How a wait ended; the value is what counters call it."""
+
+    DONE = "done"
+    LATE = "late"  # its deadline came
+    GONE = "gone"  # nobody would learn of the result: the client has hung up
+    DELETED = "deleted"  # a DEL of the same container has come
+    STOPPING = "stopping"  # the agent ends
+
+
+class Wait:
+    """Ends once, by whoever is first; then the callbacks run, on that one's thread, in the order they were given.
+
+    `deadline` is of the monotonic clock: the holder of the wait ends it then.
+    """
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.outcome: End | None = None
+        self._lock = threading.Lock()
+        self._callbacks: list[Callable[[], None]] = []
+
+    def end(self, outcome: End) -> None:
+        """No caller may hold a lock that a callback needs."""
+        with self._lock:
+            if self.outcome is not None:
+                return
+            self.outcome = outcome
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def then(self, callback: Callable[[], None]) -> None:
+        """Called once; at once when the wait has ended already."""
+        with self._lock:
+            if self.outcome is None:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def join(self) -> None:
+        """Sits it out on this thread, until the deadline at most."""
+        ended = threading.Event()
+        self.then(ended.set)
+        if not ended.wait(max(0.0, self.deadline - time.monotonic())):
+            self.end(End.LATE)
+
+
+Steps = Generator[Wait, None, T]
+
+
+def carried_out(steps: Steps[T]) -> T:
+    """All of it on this thread, which waits where the steps wait; what they return."""
+    while True:
+        try:
+            wait = next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        wait.join()

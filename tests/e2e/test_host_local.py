@@ -1,0 +1,376 @@
+"""Our plugin with Debian's host-local: the addresses are its, everything else is as ever."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from harness.local import data_dir, held, offer, section, withdraw
+from harness.node import Node
+from harness.pod import Pod
+from harness.state import books, faults, pod_links, remains, store_of
+from svc.model.keys import ResourceQuery
+from svc.model.resource import Resource
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+
+V4, V6 = "10.71.0.0/24", "fd71::/112"
+LINK = "169.254.1.1"
+
+
+@pytest.fixture(scope="module")
+def local_node(shared_node: Node) -> Node:
+    offer(shared_node)
+    return shared_node
+
+
+@pytest.fixture
+def local(local_node: Node, pods: MakePod) -> Iterator[MakePod]:
+    """Makes pods with addresses of these ranges; none is kept."""
+
+    def make(*groups: Any, more: Any = None, **config: Any) -> Pod:
+        return pods(**{"ipam": section(local_node, *(groups or (V4,)), **(more or {})), **config})
+
+    yield make
+    for pod in getattr(pods, "made", ()):
+        pod.call("DEL")
+    assert held(local_node) == {}
+
+
+@pytest.fixture
+def own_local(node: Node, own_pods: MakePod) -> MakePod:
+    """The same on a node of the test's own."""
+    offer(node)
+    return lambda *groups, **config: own_pods(**{"ipam": section(node, *(groups or (V4,))), **config})
+
+
+def routes(pod: Pod, family: str = "-4") -> list[tuple[str, str]]:
+    """Into the container, by destination and next hop; those that the kernel makes by itself are left out."""
+    found = pod.netns.ip(family, "route")
+    return [(route["dst"], route.get("gateway", "")) for route in found if route.get("protocol") != "kernel"]
+
+
+def pings(pod: Pod, address: str) -> bool:
+    return pod.netns.run("ping", "-c", "1", "-W", "2", address, check=False).returncode == 0
+
+
+# an attachment
+
+
+def test_result_has_the_address_alone(local: MakePod, local_node: Node) -> None:
+    pod = local(cniVersion="1.0.0")
+    pod.add()
+    assert pod.result == {
+        "cniVersion": "1.0.0",
+        "interfaces": [
+            {"name": pod.host_name},
+            {"name": "eth0", "mac": pod.result["interfaces"][1]["mac"], "sandbox": pod.netns.path},
+        ],
+        "ips": [{"interface": 1, "address": "10.71.0.2/32"}],
+    }
+    assert held(local_node) == {"10.71.0.2": pod.container}
+    assert books(local_node).allocations == {}
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"])
+def test_every_version_is_served(local: MakePod, local_node: Node, version: str) -> None:
+    """Debian's knows none newer than 1.0.0: it is spoken to in what it knows."""
+    pod = local(V4, V6, cniVersion=version)
+    first = pod.call("ADD")
+    assert (first.status, first.output["cniVersion"]) == (0, version)
+    assert pod.call("ADD").stdout == first.stdout, "what stands is only reported"
+    assert sorted(held(local_node).values()) == [pod.container, pod.container]
+    pod.delete()
+    assert held(local_node) == {}
+
+
+def test_containers_reach_each_other_in_both_families(local: MakePod) -> None:
+    first, second = local(V4, V6), local(V4, V6)
+    first.add()
+    second.add()
+    assert all(pings(first, address) for address in second.addresses)
+    assert all(pings(second, address) for address in first.addresses)
+
+
+def test_endpoint_and_journal_are_as_ever(local: MakePod, local_node: Node) -> None:
+    pod = local(V4, V6)
+    pod.add()
+    assert faults(local_node) == []
+    with store_of(local_node) as store:
+        (entry,) = store.list(ResourceQuery("WorkloadEndpoint"))
+    assert isinstance(entry.value, Resource)
+    assert entry.value.spec["ipNetworks"] == [f"{pod.addresses[0]}/32", f"{pod.addresses[1]}/128"]
+
+
+def test_every_group_of_ranges_gives_an_address(local: MakePod) -> None:
+    pod = local(V4, "10.72.0.0/24", V6)
+    pod.add()
+    assert pod.addresses == ["10.71.0.2", "10.72.0.2", "fd71::2"]
+    assert pod.check().status == 0
+
+
+def test_ranges_of_a_group_follow_each_other(local: MakePod) -> None:
+    group = [{"subnet": V4, "rangeStart": "10.71.0.9", "rangeEnd": "10.71.0.9"}, {"subnet": "10.72.0.0/24"}]
+    first, second = local(group), local(group)
+    first.add()
+    second.add()
+    assert [*first.addresses, *second.addresses] == ["10.71.0.9", "10.72.0.2"]
+
+
+def test_plain_subnet_will_do(local: MakePod) -> None:
+    pod = local(more={"ranges": [], "subnet": V4, "gateway": "10.71.0.99"})
+    pod.add()
+    assert pod.addresses == ["10.71.0.1"], "the gateway's address is spared"
+    assert routes(pod) == [("default", LINK), (LINK, "")]
+
+
+def test_address_in_the_arguments_is_its_business(local: MakePod) -> None:
+    pod = local(args="IP=10.71.0.77;K8S_POD_NAME=web;K8S_POD_NAMESPACE=default")
+    pod.add()
+    assert pod.addresses == ["10.71.0.77"]
+    assert "10.99.0.1" in str(local(args="IP=10.99.0.1").failed("ADD").output)
+
+
+def test_resolver_settings_are_passed_on(local: MakePod, local_node: Node) -> None:
+    file = local_node.directory / "resolv.conf"
+    file.write_text("nameserver 192.0.2.53\nsearch example.org\n")
+    pod = local(more={"resolvConf": str(file)})
+    pod.add()
+    assert pod.result["dns"] == {"nameservers": ["192.0.2.53"], "search": ["example.org"]}
+
+
+# routes
+
+
+def test_routes_are_the_only_ones_and_have_our_next_hop(local: MakePod) -> None:
+    custom = [{"dst": "10.9.8.7/16", "gw": "10.71.0.1"}, {"gw": "10.71.0.1"}, {"dst": "fd09::/64"}]
+    pod = local(V4, more={"routes": custom})
+    pod.add()
+    assert sorted(routes(pod)) == [("10.9.0.0/16", LINK), (LINK, "")]
+    assert routes(pod, "-6") == []
+    assert pod.check().status == 0
+
+
+def test_default_routes_may_come_first(local: MakePod) -> None:
+    custom = [{"dst": "10.9.0.0/16"}, {"dst": "fd09::/64"}, {"dst": "0.0.0.0/0"}]
+    pod = local(V4, V6, more={"routes": custom}, include_default_routes=True)
+    pod.add()
+    assert sorted(routes(pod)) == [("10.9.0.0/16", LINK), (LINK, ""), ("default", LINK)]
+    assert sorted(dst for dst, _ in routes(pod, "-6")) == ["default", "fd09::/64"]
+
+
+@pytest.mark.parametrize("routes_given", [None, [], [{"gw": "10.71.0.1"}]])
+def test_each_family_has_its_default_route_otherwise(local: MakePod, routes_given: Any) -> None:
+    pod = local(V4, V6, more={"routes": routes_given})
+    pod.add()
+    assert routes(pod) == [("default", LINK), (LINK, "")]
+    assert [dst for dst, _ in routes(pod, "-6")] == ["default"]
+
+
+def test_check_misses_a_route_of_the_network(local: MakePod) -> None:
+    pod = local(more={"routes": [{"dst": "10.9.0.0/16"}]})
+    pod.add()
+    pod.netns.run("ip", "route", "delete", "10.9.0.0/16")
+    error = pod.failed("CHECK", prevResult=pod.result).output
+    assert (error["code"], "no route to 10.9.0.0/16" in error["details"]) == (107, True)
+
+
+# what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("more", "fault"),
+    [
+        ({"ipv4_pools": ["pool4"]}, "ipam.ipv4_pools"),
+        ({"assign_ipv6": "true"}, "ipam.assign_ipv6"),
+        ({"rangeStart": "usePodCidr"}, "ipam.rangeStart = 'usePodCidr' is not an address"),
+        ({"subnet": "usePodCidr"}, "orch.kubeconfig is missing"),
+    ],
+)
+def test_fault_of_the_network_is_told_before_anything_is_done(local: MakePod, local_node: Node, more: Any, fault: str) -> None:
+    pod = local(more=more)
+    error = pod.failed("ADD").output
+    assert (error["code"], fault in error["msg"]) == (7, True)
+    assert remains(local_node) == []
+    pod.delete()
+
+
+def test_exhausted_range_is_told_in_its_words(local: MakePod, local_node: Node) -> None:
+    group = [{"subnet": V4, "rangeStart": "10.71.0.9", "rangeEnd": "10.71.0.9"}]
+    first, second = local(group), local(group, V6)
+    first.add()
+    error = second.failed("ADD").output
+    assert error["code"] == 999
+    assert error["msg"].startswith("host-local: failed to allocate for range 0: no IP addresses available in range set")
+    assert held(local_node) == {"10.71.0.9": first.container}
+    assert list(pod_links(local_node)) == [first.host_name]
+    assert [record.id.container_id for record in books(local_node).records] == [first.container]
+    assert second.netns.links() == []
+
+
+def test_address_is_freed_when_the_wiring_fails(local: MakePod, local_node: Node) -> None:
+    pod = local()
+    pod.netns.run("ip", "link", "add", "eth0", "type", "bridge")
+    assert pod.failed("ADD").output["code"] == 108
+    assert held(local_node) == {}
+    assert remains(local_node) == []
+
+
+def test_missing_plugin_is_told_and_nothing_is_owed(own_local: MakePod, node: Node) -> None:
+    withdraw(node)
+    pod = own_local()
+    for verb, code in (("ADD", 114), ("STATUS", 50)):
+        error = pod.failed(verb).output
+        assert (error["code"], f"plugin 'host-local' is not in CNI_PATH ({node.bin_dir})" in error["msg"]) == (code, True)
+    assert remains(node) == []
+
+
+def test_release_is_owed_while_the_plugin_is_missing(own_local: MakePod, node: Node) -> None:
+    """As with a datastore that is gone: the DEL is answered, the interface goes, the address stays held until it is freed."""
+    pod, other = own_local(), own_local(ipam={"type": "svc-ipam"}, name="other")
+    pod.add()
+    other.add()
+    withdraw(node)
+    pod.delete()
+    assert pod.netns.links() == []
+    assert list(held(node).values()) == [pod.container]
+    assert [record.state for record in books(node).records if record.id == books(node).records[0].id] != []
+    assert node.stop_agent() == 0
+    node.start_agent()
+    assert list(held(node).values()) == [pod.container], "still owed after a start without it"
+    assert node.stop_agent() == 0
+    offer(node)
+    node.start_agent()
+    assert held(node) == {}
+    assert [record.id.container_id for record in books(node).records] == [other.container]
+
+
+def test_status_hears_of_the_plugin(local: MakePod) -> None:
+    assert local().call("STATUS").status == 0
+
+
+# again and again
+
+
+def test_address_that_was_freed_behind_our_back_is_not_returned_again(local: MakePod, local_node: Node) -> None:
+    pod = local()
+    pod.add()
+    (data_dir(local_node) / "net" / pod.addresses[0]).unlink()
+    error = pod.failed("CHECK", prevResult=pod.result).output
+    assert (error["code"], "host-local: Failed to find address" in error["details"]) == (107, True)
+    first = pod.addresses
+    pod.add()
+    assert pod.addresses != first
+    assert held(local_node) == {pod.addresses[0]: pod.container}
+
+
+def test_del_may_come_first_and_twice(local: MakePod, local_node: Node) -> None:
+    pod = local()
+    pod.delete()
+    pod.add()
+    pod.delete()
+    pod.delete()
+    assert held(local_node) == {}
+    assert remains(local_node) == []
+
+
+def test_interfaces_of_one_container_have_addresses_of_their_own(local: MakePod, local_node: Node) -> None:
+    first = local()
+    first.add()
+    second = first.copy(ifname="eth1")
+    second.add()
+    second.delete()
+    assert held(local_node) == {first.addresses[0]: first.container}
+    assert first.check().status == 0
+
+
+def test_gc_frees_what_is_not_valid(local: MakePod, local_node: Node) -> None:
+    known, unknown = local(), local()
+    known.add()
+    unknown.add()
+    keep: dict[str, Any] = {"cni.dev/valid-attachments": [{"containerID": known.container, "ifname": "eth0"}]}
+    assert known.call("GC", **keep).status == 0
+    assert held(local_node) == {known.addresses[0]: known.container}
+    assert faults(local_node) == []
+    assert known.check().status == 0
+
+
+def test_it_works_without_an_agent(own_local: MakePod, node: Node) -> None:
+    node.stop_agent()
+    pod = own_local(V4, V6)
+    pod.add()
+    assert pod.call("ADD").output == pod.result
+    assert pod.check().status == 0
+    assert len(held(node)) == 2
+    pod.delete()
+    assert held(node) == {}
+    assert remains(node) == []
+
+
+def test_attachment_of_an_earlier_boot_is_freed_at_the_start(own_local: MakePod, node: Node) -> None:
+    pod = own_local()
+    pod.add()
+    node.kill_agent()
+    pod.netns.run("ip", "link", "delete", "eth0")
+    node.start_agent()
+    pod.delete()
+    assert held(node) == {}
+
+
+def test_del_works_without_the_journal(own_local: MakePod, node: Node) -> None:
+    pod = own_local()
+    pod.add()
+    node.stop_agent()
+    (node.state_dir / "journal.db").unlink()
+    node.start_agent()
+    pod.delete()
+    assert held(node) == {}
+    assert remains(node) == []
+
+
+# beside our own IPAM
+
+
+def test_both_kinds_of_networks_live_in_one_agent(local: MakePod, pods: MakePod, local_node: Node) -> None:
+    mine, its = pods(name="own"), local()
+    mine.add()
+    its.add()
+    assert pings(mine, its.addresses[0])
+    assert pings(its, mine.addresses[0])
+    assert faults(local_node) == []
+    mine.delete()
+    assert its.check().status == 0
+    its.delete()
+
+
+def test_network_that_changes_its_ipam_still_frees_what_it_had(local: MakePod, pods: MakePod, local_node: Node) -> None:
+    """In both directions: what the attachment was made with counts."""
+    its, mine = local(), pods()
+    its.add()
+    mine.add()
+    its.config, mine.config = mine.config, its.config
+    its.delete()
+    assert held(local_node) == {}
+    mine.delete()
+    assert remains(local_node) == []
+
+
+def test_our_ipam_plugin_refuses_such_a_network(local: MakePod) -> None:
+    pod = local()
+    pod.plugin = "svc-ipam"
+    assert "it is our own IPAM plugin that was called" in pod.failed("ADD").output["msg"]
+    pod.delete()
+
+
+def test_many_at_a_time_have_an_address_each(local: MakePod, local_node: Node) -> None:
+    made = [local(V4, V6) for _ in range(12)]
+    with ThreadPoolExecutor(12) as threads:
+        list(threads.map(Pod.add, made))
+        assert len({address for pod in made for address in pod.addresses}) == 24
+        assert len(held(local_node)) == 24
+        assert faults(local_node) == []
+        list(threads.map(Pod.delete, made))
+    assert held(local_node) == {}

@@ -1,0 +1,169 @@
+"""What a network configuration and the node agent's files say of the node, seen in the kernel and in the datastore."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.netns import Netns
+from harness.node import Node, netconf
+from harness.pod import Pod
+from harness.state import State, remains, store_of
+from svc.model.keys import ResourceQuery
+from svc.model.resource import Resource
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+
+NAMES = 'plugin = "filed"\nipam_plugin = "filed-ipam"\nstate_dir = "{}"\n'
+
+
+@pytest.fixture
+def files(shared_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the node agent of a further names profile, installed on the node, has its files. Its pools are ours."""
+    directory = tmp_path_factory.mktemp("files")
+    profile = directory / "names.toml"
+    profile.write_text(NAMES.format(directory))
+    shared_node.svcctl(
+        "install", "--bin-dir", str(shared_node.bin_dir), "--socket", str(shared_node.socket), "--names", str(profile)
+    )
+    return directory
+
+
+@pytest.fixture
+def filed(files: Path, shared_node: Node, sandbox: Callable[[], Netns]) -> Iterator[MakePod]:
+    """Makes pods of that profile."""
+    made: list[Pod] = []
+
+    def make(**config: Any) -> Pod:
+        config = netconf(**{**config, "type": "filed", "ipam": {"type": "filed-ipam", **config.get("ipam", {})}})
+        made.append(Pod(shared_node, sandbox(), f"filed-{len(made)}", config, plugin="filed"))
+        return made[-1]
+
+    assert files.is_dir()
+    yield make
+    for pod in made:
+        pod.call("DEL")
+    assert remains(shared_node) == []
+
+
+def endpoint(node: Node) -> Resource:
+    with store_of(node) as store:
+        (entry,) = store.list(ResourceQuery("WorkloadEndpoint"))
+    assert isinstance(entry.value, Resource)
+    return entry.value
+
+
+@pytest.mark.parametrize("queues", [1, 3])
+def test_queues_are_those_of_both_directions_and_ends(pods: MakePod, queues: int) -> None:
+    pod = pods(num_queues=queues)
+    pod.add()
+    (inside,) = json.loads(pod.netns.run("ip", "-j", "-d", "link", "show", "dev", "eth0").stdout)
+    for link in (pod.host_link, inside):
+        assert (link["num_tx_queues"], link["num_rx_queues"]) == (queues, queues)
+
+
+def test_node_is_named_by_the_file(filed: MakePod, files: Path, shared_node: Node) -> None:
+    """Read with every call: another name counts at once. `nodename` comes before it."""
+    pod = filed()
+    for content, config, name in (
+        (" node-a\n", {}, "node-a"),
+        ("Node-B", {"hostname": "old"}, "Node-B"),
+        ("node-a", {"nodename": "given"}, "given"),
+    ):
+        (files / "nodename").write_text(content)
+        pod.config |= config
+        pod.add()
+        assert endpoint(shared_node).spec["node"] == name
+        pod.delete()
+
+
+def test_file_that_was_named_and_is_missing_fails_the_add_alone(filed: MakePod, files: Path, shared_node: Node) -> None:
+    """STATUS tells, DEL does not mind."""
+    pod = filed(nodename_file=str(files / "named"))
+    before = State.read(shared_node)
+    error = pod.failed("ADD").output
+    assert (error["code"], error["msg"]) == (5, f"node name file '{files}/named' is missing or empty")
+    assert pod.failed("STATUS").output["code"] == 50
+    pod.delete()
+    assert State.read(shared_node) == before
+    pod.add(nodename_file_optional=True)
+    assert pod.check().status == 0
+
+
+def test_deprecated_name_is_taken_with_a_warning(pods: MakePod, shared_node: Node) -> None:
+    called = pods(hostname="old-node").call("ADD")
+    assert endpoint(shared_node).spec["node"] == "old-node"
+    assert "WARNING" in called.stderr
+    assert "hostname is deprecated: set nodename" in called.stderr
+
+
+def test_mtu_is_that_of_the_file(filed: MakePod, files: Path) -> None:
+    """Unless the configuration has its own; on both ends and in the result."""
+    (files / "mtu").write_text("1390\n")
+    pod = filed()
+    pod.add()
+    assert (pod.host_link["mtu"], pod.result["interfaces"][1]["mtu"]) == (1390, 1390)
+    other = filed(mtu=1300)
+    other.add()
+    assert other.host_link["mtu"] == 1300
+
+
+def test_mtu_file_that_is_of_no_use_fails_the_add(filed: MakePod, files: Path, shared_node: Node) -> None:
+    (files / "mtu").write_text("jumbo")
+    pod = filed()
+    before = State.read(shared_node)
+    error = pod.failed("ADD").output
+    assert (error["code"], error["msg"]) == (5, f"MTU file '{files}/mtu' holds 'jumbo', which is not a number")
+    assert "jumbo" in pod.failed("STATUS").output["msg"]
+    pod.delete()
+    assert State.read(shared_node) == before
+    (files / "mtu").unlink()
+    assert pod.failed("ADD", require_mtu_file=True).output["msg"] == f"MTU file '{files}/mtu' is missing or empty"
+    pod.add()
+
+
+def test_labels_of_another_orchestrator_are_on_the_endpoint(pods: MakePod, shared_node: Node) -> None:
+    """Of a container that is no pod; one of them is its namespace."""
+    labels = [{"key": "tier", "value": "front end"}, {"key": "svc.internal/namespace", "value": "blue"}]
+    args = {"org.apache.mesos": {"network_info": {"labels": {"labels": labels}}}}
+    pod = pods(args={}, nodename="node1")
+    pod.config["args"] = args
+    pod.add()
+    found = endpoint(shared_node)
+    assert found.namespace == "blue"
+    assert found.labels == {"svc.internal/namespace": "blue", "svc.internal/orchestrator": "cni", "tier": "front-end"}
+    assert pod.check().status == 0
+    assert pod.add() == pod.result
+    pod.delete()
+    assert remains(shared_node) == []
+
+
+def test_labels_are_not_for_pods(pods: MakePod, shared_node: Node) -> None:
+    pod = pods(nodename="node1")
+    pod.args = "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=shop"
+    labels = [{"key": "tier", "value": "front"}]
+    pod.config["args"] = {"org.apache.mesos": {"network_info": {"labels": {"labels": labels}}}}
+    pod.add()
+    assert endpoint(shared_node).labels == {"svc.internal/namespace": "shop", "svc.internal/orchestrator": "k8s"}
+
+
+@pytest.mark.parametrize(
+    "config", [{"device_type": "netkit"}, {"dataplane_options": {"type": "grpc", "socket": "/s"}}], ids=["netkit", "grpc"]
+)
+def test_other_ways_to_wire_are_refused(pods: MakePod, shared_node: Node, config: dict[str, Any]) -> None:
+    before = State.read(shared_node)
+    error = pods(**config).failed("ADD").output
+    assert error["code"] == 7
+    assert "is not served" in error["msg"]
+    assert "leave it out" in error["details"]
+    assert State.read(shared_node) == before
+
+
+def test_fields_of_other_platforms_are_ignored(pods: MakePod) -> None:
+    pods(
+        mode="vxlan", vxlan_vni=7, qps=10, burst=20, ipam_lock_file="/x", windows_use_single_network=True, RuntimeConfig={}
+    ).add()

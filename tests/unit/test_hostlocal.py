@@ -1,0 +1,170 @@
+"""The section of a network whose addresses host-local gives: what is ours to read, refuse and replace."""
+
+import copy
+from typing import Any
+
+import orjson
+import pytest
+
+from svc._core.cidr import Cidr
+from svc.model.errors import CallerError, Code
+from svc.names import DEFAULT
+from svc.netconf import hostlocal
+from svc.netconf.netconf import NetConf, parse
+
+V4, V6 = "10.1.0.0/24", "fd01::/64"
+KUBECONFIG: dict[str, Any] = {"orch": {"kubeconfig": "/k"}}
+
+
+def network(ipam: Any, **changes: Any) -> dict[str, Any]:
+    return {"name": "net", "type": "svc", "datastore_type": "embedded", "ipam": {"type": "host-local", **ipam}, **changes}
+
+
+def parsed(ipam: Any, *, lenient: bool = False, **changes: Any) -> NetConf:
+    return parse(orjson.dumps(network(ipam, **changes)), DEFAULT, lenient=lenient)
+
+
+def refused(ipam: Any, **changes: Any) -> str:
+    """All of the error."""
+    with pytest.raises(CallerError) as caught:
+        parsed(ipam, **changes)
+    assert caught.value.code == Code.INVALID_NETCONF
+    assert parsed(ipam, lenient=True, **changes).ipam.is_delegated, "a DEL fails over nothing of it"
+    return str(caught.value)
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("assign_ipv4", "true"), ("assign_ipv4", "false"), ("assign_ipv6", "true"), ("ipv4_pools", ["a"]), ("ipv6_pools", [])],
+)
+def test_settings_of_our_own_ipam_are_refused(key: str, value: Any) -> None:
+    assert f"ipam.{key} = " in refused({"subnet": V4, key: value})
+    assert "needs our own IPAM, which host-local replaces" in refused({"subnet": V4, key: value})
+
+
+@pytest.mark.parametrize(
+    ("ipam", "fault"),
+    [
+        ({}, "ipam.ranges is missing"),
+        ({"ranges": []}, "ipam.ranges is missing"),
+        ({"ranges": "10.0.0.0/8"}, "ipam.ranges = '10.0.0.0/8' is a string"),
+        ({"ranges": [[]]}, "ipam.ranges[0] = [] is empty"),
+        ({"ranges": [{"subnet": V4}]}, "ipam.ranges[0] = {'subnet': '10.1.0.0/24'} is an object"),
+        ({"ranges": [[{"subnet": V4}, V6]]}, "ipam.ranges[0][1] = 'fd01::/64' is a string"),
+        ({"ranges": [[{"subnet": V4}], [{}]]}, "ipam.ranges[1][0].subnet is missing"),
+        ({"ranges": [[{"subnet": 4}]]}, "ipam.ranges[0][0].subnet = 4 is a number"),
+        ({"ranges": [[{"subnet": "usePodCIDRv6"}]]}, "ipam.ranges[0][0].subnet = 'usePodCIDRv6' is not a CIDR"),
+        ({"subnet": "10.1.0.0/33"}, "ipam.subnet = '10.1.0.0/33' is not a CIDR"),
+        ({"subnet": V4, "rangeStart": "usePodCidr"}, "ipam.rangeStart = 'usePodCidr' is not an address"),
+        ({"ranges": [[{"subnet": V6, "rangeEnd": "USEPODCIDRIPV6"}]]}, "ipam.ranges[0][0].rangeEnd = 'USEPODCIDRIPV6' is not"),
+        ({"subnet": V4, "routes": {}}, "ipam.routes = {} is an object"),
+        ({"subnet": V4, "routes": ["0.0.0.0/0"]}, "ipam.routes[0] = '0.0.0.0/0' is a string"),
+        ({"subnet": V4, "routes": [{"dst": "::/0"}, {"dst": "10.0.0.0"}]}, "ipam.routes[1].dst = '10.0.0.0' is not a CIDR"),
+        ({"subnet": V4, "routes": [{"dst": 5}]}, "ipam.routes[0].dst = 5 is not a CIDR"),
+        ({"subnet": V4, "dataDir": 1}, "ipam.dataDir = 1 is a number"),
+    ],
+)
+def test_faulty_section_is_refused_with_the_place(ipam: Any, fault: str) -> None:
+    assert fault in refused(ipam)
+
+
+@pytest.mark.parametrize("word", ["usePodCidr", "usepodcidripv6"])
+def test_pod_cidrs_need_the_orchestrator(word: str) -> None:
+    error = refused({"subnet": word})
+    assert "orch.kubeconfig is missing" in error
+    assert f'"{word}" needs it' in error
+    assert parsed({"subnet": word}, orch={"orch_api_root": "http://a"}).ipam.is_delegated
+    assert parsed({"subnet": word}, **KUBECONFIG).ipam.is_delegated
+
+
+@pytest.mark.parametrize("subnet", [V6, "usePodCidrIPv6"])
+def test_small_mtu_is_refused_where_addresses_may_be_of_ipv6(subnet: str) -> None:
+    assert "mtu = 1000 is too small for IPv6" in refused({"ranges": [[{"subnet": subnet}]]}, mtu=1000, **KUBECONFIG)
+    assert parsed({"subnet": V4}, mtu=1000).mtu == 1000
+
+
+def test_all_faults_are_in_one_error() -> None:
+    error = refused({"ranges": [[{"subnet": 1}], 2], "assign_ipv6": "true", "routes": [3]}, mtu=1)
+    assert "5 faults" in error
+
+
+# what is read
+
+
+def test_ranges_of_the_runtime_will_do() -> None:
+    """They come with the capability ipRanges."""
+    assert parsed({}, runtimeConfig={"ipRanges": [[{"subnet": V4}]]}).ipam.is_delegated
+
+
+def test_unknown_members_go_through() -> None:
+    ipam = {"ranges": [[{"subnet": V4, "x": 1}]], "resolvConf": "/etc/resolv.conf", "y": [2]}
+    raw = parsed(ipam).raw
+    assert raw == network(ipam)
+    assert hostlocal.resolved(raw, {}) == raw
+
+
+def test_node_for_the_ranges_may_be_another_one() -> None:
+    assert parsed({"subnet": V4}).pod_cidr_node is None
+    assert parsed({"subnet": V4}, orch={"node_name": " other "}).pod_cidr_node == "other"
+    assert parsed({"subnet": V4}, kubernetes={"node_name": "other"}).pod_cidr_node == "other"
+
+
+@pytest.mark.parametrize(
+    ("routes", "with_defaults", "expected"),
+    [
+        (None, False, None),
+        (None, True, None),
+        ([], True, None),
+        ([{"gw": "10.0.0.1"}], True, None),
+        ([{"dst": "10.9.8.7/16", "gw": "10.0.0.1"}, {"dst": ""}], False, ["10.9.0.0/16"]),
+        ([{"dst": "10.9.0.0/16"}, {"dst": "fd09::/64"}], True, ["0.0.0.0/0", "::/0", "10.9.0.0/16", "fd09::/64"]),
+        ([{"dst": "0.0.0.0/0"}, {"dst": "10.9.0.0/16"}], True, ["0.0.0.0/0", "::/0", "10.9.0.0/16"]),
+    ],
+)
+def test_routes_are_read_without_gateways(routes: Any, with_defaults: bool, expected: list[str] | None) -> None:
+    netconf = parsed({"subnet": V4, "routes": routes}, include_default_routes=with_defaults)
+    assert netconf.routes == (None if expected is None else tuple(map(Cidr, expected)))
+
+
+def test_routes_belong_to_host_local_alone() -> None:
+    data = network({"type": "svc-ipam", "routes": [{"dst": "10.9.0.0/16"}]}, include_default_routes=True)
+    assert parse(orjson.dumps(data), DEFAULT).routes is None
+
+
+# what is replaced
+
+
+def test_words_become_the_ranges_of_the_node() -> None:
+    ipam = {
+        "subnet": "USEPODCIDR",
+        "ranges": [[{"subnet": "usePodCidr", "rangeStart": "10.1.0.9"}, {"subnet": V4}], [{"subnet": "usePodCidrIPv6"}]],
+        "routes": [{"gw": "10.0.0.1"}, {"dst": "10.9.0.0/16", "gw": "10.0.0.1"}],
+    }
+    raw = parsed(ipam, **KUBECONFIG).raw
+    before = copy.deepcopy(raw)
+    assert hostlocal.families(raw) == {4, 6}
+    assert hostlocal.resolved(raw, {4: "10.2.0.0/24", 6: "fd02::/64"})["ipam"] == {
+        "type": "host-local",
+        "subnet": "10.2.0.0/24",
+        "ranges": [[{"subnet": "10.2.0.0/24", "rangeStart": "10.1.0.9"}, {"subnet": V4}], [{"subnet": "fd02::/64"}]],
+        "routes": [{"dst": "10.9.0.0/16", "gw": "10.0.0.1"}],
+    }
+    assert raw == before, "it is shared by all calls of the network"
+
+
+def test_plain_ranges_ask_for_no_family() -> None:
+    assert hostlocal.families(parsed({"ranges": [[{"subnet": V4}], [{"subnet": V6}]]}).raw) == frozenset()
+
+
+def test_release_needs_nothing_of_the_ranges() -> None:
+    """Neither the orchestrator nor what the network says by then."""
+    assert hostlocal.for_release("net", "1.0.0", "/data") == {
+        "cniVersion": "1.0.0",
+        "name": "net",
+        "type": "host-local",
+        "ipam": {"type": "host-local", "dataDir": "/data", "ranges": [[{"subnet": "0.0.0.0/0"}], [{"subnet": "::/0"}]]},
+    }
+    assert "dataDir" not in hostlocal.for_release("net", "1.0.0", "")["ipam"]

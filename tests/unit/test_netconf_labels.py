@@ -1,0 +1,62 @@
+"""Labels that other orchestrators give to a container."""
+
+from typing import Any
+
+import pytest
+
+from svc.model.errors import CallerError, Code
+from svc.model.faults import Faults
+from svc.names import DEFAULT
+from svc.netconf.labels import Labels, labels_of
+
+
+def args(*labels: Any) -> dict[str, Any]:
+    return {"org.apache.mesos": {"network_info": {"name": "net", "labels": {"labels": list(labels)}}}}
+
+
+def label(key: str, value: str) -> dict[str, str]:
+    return {"key": key, "value": value}
+
+
+def read(given: dict[str, Any] | None) -> tuple[str, Labels]:
+    faults = Faults("test", Code.INVALID_NETCONF)
+    found = labels_of(given, DEFAULT, faults)
+    faults.raise_if_any()
+    return found
+
+
+def test_labels_are_found() -> None:
+    assert read(args(label("tier", "web"), label("app", "shop"))) == ("", (("app", "shop"), ("tier", "web")))
+
+
+def test_what_selectors_cannot_name_is_replaced() -> None:
+    """And a key of which nothing is left is no label."""
+    assert read(args(label("a b/c", " x:y "), label("///", "z"))) == ("", (("a-b-c", "x-y"),))
+
+
+def test_namespace_is_a_label_of_its_own() -> None:
+    assert read(args(label("svc.internal/namespace", "blue"), label("a", "b"))) == ("blue", (("a", "b"),))
+
+
+@pytest.mark.parametrize("given", [None, {}, {"cni": {}}, {"org.apache.mesos": {}}, {"org.apache.mesos": {"network_info": 1}}])
+def test_others_may_say_other_things(given: dict[str, Any] | None) -> None:
+    assert read(given) == ("", ())
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        (["a"], r"labels\[0\] = 'a' is no label"),
+        ([label("a", "b"), {"key": "a"}], r"labels\[1\] = .* is no label"),
+        ([{"key": 1, "value": "b"}], "is no label"),
+        ([label("svc.internal/namespace", "a/b")], "'a/b' is not a namespace"),
+    ],
+)
+def test_faulty_labels_are_told(labels: list[Any], told: str) -> None:
+    with pytest.raises(CallerError, match=told):
+        read(args(*labels))
+
+
+def test_labels_are_an_array() -> None:
+    with pytest.raises(CallerError, match="is an object"):
+        read({"org.apache.mesos": {"network_info": {"labels": {"labels": {}}}}})

@@ -1,0 +1,37 @@
+"""What nobody may learn from an error: tokens, and whoever a URL names with a password."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from svc.model.errors import CallerError
+from svc.names import DEFAULT
+from svc.netconf.netconf import parse
+
+SECRET = "s3cr3t" + "x" * 100  # longer than what an error shows of a value
+URL = f"https://admin:{SECRET}@10.0.0.1:2379"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("policy", [{"k8s_auth_token": SECRET}]),
+        ("policy", SECRET),
+        ("policy", {"k8s_auth_token": [SECRET]}),
+        ("policy", {"type": "orch", "k8s_auth_token": SECRET}),
+        ("etcd_endpoints", [URL]),
+        ("etcd_endpoints", {"a": {"b": URL}}),
+        ("orch", {"orch_api_root": URL}),
+        ("orch", [URL]),
+        ("readiness_gates", [URL]),
+        ("datastore_type", URL),
+        ("args", {"org.apache.mesos": {"network_info": {"labels": {"labels": [URL]}}}}),
+    ],
+)
+def test_error_shows_no_secret(field: str, value: Any) -> None:
+    """Neither whole nor the start of it."""
+    config = {"name": "net", "type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}, field: value}
+    with pytest.raises(CallerError) as caught:
+        parse(orjson.dumps(config), DEFAULT)
+    assert SECRET[:6] not in str(caught.value)
