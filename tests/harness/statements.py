@@ -111,23 +111,22 @@ UNTESTED: tuple[Row, ...] = (
 )
 
 
-_UNDER_CONSTRUCTION = {
+_UNDER_CONSTRUCTION: Mapping[str, Sequence[str]] = {
     "2.1": (
-        "log_file_max_size", "log_file_max_age", "log_file_max_count", "readiness_gates", "policy_setup_timeout_seconds",
-        "endpoint_status_dir", "feature_control", "feature_control.ip_addrs_no_ipam", "feature_control.floating_ips",
+        "readiness_gates", "policy_setup_timeout_seconds", "endpoint_status_dir", "feature_control",
+        "feature_control.ip_addrs_no_ipam", "feature_control.floating_ips",
     ),
-    "2.5": ("orch.node_name",),
-    "2.7": SPECIFICATION["2.7"][1],
     "2.8": SPECIFICATION["2.8"][1],
     "2.9": ("host endpoints",),
     "3": ("rank 1",),
-    "4": tuple(name for name in SPECIFICATION["4"][1] if name[:2] in ("R3", "R4", "R5", "R6", "R7", "R8", "R9")),
-    "5": ("5.3 nodes", "5.4"),
-    "8": ("log_file_max_size", "log_file_max_age", "log_file_max_count", "addresses"),
+    "4": ("R8 own IPAM", *(name for name in SPECIFICATION["4"][1] if name[:2] in ("R3", "R4", "R5", "R6", "R7"))),
+    "5": ("5.4",),
+    "8": ("addresses",),
+    "R6": tuple(field.path for field in FIELDS if field.path.startswith("readiness_gates_")),
 }  # fmt: skip
 _FIELDS = {field.path for field in FIELDS}
 UNTESTED += tuple(
-    Row(section, name, "" if section < "3" and name in _FIELDS else "Under construction.", "Not yet.")
+    Row(section, name, "" if name in _FIELDS else "Under construction.", "Not yet.")
     for section, names in _UNDER_CONSTRUCTION.items()
     for name in names
 )

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from harness.cluster_node import ClusterNode
+from harness.kube import Kube
 from harness.netns import Netns
 from harness.orch import PODS, put_pod
 from harness.pod import Pod
 from harness.site import EmbeddedSite, OrchSite, Site
 
 MakePod = Callable[..., Pod]
+Grant = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +69,23 @@ def make(cluster_node: ClusterNode, orch_site: OrchSite, sandbox: Callable[[], N
     for each in made:
         each.call("DEL")
     orch_site.kube.call("DELETE", f"{PODS}?gracePeriodSeconds=0")
+
+
+@pytest.fixture
+def rights(kube: Kube) -> Iterator[Grant]:
+    """Gives the user `plugin` these rights, and takes them away at the end."""
+    group = "rbac.authorization.k8s.io"
+    subject = {"kind": "User", "name": "plugin", "apiGroup": group}
+    name = {"metadata": {"name": "plugin-reads"}}
+    binding = {"roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "plugin-reads"}, "subjects": [subject]}
+
+    def grant(**resources: list[str]) -> None:
+        rules = [{"apiGroups": [""], "resources": [plural], "verbs": verbs} for plural, verbs in resources.items()]
+        documents: list[dict[str, Any]] = [{"kind": "ClusterRole", "rules": rules}, {"kind": "ClusterRoleBinding", **binding}]
+        kube.apply([{"apiVersion": f"{group}/v1", **name, **document} for document in documents])
+        for plural, verbs in resources.items():
+            kube.await_right("plugin", "", plural, verbs[0], allowed=True)
+
+    yield grant
+    for plural in ("clusterroles", "clusterrolebindings"):
+        kube.call("DELETE", f"/apis/{group}/v1/{plural}/plugin-reads")

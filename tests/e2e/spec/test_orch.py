@@ -1,8 +1,7 @@
 """Sections 2.5, 2.6 and 5: how the orchestrator's API is reached, and what is read there."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,8 +15,8 @@ from svc.model.resource import Resource
 
 pytestmark = pytest.mark.root
 
-Json = dict[str, Any]
 MakePod = Callable[..., Pod]
+Grant = Callable[..., None]
 
 ON_ORCH = pytest.mark.parametrize("site", ["orch"], indirect=True, scope="module")
 EMBEDDED = pytest.mark.parametrize("site", ["embedded"], indirect=True, scope="module")
@@ -118,29 +117,6 @@ def test_policy_makes_endpoints_complete(make: MakePod, cluster_node: ClusterNod
     refused(make("web-1", policy={"type": "other"}), 7, "policy.type = 'other'", '"orch", "k8s"')
 
 
-# rights
-
-
-@pytest.fixture
-def rights(kube: Kube) -> Iterator[Callable[..., None]]:
-    """Gives the user `plugin` these rights, and takes them away at the end."""
-    group = "rbac.authorization.k8s.io"
-    subject = {"kind": "User", "name": "plugin", "apiGroup": group}
-    name = {"metadata": {"name": "plugin-reads"}}
-    binding = {"roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "plugin-reads"}, "subjects": [subject]}
-
-    def grant(**resources: list[str]) -> None:
-        rules = [{"apiGroups": [""], "resources": [plural], "verbs": verbs} for plural, verbs in resources.items()]
-        documents: list[Json] = [{"kind": "ClusterRole", "rules": rules}, {"kind": "ClusterRoleBinding", **binding}]
-        kube.apply([{"apiVersion": f"{group}/v1", **name, **document} for document in documents])
-        for plural, verbs in resources.items():
-            kube.await_right("plugin", "", plural, verbs[0], allowed=True)
-
-    yield grant
-    for plural in ("clusterroles", "clusterrolebindings"):
-        kube.call("DELETE", f"/apis/{group}/v1/{plural}/plugin-reads")
-
-
 @EMBEDDED
 @statement(
     "5",
@@ -149,9 +125,7 @@ def rights(kube: Kube) -> Iterator[Callable[..., None]]:
     "`get` of pods is enough, beside `get`, `list` and `watch` of namespaces; `svcctl crd role` prints all rights.",
     choice="Pods are not listed: each ADD reads its own. Namespaces are read for their annotations and labels.",
 )
-def test_policy_needs_to_read_pods(
-    make: MakePod, cluster_node: ClusterNode, kube: Kube, rights: Callable[..., None], tmp_path: Path
-) -> None:
+def test_policy_needs_to_read_pods(make: MakePod, cluster_node: ClusterNode, kube: Kube, rights: Grant, tmp_path: Path) -> None:
     access = {"orch": {"kubeconfig": str(kube.kubeconfig(tmp_path / "kubeconfig", "token-of-plugin"))}, **POLICY}
     rights(namespaces=["get", "list", "watch"])
     pod = make(**access)
