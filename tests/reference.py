@@ -13,9 +13,9 @@ _PATHS = {field.path for field in FIELDS}
 
 HEAD = """# The specification, statement by statement
 
-What a deployment may rely on, how it is done, and the test that shows it: through the installed executable, on a real
-datastore. Types, defaults and allowed values are those that the code declares (`svc/netconf/fields.py`); everything else
-stands on the tests.
+What a deployment may rely on, how it is done, and the test that shows it: through the installed executable, on each of the
+real datastores that are named. Types, defaults and allowed values are those that the code declares
+(`svc/netconf/fields.py`); everything else stands on the tests.
 
 This page is generated: `python tests/reference.py` writes it, and a test fails where it is out of date or a row is missing.
 """
@@ -83,7 +83,7 @@ def _test(row: Row) -> str:
     if not row.test:
         return "none"
     file, _, function = row.test.partition("::")
-    return f"[`{function}`](../../tests/{file})"
+    return f"[`{function}`](../../tests/{file}) on {', '.join(row.datastores)}"
 
 
 def _line(*cells: str) -> str:

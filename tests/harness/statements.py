@@ -4,11 +4,14 @@ A row stands on its test, as a decorator: neither can go without the other. `tes
 """
 
 import importlib.util
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
+
+import pytest
 
 from svc.netconf.fields import FIELDS, Field
 
@@ -17,6 +20,13 @@ FOLDER = TESTS / "e2e"
 _ROWS = "__statements__"
 
 Test = TypeVar("Test", bound=Callable[..., None])
+
+EVERYWHERE = ("embedded", "etcdv3", "orch")
+_DATASTORES: Mapping[str, Sequence[str]] = {  # of the tests that use these fixtures
+    "make": EVERYWHERE, "local": EVERYWHERE, "pods": ("embedded",), "chain": ("embedded",), "shared_node": ("embedded",),
+    "filed": ("embedded",), "dual": ("embedded",), "install": ("embedded",), "world": ("etcdv3",), "real": ("orch",),
+    "web": ("orch",),
+}  # fmt: skip
 
 # Every statement of the specification that a deployment can rely on: section, what it is about, the names of its statements.
 SPECIFICATION: Mapping[str, tuple[str, Sequence[str]]] = {
@@ -82,7 +92,7 @@ class Row:
     """One statement in our own words, how it is done, and which choice was made where it leaves one.
 
     Of a field `text` is empty: the table of fields says it. `test` is the test's node id below `tests`; empty where there is
-    none, and `how` says why.
+    none, and `how` says why. `datastores` are those that the test runs on.
     """
 
     section: str
@@ -91,6 +101,7 @@ class Row:
     how: str
     choice: str = ""
     test: str = ""
+    datastores: Sequence[str] = ()
 
 
 # What no test of ours can show, and the reason.
@@ -174,7 +185,16 @@ def _place(row: Row) -> tuple[int, int]:
 
 def _rows_of(module: ModuleType) -> Iterator[Row]:
     for value in vars(module).values():
-        yield from getattr(value, _ROWS, ())
+        for row in getattr(value, _ROWS, ()):
+            yield replace(row, datastores=_datastores(value))
+
+
+def _datastores(test: Callable[..., None]) -> Sequence[str]:
+    """By the test's mark for one of them, else by its fixtures."""
+    marks: Sequence[pytest.Mark] = getattr(test, "pytestmark", ())
+    chosen = [mark.args[1] for mark in marks if mark.name == "parametrize" and mark.args[0] == "site"]
+    used = [_DATASTORES[name] for name in inspect.signature(test).parameters if name in _DATASTORES]
+    return next(iter((*chosen, *used)))
 
 
 def _load(file: Path) -> ModuleType:
