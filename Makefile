@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
 SYSTEM_PACKAGES := gcc libc6-dev musl-tools python3-dev python3-venv iproute2 iputils-ping iptables \
                    containernetworking-plugins strace etcd-server etcd-client dnsmasq-base openssl util-linux \
-                   containerd runc busybox-static
+                   containerd runc busybox-static podman
 SOURCES := $(wildcard _core/*) $(shell find svc -name '*.py*' -not -name '*.pyc') CMakeLists.txt pyproject.toml Makefile
 
 .PHONY: demo test bench lint clean

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from bench import burst, cluster, core, density, executable, memory, single, verbs
+from bench import burst, cluster, core, density, executable, memory, node, single, verbs, waits
 from bench.figure import Figure, Missing, line, table
 from bench.options import Options
 from bench.quiet import BUSY, busy_share, wait_until_idle, wait_until_quiet
@@ -23,8 +23,10 @@ PHASES: dict[str, Callable[[Options], Iterator[Figure]]] = {
     "memory": memory.run,
     "density": density.run,
     "verbs": verbs.run,
+    "waits": waits.run,
     "etcd": cluster.run_etcd,
     "orch": cluster.run_orch,
+    "node": node.run,
     "core": core.run,
 }
 NEED_NO_ROOT = {"core"}

@@ -152,10 +152,19 @@ def _trips(stage: Stage, server: Server, most: float) -> Figure:
     return Figure(f"{server.kind}_add_trips", "trips", trips, TURN, goal=at_most(most), note=note)
 
 
+def _meet(stage: Stage, server: Server) -> None:
+    """The agent learns what its other session, by way of the proxy, has changed."""
+    pods = stage.pods(1)
+    server.prepare(pods)
+    for verb in ("ADD", "DEL"):
+        stage.execute_all(server.plugin, verb, pods, 1)
+
+
 def _burst(stage: Stage, server: Server, found: Found, options: Options, calls: float) -> Iterator[Figure]:
     number = options.burst_pods * options.burst_rounds
     pods = stage.pods(number)
     server.prepare(pods)
+    _meet(stage, server)
     before = server.counts()
     ms = wall_ms(stage.execute_all(server.plugin, "ADD", pods, AT_ONCE))
     asked = server.counts() - before
@@ -179,6 +188,7 @@ def _memory(stage: Stage, server: Server, options: Options, most: float) -> Iter
 def _crowd(stage: Stage, server: Server) -> Iterator[Figure]:
     pods = stage.pods(CROWD)
     server.prepare(pods)
+    _meet(stage, server)
     before = server.counts()
     ms = wall_ms(stage.execute_all(server.plugin, "ADD", pods, CROWD))
     asked = server.counts() - before

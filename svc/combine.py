@@ -2,10 +2,14 @@
 
 The first caller leads: it takes everybody who waits (itself first), does the work once for all of them and hands out the
 results. Whoever arrived meanwhile forms the next group, led by its own first member, so nobody works for others without end.
+
+Where a group costs much and its size little, callers are announced: a leader waits for those that are on their way already.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 Request = TypeVar("Request")
@@ -41,17 +45,35 @@ class Combiner(Generic[Request, Result]):
     """`run(request)` from any thread; `work` gets 1..`limit` requests and returns one outcome each, in order.
 
     An outcome that is an exception is raised in its caller; an exception out of `work` is raised in all of them.
+    `patience` is how many seconds after its announcement a request is waited for at most.
     """
 
-    def __init__(self, work: Callable[[Sequence[Request]], Sequence[Result | BaseException]], *, limit: int = 256) -> None:
+    def __init__(
+        self, work: Callable[[Sequence[Request]], Sequence[Result | BaseException]], *, limit: int = 256, patience: float = 0.0
+    ) -> None:
         self._work = work
         self._limit = limit
+        self._patience = patience
         self._lock = threading.Lock()
+        self._arrival = threading.Condition(self._lock)
+        self._announced: dict[int, float] = {}  # by thread: until when it is waited for
         self._waiting: list[_Ticket[Request, Result]] = []
         self._led = False
 
+    @contextmanager
+    def announced(self) -> Iterator[None]:
+        """Inside, this thread is going to `run` a request, unless something comes in between."""
+        with self._lock:
+            self._announced[threading.get_ident()] = time.monotonic() + self._patience
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._arrive()
+
     def run(self, request: Request) -> Result:
         with self._lock:
+            self._arrive()
             ticket: _Ticket[Request, Result] = _Ticket(request, threading.Event() if self._led else None)
             self._waiting.append(ticket)
             self._led = True
@@ -63,8 +85,23 @@ class Combiner(Generic[Request, Result]):
             raise ticket.failure
         return ticket.result  # type: ignore[return-value]
 
+    def _arrive(self) -> None:
+        if self._announced.pop(threading.get_ident(), None) is not None:
+            self._arrival.notify_all()
+
+    def _await_announced(self) -> None:
+        """Only for those that are announced by now: otherwise there might always be another one."""
+        awaited = self._announced.copy()
+        while awaited and len(self._waiting) < self._limit:
+            awaited = {thread: until for thread, until in awaited.items() if self._announced.get(thread) == until}
+            left = max(awaited.values(), default=0.0) - time.monotonic()
+            if left <= 0:
+                return
+            self._arrival.wait(left)
+
     def _lead(self) -> None:
         with self._lock:
+            self._await_announced()
             group = self._waiting[: self._limit]
             del self._waiting[: self._limit]
         answers: list[tuple[_Ticket[Request, Result], Result | BaseException]]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness.kube import Kube, running
-from harness.leaks import Footprint, adopt_orphans, left_since, remove_since
+from harness.leaks import Footprint, adopt_orphans, demand_nothing_since
 from harness.skips import unexpected
 from svc._core import nsock
 
@@ -49,7 +49,7 @@ def nothing_left_behind() -> Iterator[None]:
     """Fails a test after which a namespace, a link of the host, a process, a thread or a descriptor is left."""
     before = Footprint.take()
     yield
-    _demand_nothing_since(before)
+    demand_nothing_since(before)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -57,14 +57,7 @@ def nothing_left_at_the_end() -> Iterator[None]:
     """The same for fixtures that outlive a test."""
     before = Footprint.take()
     yield
-    _demand_nothing_since(before)
-
-
-def _demand_nothing_since(before: Footprint) -> None:
-    left = left_since(before)
-    if left:
-        remove_since(before)
-        pytest.fail("left behind: " + "; ".join(left), pytrace=False)
+    demand_nothing_since(before)
 
 
 @pytest.fixture(scope="session")

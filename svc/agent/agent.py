@@ -48,6 +48,7 @@ class Settings:
     socket: Path
     state_dir: Path
     run_dir: Path
+    metrics: tuple[str, int] | None = None  # where its figures are served; not at all
 
 
 class Agent:
@@ -75,6 +76,10 @@ class Agent:
             )
             stack.callback(self._context.close)
             self._recover()
+        if settings.metrics is not None:
+            from svc.agent.metrics import MetricsServer  # 2 MiB that most nodes do without
+
+            stack.callback(MetricsServer(*settings.metrics, self._context.metrics).close)
         self._listener = Listener(settings.socket, self._admit)
         self._crew = Crew(self._next_job)
         self._crew.start()

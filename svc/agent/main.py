@@ -27,7 +27,8 @@ def main() -> int:
     _allow_descriptors()
     gc.freeze()  # what was loaded stays: no need to look at it again and again
     gc.set_threshold(*_GC_THRESHOLDS)
-    settings = Settings(options.socket or options.run_dir / SOCKET_NAME, options.state_dir, options.run_dir)
+    socket = options.socket or options.run_dir / SOCKET_NAME
+    settings = Settings(socket, options.state_dir, options.run_dir, options.metrics)
     try:
         return Agent(settings).run()
     except (SvcError, OSError) as failure:
@@ -49,8 +50,18 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--socket", type=Path, help=f"where the executable finds the agent (default: RUN_DIR/{SOCKET_NAME})")
     run.add_argument("--state-dir", type=Path, default=Path(DEFAULT.state_dir), help="journal and embedded store (%(default)s)")
     run.add_argument("--run-dir", type=Path, default=Path(DEFAULT.run_dir), help="socket and lock (%(default)s)")
+    run.add_argument(
+        "--metrics", type=_address, metavar="HOST:PORT", help="serve figures there, for Prometheus (default: not at all)"
+    )
     run.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     return parser
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isdecimal() and int(port) < 1 << 16):
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9405 or [::1]:9405")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from svc.attach.addresses import Taken, give_back, not_held, source_of
+from svc.attach.choice import Choice, choose_now
 from svc.attach.context import Context
+from svc.attach.credentials import without_secrets
 from svc.attach.endpoints import drop_endpoint, endpoint_stands, write_endpoint
 from svc.attach.hold import await_gates, await_policy
 from svc.attach.profiles import ensure_profile
 from svc.attach.record import ADDED, ADDING, Record
 from svc.attach.request import AddRequest, Sandbox
 from svc.attach.session import Session
-from svc.attach.shared import join, still_shares
+from svc.attach.shared import JOINABLE, join, still_shares
 from svc.attach.teardown import owe, take_down, unwire
 from svc.dataplane.plan import effective_mtu
 from svc.dataplane.wire import HostNameTaken, Wired, wire
@@ -34,6 +36,11 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
     """
     began = time.monotonic()
     session = context.session(request.where.profile, request.where.datastore, request.where.node)
+    with session.ipam.announced():
+        return _add(context, session, request, trace)
+
+
+def _add(context: Context, session: Session, request: AddRequest, trace: Trace) -> Result:
     pod = _pod(context, session, request)
     previous = context.journal.get(request.id)
     if previous is not None:
@@ -43,22 +50,28 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
             trace.info("attached already: the recorded result is returned")
             yield from await_policy(context, session, request, previous.addresses, began, trace)
             return result
-        trace.info(f"an attachment in state {previous.state!r} is taken down first")
-        if not take_down(context, previous, trace):
-            raise PeerError(
-                f"an earlier attachment of container {request.id.container_id!r} is still owed a release",
-                details="the datastore, or the plugin that gave the address, failed meanwhile: try again when it answers",
-                code=Code.DATASTORE,
-            )
     if (yield from await_gates(context, request, trace)):
         pod = _pod(context, session, request)
+    choice, pod = choose_now(session.names, request, pod, trace)
+    if previous is not None:
+        _clear_away(context, previous, trace)
     try:
-        return (yield from Addition(context, session, request, pod, began, trace).run())
-    except SvcError:
-        shared = join(context, session, request, trace)
+        return (yield from Addition(context, session, request, pod, choice, began, trace).run())
+    except SvcError as refusal:
+        shared = join(context, session, request, trace) if refusal.code in JOINABLE else None
         if shared is None:
             raise
         return shared
+
+
+def _clear_away(context: Context, previous: Record, trace: Trace) -> None:
+    trace.info(f"an attachment in state {previous.state!r} is taken down first")
+    if not take_down(context, previous, trace):
+        raise PeerError(
+            f"an earlier attachment of container {previous.id.container_id!r} is still owed a release",
+            details="the datastore, or the plugin that gave the address, failed meanwhile: try again when it answers",
+            code=Code.DATASTORE,
+        )
 
 
 def _pod(context: Context, session: Session, request: AddRequest) -> PodInfo:
@@ -75,27 +88,35 @@ class Addition:
     """One ADD on its way. The steps of `run` are its order; each leaves its undo behind."""
 
     def __init__(
-        self, context: Context, session: Session, request: AddRequest, pod: PodInfo, began: float, trace: Trace
+        self,
+        context: Context,
+        session: Session,
+        request: AddRequest,
+        pod: PodInfo,
+        choice: Choice,
+        began: float,
+        trace: Trace,
     ) -> None:
         self._context = context
         self._session = session
         self._request = request
         self._pod = pod
         self._began = began
+        self._choice = choice
         self._trace = trace
         self._undo = ExitStack()
         self._undo_failed = False
         self._taken = Taken((), (), ())
-        self._source = source_of(context, session, request, pod, trace)
+        self._source = source_of(context, session, request, pod, choice, trace)
         self._record = Record(
             id=request.id,
             state=ADDING,
             boot_id=context.boot_id,
             sandbox=_identity(request),
             node=session.node,
-            settings=dict(session.settings),
+            settings=without_secrets(session.settings),
             host_name=host_interface(session.names, request.workload, request.id.ifname) if request.sandbox else "",
-            mac=_random_mac(),
+            mac=choice.wishes.mac or _random_mac(),
             pod=request.workload.pod,
             namespace=request.workload.namespace,
             mtu=request.mtu,

@@ -1,22 +1,26 @@
 """The addresses of an attachment: where an ADD gets them, whether they are still held, how they go back."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from svc._core.cidr import Address
+from svc.attach.choice import Choice, choose
 from svc.attach.context import Context
+from svc.attach.earlier import Earlier
 from svc.attach.record import Record
 from svc.attach.request import AddRequest
 from svc.attach.session import Session
+from svc.dataplane.plan import GATEWAY4, GATEWAY6
 from svc.ipam.requests import Allocation, Assign, Release
 from svc.model.errors import Code, SvcError
 from svc.model.result import Dns, IpConfig, Route
+from svc.model.wishes import ADDRESSES, FAMILIES, POOLS, Wishes
 from svc.orch.info import PodInfo
 from svc.times import date_and_time
 from svc.trace import Trace
 
-REFUSALS = (Code.NO_ADDRESS, Code.POOL)  # that other labels of the namespace might have spared
+REFUSALS = (Code.NO_ADDRESS, Code.POOL, Code.ADDRESS_UNAVAILABLE)  # that a namespace of another kind might have spared
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,37 +43,31 @@ class Source(Protocol):
 class OwnIpam:
     """Addresses from our own pools."""
 
-    def __init__(self, session: Session, request: AddRequest, pod: PodInfo) -> None:
+    def __init__(self, session: Session, request: AddRequest, pod: PodInfo, choice: Choice) -> None:
         self._session = session
         self._request = request
         self._pod = pod
+        self._choice = choice
 
     def take(self, record: Record) -> Taken:
-        allocations = self._assigned(record)
+        allocations = self._session.ipam.assign(self._assignment(record))
+        if self._request.point_to_point:
+            addresses = tuple(allocation.address for allocation in allocations)
+            return Taken(addresses, tuple(map(self._beyond_next_hop, addresses)), _beyond_pool(addresses))
         return Taken(
             tuple(allocation.address for allocation in allocations),
             tuple(self._ip(allocation) for allocation in allocations),
             tuple(self._route(allocation) for allocation in allocations),
         )
 
-    def _assigned(self, record: Record) -> tuple[Allocation, ...]:
-        """Nothing is refused on account of what was remembered of the namespace."""
-        labels = self._pod.namespace_labels
-        try:
-            return self._session.ipam.assign(self._assignment(record, labels))
-        except SvcError as refusal:
-            if refusal.code not in REFUSALS or (fresh := self._pod.fresh_labels()) == labels:
-                raise
-            return self._session.ipam.assign(self._assignment(record, fresh))
-
-    def _assignment(self, record: Record, namespace_labels: dict[str, str]) -> Assign:
+    def _assignment(self, record: Record) -> Assign:
         return Assign(
             handle=record.handle,
             attributes=self._owner(),
-            versions=self._request.versions,
-            pools=self._request.pools,
-            address=self._request.address,
-            namespace_labels=namespace_labels,
+            versions=self._choice.versions,
+            pools=dict(self._choice.pools),
+            addresses=self._choice.addresses,
+            namespace_labels=self._pod.namespace.labels,
         )
 
     def _owner(self) -> dict[str, str]:
@@ -83,7 +81,13 @@ class OwnIpam:
         address = allocation.address
         if self._request.sandbox is not None:
             return IpConfig(str(address.host()), interface=1)
-        return IpConfig(f"{address}/{allocation.block.length if self._request.address is None else address.bits}")
+        return IpConfig(f"{address}/{address.bits if self._choice.addresses else allocation.block.length}")
+
+    def _beyond_next_hop(self, address: Address) -> IpConfig:
+        """For ptp: it puts the gateway on the host's side of each pair, and leads the whole network of the address there."""
+        pool = self._session.ipam.pool_of(address)
+        gateway = GATEWAY4 if address.version == 4 else GATEWAY6
+        return IpConfig(f"{address}/{address.bits if pool is None else pool.length}", gateway=str(gateway))
 
     def _route(self, allocation: Allocation) -> Route:
         """Nobody programs the routes of our own wiring; other main plugins do, and the kernel takes no host bits there."""
@@ -92,10 +96,96 @@ class OwnIpam:
         return Route(f"{allocation.address}/{allocation.block.length}")
 
 
-def source_of(context: Context, session: Session, request: AddRequest, pod: PodInfo, trace: Trace) -> Source:
+def _beyond_pool(addresses: tuple[Address, ...]) -> tuple[Route, ...]:
+    """Whoever programs it does so before there is a way to the next hop: only a link-local one of IPv6 needs none."""
+    return (Route("::/0"),) if any(address.version == 6 for address in addresses) else ()
+
+
+class GivenAddresses:
+    """The very addresses that annotations name, from our own pools. What an earlier sandbox of the pod has goes back first."""
+
+    def __init__(self, context: Context, inner: OwnIpam, session: Session) -> None:
+        self._context = context
+        self._inner = inner
+        self._session = session
+
+    def take(self, record: Record) -> Taken:
+        earlier = Earlier.of(self._context, self._session, record)
+        try:
+            taken = self._inner.take(record)
+        except SvcError as refusal:
+            if not earlier or refusal.code != Code.ADDRESS_UNAVAILABLE:
+                raise
+            earlier.take_away()
+            taken = self._inner.take(record)
+        else:
+            earlier.take_away()
+        return replace(taken, routes=()) if record.is_wired else taken
+
+
+class Bypass:
+    """Addresses that nobody keeps a book of: conflicts are up to whoever asked for them (rule R5)."""
+
+    def __init__(self, session: Session, addresses: tuple[Address, ...], trace: Trace) -> None:
+        self._session = session
+        self._addresses = addresses
+        self._trace = trace
+
+    def take(self, record: Record) -> Taken:
+        for address in self._addresses:
+            self._warn(address)
+        record.unmanaged = True
+        interface = 1 if record.is_wired else None
+        return Taken(self._addresses, tuple(IpConfig(str(address.host()), interface) for address in self._addresses), ())
+
+    def _warn(self, address: Address) -> None:
+        pool, holder = self._session.ipam.standing(address)
+        if holder:
+            self._trace.warning(f"address {address} bypasses IPAM, where {holder} holds it: both will answer for it")
+        elif pool:
+            remedy = "set it aside with an IPReservation"
+            self._trace.warning(f"address {address} bypasses IPAM, which may assign it to others of pool {pool}: {remedy}")
+
+
+class Chosen:
+    """What was chosen, and chosen again where the namespace has changed: nothing is refused on account of what was
+    remembered of it."""
+
+    def __init__(
+        self, context: Context, session: Session, request: AddRequest, pod: PodInfo, choice: Choice, trace: Trace
+    ) -> None:
+        self._context = context
+        self._session = session
+        self._request = request
+        self._pod = pod
+        self._choice = choice
+        self._trace = trace
+
+    def take(self, record: Record) -> Taken:
+        try:
+            try:
+                return self._source().take(record)
+            except SvcError as refusal:
+                if refusal.code not in REFUSALS or (fresh := self._pod.refreshed()).namespace == self._pod.namespace:
+                    raise
+            self._pod, self._choice = fresh, choose(self._session.names, self._request, fresh, self._trace)
+            return self._source().take(record)
+        except SvcError as refusal:
+            _tell_annotations(refusal, self._choice.wishes)
+            raise
+
+    def _source(self) -> Source:
+        choice = self._choice
+        if choice.wishes.unmanaged:
+            return Bypass(self._session, choice.addresses, self._trace)
+        own = OwnIpam(self._session, self._request, self._pod, choice)
+        return GivenAddresses(self._context, own, self._session) if choice.wishes.addresses else own
+
+
+def source_of(context: Context, session: Session, request: AddRequest, pod: PodInfo, choice: Choice, trace: Trace) -> Source:
     """Where the request's addresses are to come from. SvcError when that can be refused before anything is noted."""
     if request.delegation is None:
-        return OwnIpam(session, request, pod)
+        return Chosen(context, session, request, pod, choice, trace)
     from svc.attach.delegation import Delegated
 
     return Delegated(context, request.delegation, trace)
@@ -103,6 +193,8 @@ def source_of(context: Context, session: Session, request: AddRequest, pod: PodI
 
 def not_held(session: Session, record: Record, trace: Trace) -> str:
     """Why the attachment's addresses are, right now, not its own; empty when they are. PeerError when that cannot be told."""
+    if record.unmanaged:
+        return ""
     if record.delegate is not None:
         from svc.attach import delegation
 
@@ -122,8 +214,16 @@ def give_back(context: Context, session: Session, record: Record, trace: Trace) 
     others = [
         other for other in context.journal.of_container(record.id.network, record.id.container_id) if other.id != record.id
     ]
-    keep = frozenset(address for other in others for address in other.address_list())
+    keep = frozenset(address for other in others if not other.unmanaged for address in other.address_list())
     session.ipam.release(Release(record.handle, keep))
+
+
+def _tell_annotations(refusal: SvcError, wishes: Wishes) -> None:
+    """Which annotations a refusal is about, for these are what is to be put right."""
+    about = (ADDRESSES,) if wishes.addresses else (*POOLS.values(), FAMILIES)
+    places = [wishes.places[name] for name in about if name in wishes.places]
+    if places and refusal.code in REFUSALS:
+        refusal.details = f"{'; '.join(places)}: {refusal.details}"
 
 
 def _timestamp() -> str:

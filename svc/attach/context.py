@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from svc._core import nsock
+from svc.attach.credentials import Credentials
 from svc.attach.journal import Journal
 from svc.attach.session import OpenBackend, Session, Sessions
 from svc.dataplane.kernel import Kernel
@@ -35,6 +36,7 @@ class Context:
         self.own_netns = nsock.own_netns_identity()
         self.journal = Journal(state_dir / "journal.db")
         self.sessions = Sessions(open_backend)
+        self.credentials = Credentials()
         self.kernel = Kernel()
         self.forwarding = Forwarding()
         self.reaper = Reaper(self.kernel)
@@ -46,7 +48,7 @@ class Context:
 
     def session(self, profile: str, settings: dict[str, str], node: str) -> Session:
         """CallerError for a profile that cannot be loaded or a kind of store that is not served; StoreError."""
-        return self.sessions.get(self.names_of(profile), settings, node)
+        return self.sessions.get(self.names_of(profile), self.credentials.completed(settings), node)
 
     def pods(self, access: tuple[tuple[str, str], ...]) -> "Pods":
         """Those of the API server that is reached so. CallerError for settings that lead nowhere."""

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from svc._core import nsock, rtnl
 from svc.attach.context import Context
+from svc.attach.credentials import without_secrets
 from svc.attach.endpoints import endpoint_owner
 from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.request import NodeSettings, Sandbox
@@ -39,12 +40,11 @@ def delete(
             delegation.tell_path(record.delegate)
         take_down(context, record, trace)
         return
-    shares = wired and _is_of_another_network(context, key)
-    wired = wired and not shares
-    reconstructed = _reconstructed(context, key, workload, where, delegation, wired=wired)
-    reconstructed.shares = shares and not workload.is_pod
-    take_down(context, reconstructed, trace)
-    if wired and sandbox is not None:
+    is_others = wired and _is_of_another_network(context, key)
+    record = _reconstructed(context, key, workload, where, delegation, wired=wired and not is_others)
+    record.shares |= is_others and not workload.is_pod
+    take_down(context, record, trace)
+    if record.is_wired and sandbox is not None:
         _remove_inside(sandbox, key.ifname)
 
 
@@ -65,7 +65,8 @@ def _reconstructed(
     """What the attachment must have been, when the journal does not know it.
 
     A pod's host interface is named after the pod: when a newer sandbox of the pod has the endpoint, the interface is
-    that one's, and an empty boot id says that nothing of ours is in the kernel.
+    that one's, and an empty boot id says that nothing of ours is in the kernel. A bare container may have joined the
+    interface of another network, which its endpoint names first.
     """
     record = Record(
         id=key,
@@ -73,7 +74,7 @@ def _reconstructed(
         boot_id=context.boot_id,
         sandbox=(0, 0),
         node=where.node,
-        settings=dict(where.datastore),
+        settings=without_secrets(where.datastore),
         host_name=host_interface(context.names_of(where.profile), workload, key.ifname) if wired else "",
         mac="",
         pod=workload.pod,
@@ -81,17 +82,19 @@ def _reconstructed(
         profile=where.profile,
         delegate=None if delegation is None else delegation.remembered(),
     )
-    if wired and _belongs_to_another(context, record):
+    container, network = _owner(context, record) if wired else (None, None)
+    if container is not None and container != key.container_id:
         record.boot_id = ""
+    elif not workload.is_pod and network not in (None, key.network):
+        record.host_name, record.shares = "", True
     return record
 
 
-def _belongs_to_another(context: Context, record: Record) -> bool:
+def _owner(context: Context, record: Record) -> tuple[str | None, str | None]:
     try:
-        owner = endpoint_owner(context.session(record.profile, record.settings, record.node), record)
+        return endpoint_owner(context.session(record.profile, record.settings, record.node), record)
     except StoreError:
-        return False
-    return owner is not None and owner != record.id.container_id
+        return None, None
 
 
 def _remove_inside(sandbox: Sandbox, ifname: str) -> None:

@@ -91,12 +91,24 @@ def endpoint_stands(session: Session, record: Record) -> bool:
     return _container(entry) == record.id.container_id and entry.value.spec.get("ipNetworks") == networks
 
 
-def endpoint_owner(session: Session, record: Record) -> str | None:
-    """The container that the endpoint says it belongs to; None when there is no endpoint, or it does not say."""
+def stored_endpoint(session: Session, record: Record) -> Resource | None:
+    """As the datastore has it now, whoever's it is. StoreError."""
     try:
-        return _container(session.backend.get(record.endpoint_key(session.names)))
+        entry = session.backend.get(record.endpoint_key(session.names))
     except NotFound:
         return None
+    assert isinstance(entry.value, Resource)
+    return entry.value
+
+
+def endpoint_owner(session: Session, record: Record) -> tuple[str | None, str | None]:
+    """The container that the endpoint says it belongs to, and its first profile, which for a bare container is the network
+    that made it; None where there is no endpoint, or it does not say."""
+    try:
+        entry = session.backend.get(record.endpoint_key(session.names))
+    except NotFound:
+        return None, None
+    return _container(entry), next(iter(_profiles(entry)), None)
 
 
 def _take_over(session: Session, present: Entry, resource: Resource) -> None:

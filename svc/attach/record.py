@@ -32,8 +32,8 @@ class Record:
 
     One that another main plugin wires has addresses only: its `host_name` is empty. `profile` and `settings` name the
     datastore session that its addresses and endpoint live in; where another plugin gave the addresses, `delegate` says how it
-    is called to free them. `routes` are those into the sandbox, where they are not the default ones. A new field needs a
-    default: rows of before lack it.
+    is called to free them; `unmanaged` addresses are held by nobody: they bypass IPAM. `routes` are those into the sandbox,
+    where they are not the default ones. A new field needs a default: rows of before lack it.
     """
 
     id: AttachmentId
@@ -57,6 +57,7 @@ class Record:
     shares: bool = False  # the interface of another network's attachment, by whose endpoint it is known
     routes: list[str] | None = None
     delegate: dict[str, Any] | None = None
+    unmanaged: bool = False
 
     @property
     def handle(self) -> str:

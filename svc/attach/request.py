@@ -13,6 +13,7 @@ from svc.model.hold import NO_GATES, NO_POLICY_SETUP, GateSettings, PolicySettin
 
 if TYPE_CHECKING:
     from svc.attach.delegation import Delegation
+from svc.model.wishes import NO_FEATURES, Features
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,11 @@ class NodeSettings:
 
 @dataclass(frozen=True, slots=True)
 class AddRequest:
-    """One ADD. `versions` are the families to assign; `address` is the one address asked for, if any.
+    """One ADD. `versions` are the families to assign; `address` is the one address asked for, if any. Annotations of the pod
+    may change these, as far as the network's `features` allow.
 
-    Without a sandbox only addresses are assigned: another main plugin does the wiring.
+    Without a sandbox only addresses are assigned: another main plugin does the wiring. `point_to_point`: it is one whose
+    containers share no link, so that they need a gateway.
     """
 
     id: AttachmentId
@@ -56,19 +59,10 @@ class AddRequest:
     labels: tuple[tuple[str, str], ...] = ()  # of a container that is no pod
     gates: GateSettings = NO_GATES
     policy_setup: PolicySettings = NO_POLICY_SETUP
+    point_to_point: bool = False
     routes: tuple[Cidr, ...] | None = None  # by destination; None: the default ones of its families
     delegation: "Delegation | None" = None  # another plugin gives the addresses; pools and families mean nothing then
-
-    def demand_own_ipam(self, field: str, value: str) -> None:
-        """CallerError where `field` (an annotation, say) asks for what only our own IPAM can do."""
-        if self.delegation is None:
-            return
-        network, plugin = self.id.network, self.delegation.plugin
-        raise CallerError(
-            f"{field} = {value!r} needs our own IPAM, but ipam.type of network {network!r} is {plugin!r}",
-            details=f"remove {field}, or give the network our own IPAM",
-            code=Code.UNSUPPORTED_FIELD,
-        )
+    features: Features = NO_FEATURES
 
 
 def open_sandbox(path: str, received_fd: int, own: tuple[int, int]) -> Sandbox:

@@ -8,6 +8,7 @@ nothing else: interface, addresses and endpoint go with the attachment that made
 from dataclasses import replace
 
 from svc.attach.context import Context
+from svc.attach.credentials import without_secrets
 from svc.attach.endpoints import edit_profiles, has_profile
 from svc.attach.profiles import ensure_profile
 from svc.attach.record import ADDED, ADDING, Record
@@ -16,8 +17,12 @@ from svc.attach.session import Session
 from svc.attach.teardown import owe
 from svc.datastore.api import NotFound, StoreError
 from svc.model.endpoint import host_interface
+from svc.model.errors import Code
 from svc.model.result import Result
 from svc.trace import Trace
+
+JOINABLE = (Code.INTERFACE_EXISTS, Code.NO_ADDRESS, Code.POOL, Code.ADDRESS_UNAVAILABLE)
+"""What an ADD is refused with where an interface may be there already: addresses come before the kernel tells of it."""
 
 
 def join(context: Context, session: Session, request: AddRequest, trace: Trace) -> Result | None:
@@ -91,6 +96,7 @@ def _is_same_interface(other: Record, context: Context, request: AddRequest) -> 
 
 def _serves(other: Record, session: Session, request: AddRequest) -> bool:
     """Its endpoint is in our datastore, and it has the one address that was asked for, if any."""
-    if (other.profile, other.settings, other.node) != (request.where.profile, dict(session.settings), session.node):
+    ours = request.where.profile, without_secrets(session.settings), session.node
+    if (other.profile, without_secrets(other.settings), other.node) != ours:
         return False
     return request.address is None or request.address in other.address_list()

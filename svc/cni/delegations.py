@@ -19,7 +19,7 @@ def delegation_of(netconf: NetConf, call: Call, environment: Mapping[str, str], 
     return Delegation(
         plugin=netconf.ipam.type,
         netconf=netconf.raw,
-        release=hostlocal.for_release(netconf.name, netconf.cni_version or "", netconf.ipam.data_dir),
+        release=hostlocal.for_release(netconf.name, netconf.ipam.data_dir),
         environment=environment,
         access=netconf.orchestrator,
         node=netconf.pod_cidr_node or node,

@@ -60,7 +60,8 @@ class _Answer:
         inputs, trace = self._inputs, self._trace
         names = self._context.names_of(inputs.profile)
         ipam = inputs.name == names.ipam_plugin
-        trace.fields["verb"] = inputs.environment.get("CNI_COMMAND", "")
+        verb = inputs.environment.get("CNI_COMMAND", "")
+        trace.fields["verb"] = verb if verb.isalpha() else repr(verb)  # it may hold a line break
         call = parse_environment(inputs.environment, ipam=ipam)
         self.verb = call.verb
         if call.verb == "VERSION":
@@ -73,6 +74,7 @@ class _Answer:
         self._version = version = versions.negotiate(netconfs.decode(inputs.stdin).get("cniVersion"))
         versions.require(call.verb, version)
         self.netconf = netconf = netconfs.parse(inputs.stdin, names, lenient=call.verb == "DEL")
+        self._context.credentials.learn(netconf.datastore.to_json())
         trace.set_level(netconf.log_level)
         trace.fields["network"] = netconf.name
         invocation = Invocation(self._context, inputs, call, netconf, version, trace, names)

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from svc.attach.delegation import Delegation
 
 
+PTP = "ptp"  # the reference plugin: a pair of interfaces for each container, as ours
+
+
 @dataclass(frozen=True, slots=True)
 class Invocation:
     """One call with everything that its verb may need."""
@@ -169,7 +172,7 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
         where=invocation.where,
         versions=invocation.versions,
         pools=invocation.pools,
-        address=_requested_address(args, invocation.versions) if delegation is None else None,
+        address=Address(args.ip) if args.ip and delegation is None else None,
         mtu=mtu(netconf, invocation.names) if sandbox else 0,
         queues=netconf.num_queues,
         allow_ip_forwarding=netconf.allow_ip_forwarding,
@@ -179,22 +182,11 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
         labels=() if args.has_pod else netconf.labels,
         gates=netconf.gates,
         policy_setup=netconf.policy_setup,
+        point_to_point=invocation.call.ipam and netconf.type == PTP,
         routes=netconf.routes,
         delegation=delegation,
+        features=netconf.features,
     )
-
-
-def _requested_address(args: Args, versions: tuple[int, ...]) -> Address | None:
-    if not args.ip:
-        return None
-    address = Address(args.ip)
-    if address.version not in versions:
-        raise CallerError(
-            f"CNI_ARGS IP = {args.ip!r} is an IPv{address.version} address, but the network assigns none of that family",
-            details=f'ask for an address of the other family, or set ipam.assign_ipv{address.version} to "true"',
-            code=Code.ADDRESS_UNAVAILABLE,
-        )
-    return address
 
 
 def _refuse_foreign_prev_result(invocation: Invocation) -> None:

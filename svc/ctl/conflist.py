@@ -33,12 +33,12 @@ def default_entry(names: Names, datastore: str, node: str, kubeconfig: str) -> J
     return entry
 
 
-def render(entry: Json, chained: Sequence[str], version: str, names: Names) -> bytes:
-    """The document. CallerError when our plugin would refuse its part."""
+def render(entry: Json, chained: Sequence[str], version: str, names: Names, others: Sequence[Json] = ()) -> bytes:
+    """The document; `others` are plugins behind those that we know. CallerError when our plugin would refuse its part."""
     network = str(entry.get("name") or names.network)
     netconfs.read(entry | {"name": network, "cniVersion": version}, names)
     own = {key: value for key, value in entry.items() if key not in ("name", "cniVersion", "plugins")}
-    document = {"cniVersion": version, "name": network, "plugins": [own, *(CHAINED[name] for name in chained)]}
+    document = {"cniVersion": version, "name": network, "plugins": [own, *(CHAINED[name] for name in chained), *others]}
     return json.dumps(document, indent=2).encode() + b"\n"
 
 

@@ -1,7 +1,7 @@
 """What every command of svcctl shares: where the files are, which datastore, and in what form to answer."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,15 +91,33 @@ def read_netconf(path: Path, names: Names) -> NetConf:
 
 def read_plugin(path: Path, names: Names) -> dict[str, Any]:
     """The same, as it was written. CallerError."""
+    raw = _read(path)
+    return _ours(path, raw, names) if isinstance(raw.get("plugins"), list) else raw
+
+
+def read_others(path: Path, known: Collection[str]) -> list[dict[str, Any]]:
+    """The plugins of a list, in its order, that are none of the known ones; none where the file is no list. CallerError."""
+    plugins = _read(path).get("plugins")
+    others = [plugin for plugin in plugins if _type(plugin) not in known] if isinstance(plugins, list) else []
+    for plugin in others:
+        if not _type(plugin):
+            raise CallerError(f"network list {str(path)!r} has a plugin without a type", details=f"remove {plugin!r}")
+    return others
+
+
+def _type(plugin: Any) -> str:
+    return str(plugin.get("type") or "") if isinstance(plugin, dict) else ""
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        raw = netconfs.decode(path.read_bytes())
+        return netconfs.decode(path.read_bytes())
     except OSError as error:
         raise CallerError(
             f"network configuration {str(path)!r} cannot be read: {error.strerror}",
             details="name another with --netconf",
             code=Code.IO_FAILURE,
         ) from None
-    return _ours(path, raw, names) if isinstance(raw.get("plugins"), list) else raw
 
 
 def _ours(path: Path, conflist: dict[str, Any], names: Names) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from svc.ctl import conflist, kubeconfig
-from svc.ctl.context import Context, names_option, read_plugin
+from svc.ctl.context import Context, names_option, read_others, read_plugin
 from svc.ctl.installation import Installation, find_executable, install
 from svc.ctl.placing import File, place
 from svc.model import versions
@@ -18,6 +18,7 @@ from svc.model.errors import SvcError
 from svc.netconf.profiles import canonical
 
 WATCH_SECONDS = 1.0  # between looks at the service account: two small files
+_SUPPORTED = " and ".join(conflist.CHAINED)
 _PATH = click.Path(path_type=Path)
 
 
@@ -93,11 +94,22 @@ def _conflist(context: Context, options: Options, executable: Path) -> list[File
     names, conf_dir = context.names, options.conf_dir.absolute()
     chained = [name for name in conflist.CHAINED if name not in options.without]
     folders = [options.bin_dir, *(Path(folder) for folder in os.environ.get("CNI_PATH", "").split(":") if folder)]
-    programs = {names.plugin: executable} | conflist.find_plugins(chained, folders)
+    others = _others(context, options)
+    programs = {names.plugin: executable} | conflist.find_plugins([*chained, *(each["type"] for each in others)], folders)
     version = conflist.common_version(programs, options.cni_version or versions.LATEST)
     access = (options.host_conf_dir or conf_dir) / kubeconfig.kubeconfig_name(names)
     entry = _entry(context, options, str(access))
-    return [File(conf_dir / names.conflist, conflist.render(entry, chained, version, names), 0o600)]
+    return [File(conf_dir / names.conflist, conflist.render(entry, chained, version, names, others), 0o600)]
+
+
+def _others(context: Context, options: Options) -> list[conflist.Json]:
+    """Plugins of the user's list that we know nothing of: theirs to answer for, so they are kept, and he is told."""
+    given = options.netconf or context.netconf
+    others = read_others(given, {context.names.plugin, *conflist.CHAINED}) if given else []
+    for plugin in others:
+        told = f"plugin {plugin['type']!r} is kept in the chain, but only {_SUPPORTED} are supported there"
+        click.echo(f"warning: {told}", err=True)
+    return others
 
 
 def _entry(context: Context, options: Options, access: str) -> conflist.Json:

@@ -4,6 +4,7 @@ A revision is an opaque string; it changes with every change of its key's value.
 
 1. All writes of a call are applied, or (where `atomic` is true) none. A store that cannot do that applies them in the
    given order, stops at the first failure and raises `PartialWrite`, so that the caller can take back what was done.
+   Deletions in a row may be made at once: then those past the failure may be done as well.
    A call has at most `MAX_WRITES` writes, and changes no key twice.
 2. A `Create` of an existing key, an `Update` or `Delete` at another revision raise `Conflict` naming the key; an
    `Update` or `Delete` of a missing key raises `NotFound` naming it. A `Check` changes nothing and raises `Conflict` unless

@@ -5,21 +5,32 @@ again and planned again; a refusal is only given after everything was read anew.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 from svc._core.cidr import Address, Cidr
 from svc.combine import Combiner
-from svc.datastore.api import MAX_WRITES, Backend, Damaged, NotFound
+from svc.datastore.api import MAX_WRITES, Backend, Damaged, Entry, NotFound
 from svc.ipam import blocks
 from svc.ipam.assigning import pools_for
 from svc.ipam.group import Group, Outcome
 from svc.ipam.plan import Plan
 from svc.ipam.requests import Allocation, Answer, Assign, Freed, Held, Release, ReleaseAddresses, Request
-from svc.ipam.view import View
+from svc.ipam.view import View, read_pools
 from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey
 
 GROUP = MAX_WRITES // 3  # requests of one write: each has a handle, and at most a block of each family
+PATIENCE = 0.25  # seconds for a request that is on its way, where blocks are written one by one
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A request, and the handle that it is about as its caller has read it."""
+
+    request: Request
+    handle: Entry | None = None
 
 
 class Ipam:
@@ -29,39 +40,65 @@ class Ipam:
         self._backend = backend
         self._node = node
         self._view = View(backend, node)
-        self._combiner: Combiner[Request, Answer] = Combiner(self._carry_out, limit=GROUP)
+        self._combiner: Combiner[_Call, Answer] = Combiner(
+            self._carry_out, limit=GROUP, patience=0.0 if backend.atomic else PATIENCE
+        )
+
+    def announced(self) -> AbstractContextManager[None]:
+        """Inside, this thread is going to ask for addresses. Where a group of requests costs many writes, whoever is about to
+        write waits a little for those that are announced: a crowd then comes to few writes."""
+        return nullcontext() if self._backend.atomic else self._combiner.announced()
 
     def assign(self, request: Assign) -> tuple[Allocation, ...]:
-        """One allocation for each family wanted, in the order of `versions`; SvcError and nothing assigned otherwise.
+        """One allocation for each address or family wanted, in that order; SvcError and nothing assigned otherwise.
 
         After a StoreError it may be unknown what was assigned: a `Release` of the handle is owed."""
-        answer = self._combiner.run(request)
+        answer = self._combiner.run(_Call(request))
         assert isinstance(answer, tuple)
         return answer
 
     def release(self, request: Release) -> None:
         """Returns when nothing but `keep` is held. SvcError: then it may be repeated."""
-        self._combiner.run(request)
+        handle = self._stored(request.handle)  # read by each caller for itself: those who wait together read side by side
+        if handle is not None:
+            self._combiner.run(_Call(request, handle))
 
     def release_addresses(self, addresses: Sequence[Held]) -> Freed:
         """Any number of addresses, one write for all of a block. What is refused is told in the answer; SvcError when the
         datastore fails: then the handles concerned may count too many, until a `Release` of them."""
-        answer = self._combiner.run(ReleaseAddresses(tuple(addresses)))
+        answer = self._combiner.run(_Call(ReleaseAddresses(tuple(addresses))))
         assert isinstance(answer, Freed)
         return answer
 
     def addresses_of(self, handle: str) -> tuple[Address, ...]:
         """What the handle holds, read now; blocks that are gone are left out. Damaged."""
-        try:
-            value = self._backend.get(HandleKey(handle)).value
-        except NotFound:
+        entry = self._stored(handle)
+        if entry is None:
             return ()
-        assert isinstance(value, Handle)
-        return tuple(address for text in value.blocks for address in self._held_in(Cidr(text), handle))
+        assert isinstance(entry.value, Handle)
+        return tuple(address for text in entry.value.blocks for address in self._held_in(Cidr(text), handle))
 
     def holds(self, handle: str, addresses: Sequence[Address]) -> bool:
         """Whether the datastore says, right now, that the handle holds every one of these addresses."""
         return set(self.addresses_of(handle)).issuperset(addresses)
+
+    def standing(self, address: Address) -> tuple[str, str]:
+        """The pool that has the address, and the handle that holds it there, as they are now; empty where there is none."""
+        pool = read_pools(self._backend).pool_of(address)
+        if pool is None:
+            return "", ""
+        try:
+            block = self._backend.get(BlockKey(pool.cidr.block_of(address, pool.block_size))).value
+        except NotFound:
+            return pool.name, ""
+        assert isinstance(block, Block)
+        holder = blocks.holder(block, address)
+        return pool.name, (holder.handle_id or "" if holder else "")
+
+    def pool_of(self, address: Address) -> Cidr | None:
+        """That an address lies in, read now. StoreError."""
+        pool = read_pools(self._backend).pool_of(address)
+        return None if pool is None else pool.cidr
 
     def check_room(
         self, versions: Sequence[int], pools: dict[int, tuple[str, ...]], namespace_labels: Mapping[str, str] | None = None
@@ -72,6 +109,12 @@ class Ipam:
         for version in versions:
             plan.room.check(plan.block, version, pools_for(plan, version, request))
 
+    def _stored(self, handle: str) -> Entry | None:
+        try:
+            return self._backend.get(HandleKey(handle))
+        except NotFound:
+            return None
+
     def _held_in(self, cidr: Cidr, handle: str) -> list[Address]:
         try:
             block = self._backend.get(BlockKey(cidr)).value
@@ -80,13 +123,14 @@ class Ipam:
         assert isinstance(block, Block)
         return [cidr.address(ordinal) for ordinal in blocks.held_by(block, handle)]
 
-    def _carry_out(self, requests: Sequence[Request]) -> list[Outcome]:
+    def _carry_out(self, calls: Sequence[_Call]) -> list[Outcome]:
         """Where something is wrong with one of them that planning did not show, each is tried by itself."""
+        known = [call.handle for call in calls if call.handle is not None]
         try:
-            return Group(self._backend, self._view, self._node, requests).carry_out()
+            return Group(self._backend, self._view, self._node, [call.request for call in calls], known).carry_out()
         except Exception as failure:
             if isinstance(failure, SvcError) and not isinstance(failure, Damaged):
                 raise
-            if len(requests) == 1:
+            if len(calls) == 1:
                 return [failure]
-            return [outcome for request in requests for outcome in self._carry_out([request])]
+            return [outcome for call in calls for outcome in self._carry_out([call])]

@@ -16,16 +16,12 @@ from svc.model.pool import Pool
 def assign(plan: Plan, request: Assign) -> Planned:
     """SvcError when the request cannot be met; then nothing of it stays in the plan."""
     draft = Draft(plan)
-    if request.address is not None:
-        families: Sequence[int] = (request.address.version,)
-    else:
-        families = request.versions
     found: list[Allocation] = []
     taken: list[Allocation] = []
-    for version in families:
-        allocation = _held_already(plan, draft, version, request, found)
+    for wanted in request.addresses or request.versions:
+        allocation = _held_already(plan, draft, wanted, request, found)
         if allocation is None:
-            allocation = _take(plan, draft, version, request)
+            allocation = _take(plan, draft, wanted, request)
             draft.count(request.handle, allocation.block, 1)
             taken.append(allocation)
         found.append(allocation)
@@ -48,10 +44,12 @@ def pools_for(plan: Plan, version: int, request: Assign) -> Sequence[Pool]:
     return pools
 
 
-def _take(plan: Plan, draft: Draft, version: int, request: Assign) -> Allocation:
+def _take(plan: Plan, draft: Draft, wanted: Address | int, request: Assign) -> Allocation:
+    """This very address, or any of the family."""
     attribute = Attribute(request.handle, dict(sorted(request.attributes.items())))
-    if request.address is not None:
-        return _take_at(plan, draft, request.address, attribute, request)
+    if isinstance(wanted, Address):
+        return _take_at(plan, draft, wanted, attribute, request)
+    version = wanted
     pools = pools_for(plan, version, request)
     if not request.pools.get(version):
         plan.room.tidy(draft.peek, version)
@@ -72,13 +70,16 @@ def _take_at(plan: Plan, draft: Draft, address: Address, attribute: Attribute, r
     return Allocation(address, cidr)
 
 
-def _held_already(plan: Plan, draft: Draft, version: int, request: Assign, found: Sequence[Allocation]) -> Allocation | None:
+def _held_already(
+    plan: Plan, draft: Draft, wanted: Address | int, request: Assign, found: Sequence[Allocation]
+) -> Allocation | None:
     """An address that the handle holds, when it may hold no other; None when it may. CallerError when none will do.
 
     Conflict when the handle counts more than is there yet: somebody is assigning to it right now."""
     limit = request.max_per_handle
     if not limit:
         return None
+    version = wanted.version if isinstance(wanted, Address) else wanted
     if request.handle not in draft.handles:
         plan.stored_handle(request.handle)
     counted = draft.handle(request.handle).blocks
@@ -86,7 +87,7 @@ def _held_already(plan: Plan, draft: Draft, version: int, request: Assign, found
     if sum(counts.values()) < limit:
         return None
     held = {address: cidr for cidr in counts for address in _held_now(plan, draft, cidr, request.handle, counts[cidr])}
-    fit = [address for address in held if request.address in (None, address)]
+    fit = [address for address in held if not isinstance(wanted, Address) or address == wanted]
     reused = next((address for address in fit if address not in [allocation.address for allocation in found]), None)
     if reused is None:
         raise errors.handle_full(request.handle, version, limit)

@@ -7,7 +7,7 @@ tell, for all of them were under way at the same time.
 
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -40,16 +40,18 @@ _WAYS: dict[type, Callable[[Plan, Any], Planned]] = {
 
 
 class Group:
-    """Some requests, in order, until each has its outcome."""
+    """Some requests, in order, until each has its outcome. `handles` are those of them that were read already."""
 
-    def __init__(self, backend: Backend, view: View, node: str, requests: Sequence[Request]) -> None:
+    def __init__(
+        self, backend: Backend, view: View, node: str, requests: Sequence[Request], handles: Iterable[Entry] = ()
+    ) -> None:
         self._backend = backend
         self._view = view
         self._node = node
         self._open = dict(enumerate(requests))
         self._outcomes: dict[int, Outcome] = {}
         self._freed: dict[int, Freed] = {}  # what was freed before a request was planned anew
-        self._known_handles: dict[str, Entry] = {}
+        self._known_handles = {entry.key.handle: entry for entry in handles if isinstance(entry.key, HandleKey)}
         self._fresh = False
 
     def carry_out(self) -> list[Outcome]:

@@ -12,8 +12,8 @@ class Assign:
     """Addresses for one handle: all of them, or none.
 
     `versions` lists the families wanted, one address each; `pools` names pools (by name or CIDR) for a family, where an absent
-    or empty entry means all that are available to the node and to a namespace with these labels. With `address`, just this one
-    is assigned and all of these are ignored.
+    or empty entry means all that are available to the node and to a namespace with these labels. With `addresses`, just these
+    are assigned, in this order, and all of those are ignored.
 
     `use` is what the addresses are for (`Workload` or `Tunnel`), which a pool must allow. `max_blocks` limits the blocks that
     the node may own in the pools of the request (0: as the settings say; the smaller number wins). With `max_per_handle`, a
@@ -24,7 +24,7 @@ class Assign:
     attributes: dict[str, str]
     versions: tuple[int, ...] = (4,)
     pools: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    address: Address | None = None
+    addresses: tuple[Address, ...] = ()
     use: str = WORKLOAD
     namespace_labels: dict[str, str] = field(default_factory=dict)
     max_blocks: int = 0

@@ -1,9 +1,11 @@
 """Workload endpoints: what the datastore says of one interface of one workload, and how it and its host interface are named."""
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from svc._core.cidr import Address, Cidr
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
 from svc.names import Names
@@ -36,13 +38,16 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """What policy knows a pod by, as its endpoint carries it."""
+    """What policy knows a pod by, as its endpoint carries it; `floating` are addresses that lead to the pod as well."""
 
     labels: dict[str, str]
     generate_name: str
     service_account: str
     ports: list[dict[str, Any]]
     profiles: list[str]
+    floating: Sequence[Address] = ()
+    source_prefixes: Sequence[str] = ()
+    qos: Mapping[str, int] = field(default_factory=dict)
 
 
 def endpoint_key(names: Names, node: str, workload: Workload, ifname: str) -> ResourceKey:
@@ -55,6 +60,19 @@ def endpoint_key(names: Names, node: str, workload: Workload, ifname: str) -> Re
 def has_endpoint(names: Names, workload: Workload, ifname: str) -> bool:
     """Whether an interface is an endpoint: some policy agents know one of a pod, that of its first interface."""
     return names.endpoint_per_interface or not workload.is_pod or ifname == PRIMARY_INTERFACE
+
+
+def nats(floating: Iterable[Address], networks: Iterable[str], ifname: str) -> list[dict[str, str]]:
+    """Floating addresses of the first interface, each to its address of the same version; those of a version that it has not
+    are dropped, and so is what was named before."""
+    if ifname != PRIMARY_INTERFACE:
+        return []
+    inside: dict[int, str] = {}
+    for cidr in map(Cidr, networks):
+        if cidr.length == cidr.bits:
+            inside.setdefault(cidr.version, str(cidr.first))
+    pairs = ((inside.get(address.version), str(address)) for address in dict.fromkeys(floating))
+    return [{"internalIP": internal, "externalIP": external} for internal, external in pairs if internal]
 
 
 def host_interface(names: Names, workload: Workload, ifname: str) -> str:
@@ -99,10 +117,13 @@ def endpoint(
         "endpoint": ifname,
         "serviceAccountName": facts.service_account,
         "ipNetworks": spec["ipNetworks"],
+        "ipNATs": nats(facts.floating, spec["ipNetworks"], ifname),
         "profiles": facts.profiles,
         "interfaceName": spec["interfaceName"],
         "mac": spec["mac"],
         "ports": facts.ports,
+        "allowSpoofedSourcePrefixes": list(facts.source_prefixes),
+        "qosControls": dict(facts.qos),
     }
     metadata = {
         "name": key.name,

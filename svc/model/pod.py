@@ -6,16 +6,18 @@ interface's name behind a dot, so that the first one's stay as they are.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import orjson
 
 from svc._core.cidr import Address, Cidr
-from svc.model.endpoint import KIND, PRIMARY_INTERFACE, PodFacts, Workload, endpoint_key, host_interface
+from svc.model.endpoint import KIND, PRIMARY_INTERFACE, PodFacts, Workload, endpoint_key, host_interface, nats
 from svc.model.keys import ResourceKey, ResourceQuery
+from svc.model.qos import controls_of
 from svc.model.resource import Resource, ordered
+from svc.model.wishes import FLOATING, SOURCE_PREFIXES
 from svc.names import Names
 
 Json = dict[str, Any]
@@ -86,8 +88,17 @@ def facts_of(names: Names, pod: Json) -> PodFacts:
     labels = dict(metadata.get("labels") or {})
     if 0 < len(account) < _LONGEST_LABEL:
         labels[f"{names.label_prefix}/serviceaccount"] = account
-    ports, profiles = list(_ports(spec)), _profiles(names, metadata["namespace"], account)
-    return PodFacts(labels, metadata.get("generateName") or "", account, ports, profiles)
+    notes = metadata.get("annotations") or {}
+    return PodFacts(
+        labels,
+        metadata.get("generateName") or "",
+        account,
+        list(_ports(spec)),
+        _profiles(names, metadata["namespace"], account),
+        _floating(names, notes),
+        _source_prefixes(names, notes),
+        controls_of(names, notes)[0],
+    )
 
 
 def _note(names: Names, name: str, interface: str) -> str:
@@ -110,13 +121,12 @@ def _endpoint(names: Names, pod: Json, interface: str, notes: dict[str, str]) ->
         "endpoint": interface,
         "serviceAccountName": account,
         "ipNetworks": networks,
-        "ipNATs": _nats(names, notes, networks) if interface == PRIMARY_INTERFACE else [],
+        "ipNATs": nats(_floating(names, notes), networks, interface),
         "profiles": _profiles(names, metadata["namespace"], account),
         "interfaceName": host_interface(names, workload, interface),
         "ports": list(_ports(pod["spec"])),
-        "allowSpoofedSourcePrefixes": [
-            str(cidr) for cidr in _parsed(notes.get(f"{names.annotation_prefix}/allowedSourcePrefixes"), Cidr.masked)
-        ],
+        "allowSpoofedSourcePrefixes": _source_prefixes(names, notes),
+        "qosControls": controls_of(names, notes)[0],
     }
     spec = {name: value for name, value in fields.items() if value}
     return Resource(KIND, _metadata(names, metadata, key, account), spec)
@@ -163,12 +173,12 @@ def _ports(spec: Json) -> Iterator[Json]:
                 }
 
 
-def _nats(names: Names, notes: dict[str, str], networks: list[str]) -> list[Json]:
-    """Floating addresses, each to the pod's address of its version; those of a version that the pod has not are dropped."""
-    floating = _parsed(notes.get(f"{names.annotation_prefix}/floatingIPs"), Address)
-    inside = {cidr.version: str(cidr.first) for cidr in reversed([Cidr(text) for text in networks]) if cidr.length == cidr.bits}
-    pairs = ((inside.get(address.version), str(address)) for address in floating)
-    return [{"internalIP": internal, "externalIP": external} for internal, external in pairs if internal]
+def _floating(names: Names, notes: Mapping[str, str]) -> list[Address]:
+    return _parsed(notes.get(f"{names.annotation_prefix}/{FLOATING}"), Address)
+
+
+def _source_prefixes(names: Names, notes: Mapping[str, str]) -> list[str]:
+    return list(map(str, _parsed(notes.get(f"{names.annotation_prefix}/{SOURCE_PREFIXES}"), Cidr.masked)))
 
 
 def _parsed(text: str | None, parse: Callable[[str], Parsed]) -> list[Parsed]:

@@ -48,7 +48,7 @@ _NODE_NAME: Final = re.compile(r"[^\s/\x00-\x1f\x7f]{1,253}")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One row. `check` sees a value of the right type; `later` tells a value that asks for a feature that is not there yet."""
+    """One row. `check` sees a value of the right type."""
 
     path: str
     type: str
@@ -58,7 +58,6 @@ class Field:
     allowed: tuple[str, ...] = ()
     required: bool = False
     check: Check | None = None
-    later: Callable[[Any], bool] | None = None
     aliases: tuple[str, ...] = ()  # other paths, looked at when this one is absent
     fold: Callable[[str], str] | None = None  # applied before `allowed` and `check` look
     secret: bool = False  # the value, or one inside it, is shown to nobody
@@ -301,8 +300,8 @@ FIELDS: Final = (
         check=_absolute,
     ),
     Field("feature_control", OBJECT, "Features that are off unless asked for.", "2.1"),
-    Field("feature_control.ip_addrs_no_ipam", BOOLEAN, "Allow addresses that bypass IPAM.", "2.1", False, later=bool),
-    Field("feature_control.floating_ips", BOOLEAN, "Allow floating addresses.", "2.1", False, later=bool),
+    Field("feature_control.ip_addrs_no_ipam", BOOLEAN, "Allow addresses that bypass IPAM.", "2.1", False),
+    Field("feature_control.floating_ips", BOOLEAN, "Allow floating addresses.", "2.1", False),
     Field("args", OBJECT, "What an orchestrator tells of a container: labels of one that is no pod.", "CNI"),
     Field("prevResult", OBJECT, "Result of the ADD, set by the runtime.", "CNI"),
     Field(

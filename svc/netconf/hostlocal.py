@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from svc._core.cidr import Cidr
+from svc.model import versions
 from svc.model.faults import MISSING, Faults, json_kind
 from svc.netconf import fields
 
@@ -55,11 +56,16 @@ def resolved(raw: Json, node_ranges: Mapping[int, str]) -> Json:
     return {**raw, "ipam": ipam}
 
 
-def for_release(name: str, version: str, data_dir: str) -> Json:
+def for_release(name: str, data_dir: str) -> Json:
     """The configuration to find and free an attachment's addresses by, whatever the network says now; nothing has to be asked
-    for it."""
+    for it. Without a result the version matters to nobody, but old ones refuse such ranges."""
     ipam: Json = {"type": TYPE, "ranges": [[{"subnet": subnet}] for subnet in _ANYWHERE]}
-    return {"cniVersion": version, "name": name, "type": TYPE, "ipam": ipam | ({"dataDir": data_dir} if data_dir else {})}
+    return {
+        "cniVersion": versions.LATEST,
+        "name": name,
+        "type": TYPE,
+        "ipam": ipam | ({"dataDir": data_dir} if data_dir else {}),
+    }
 
 
 def container_routes(given: Sequence[Json], *, with_defaults: bool) -> tuple[Cidr, ...] | None:

@@ -11,6 +11,7 @@ from svc._core.cidr import Cidr
 from svc.model.errors import CallerError, Code
 from svc.model.faults import HIDDEN, MISSING, Faults, json_kind
 from svc.model.hold import GateSettings, PolicySettings, Trust
+from svc.model.wishes import Features
 from svc.names import Names
 from svc.netconf import fields, hostlocal, rules
 from svc.netconf.fields import FIELDS, Field, keys_of
@@ -59,7 +60,8 @@ class DatastoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class IpamConf:
-    """The `ipam` section; no pools means all that are available."""
+    """The `ipam` section; no pools means all that are available. Those of a family that is not assigned are of no account,
+    unless a pod asks for that family; they are not checked."""
 
     type: str
     assign_ipv4: bool = True
@@ -96,6 +98,7 @@ class NetConf:
     ipam: IpamConf
     routes: tuple[Cidr, ...] | None  # into the container, by destination; None: the default ones of its families
     pod_cidr_node: str | None  # whose pod CIDRs host-local takes, where it is not this node
+    features: Features
     allow_ip_forwarding: bool
     num_queues: int
     mtu: int
@@ -229,8 +232,6 @@ def _checked(field: Field, path: str, value: Any, faults: Faults) -> Any:
     folded = _folded(field, path, value, faults)
     if field.allowed and folded not in field.allowed:
         faults.add(path, value, "is not known", _remedy(field))
-    elif field.later and field.later(folded):
-        faults.add(path, value, "asks for what is not supported yet", "remove it")
     elif finding := field.check and field.check(folded):
         faults.add(path, value, *finding)
     return folded
@@ -306,6 +307,7 @@ def _build(values: dict[str, Any], raw: dict[str, Any], namespace: str, labels: 
         ipam=_ipam(values),
         routes=_routes(values),
         pod_cidr_node=values["orch.node_name"] or None,
+        features=Features(values["feature_control.ip_addrs_no_ipam"], values["feature_control.floating_ips"]),
         allow_ip_forwarding=values["container_settings.allow_ip_forwarding"],
         num_queues=max(values["num_queues"], 1),
         mtu=values["mtu"],
@@ -342,14 +344,12 @@ def _or_default(values: dict[str, Any], path: str) -> int:
 
 
 def _ipam(values: dict[str, Any]) -> IpamConf:
-    ipv4 = values["ipam.assign_ipv4"] == "true"
-    ipv6 = values["ipam.assign_ipv6"] == "true"
     return IpamConf(
         values["ipam.type"] or "",
-        ipv4,
-        ipv6,
-        values["ipam.ipv4_pools"] if ipv4 else (),
-        values["ipam.ipv6_pools"] if ipv6 else (),
+        values["ipam.assign_ipv4"] == "true",
+        values["ipam.assign_ipv6"] == "true",
+        values["ipam.ipv4_pools"],
+        values["ipam.ipv6_pools"],
         values["ipam.dataDir"],
     )
 

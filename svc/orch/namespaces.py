@@ -1,4 +1,5 @@
-"""Labels of namespaces: remembered from a watch, for as long as it is open; asked for otherwise.
+"""Labels of namespaces, and those of their annotations that are read: remembered from a watch, for as long as it is open;
+asked for otherwise.
 
 What is remembered may be a moment old: it is good enough to choose a pool by, and not to refuse anything.
 """
@@ -10,7 +11,8 @@ from typing import Any
 
 from svc.combine import Combiner
 from svc.datastore.api import StoreError
-from svc.orch.info import Labels
+from svc.model.wishes import OF_NAMESPACES
+from svc.orch.info import Namespace
 
 Json = dict[str, Any]
 
@@ -35,20 +37,20 @@ class Namespaces:
         self._ask = ask
         self._changes = changes
         self._lock = threading.Lock()
-        self._known: dict[str, Labels] = {}
+        self._known: dict[str, Namespace] = {}
         self._live = False
-        self._readers: dict[str, Combiner[None, Labels]] = {}
+        self._readers: dict[str, Combiner[None, Namespace]] = {}
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
 
-    def labels(self, name: str) -> Labels:
+    def get(self, name: str) -> Namespace:
         """From memory where it is kept up; else as `read`."""
         self._begin()
         with self._lock:
             known = self._known.get(name) if self._live else None
         return self.read(name) if known is None else known
 
-    def read(self, name: str) -> Labels:
+    def read(self, name: str) -> Namespace:
         """As they are now; calls that wait at the same time share one reading. Errors as `ask` raises them."""
         with self._lock:
             reader = self._readers.setdefault(name, Combiner(lambda waiting: self._read(name, waiting)))
@@ -60,8 +62,8 @@ class Namespaces:
         if self._thread is not None:
             self._thread.join()
 
-    def _read(self, name: str, waiting: Sequence[None]) -> list[Labels]:
-        return [_labels(self._ask(name))] * len(waiting)
+    def _read(self, name: str, waiting: Sequence[None]) -> list[Namespace]:
+        return [_namespace(self._ask(name))] * len(waiting)
 
     def _begin(self) -> None:
         with self._lock:
@@ -90,7 +92,7 @@ class Namespaces:
             elif kind == "DELETED":
                 self._known.pop(data["metadata"]["name"], None)
             else:
-                self._known[data["metadata"]["name"]] = _labels(data)
+                self._known[data["metadata"]["name"]] = _namespace(data)
 
     def _forget(self) -> None:
         with self._lock:
@@ -98,5 +100,9 @@ class Namespaces:
             self._known.clear()
 
 
-def _labels(namespace: Json) -> Labels:
-    return namespace["metadata"].get("labels") or {}
+def _namespace(data: Json) -> Namespace:
+    """No more than is needed: a namespace may have annotations of 256 KB."""
+    metadata = data["metadata"]
+    notes = metadata.get("annotations") or {}
+    kept = {note: text for note, text in notes.items() if note.rpartition("/")[2] in OF_NAMESPACES}
+    return Namespace(metadata.get("labels") or {}, kept)

@@ -34,13 +34,13 @@ class Pods:
 
         PeerError when the API cannot be asked, or the pod is gone or, by its `uid` (if not empty), another one.
         """
-        labels = self._threads.submit(self._namespaces.labels, namespace)
+        known = self._threads.submit(self._namespaces.get, namespace)
         asked = self._threads.submit(self._get, f"{PATH}/{quote(namespace)}/pods/{quote(name)}") if name else None
         meanwhile()
         pod = asked.result() if asked is not None else None
         if pod is not None:
             _demand_same(pod, uid)
-        return PodInfo(pod, labels.result(), lambda: self._namespaces.read(namespace))
+        return PodInfo(pod, known.result(), lambda: self._namespaces.read(namespace))
 
     def node(self, name: str) -> Json:
         """The orchestrator's object, read now. PeerError when it cannot be asked, or does not know the node."""

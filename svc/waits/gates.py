@@ -12,7 +12,7 @@ from typing import Final
 
 from svc.model.gate import Gate, parse_gate
 from svc.model.hold import GateSettings, Trust
-from svc.waits.probe import NOT_ASKED, Answer, Probe
+from svc.waits.probe import UNANSWERED, Answer, Probe
 from svc.waits.wait import End, Wait
 
 SHORTEST: Final = 0.1  # seconds between probes: at first,
@@ -33,7 +33,7 @@ class GatesWait(Wait):
 
     def __init__(self, urls: tuple[str, ...], deadline: float) -> None:
         super().__init__(deadline)
-        self.answers = dict.fromkeys(urls, NOT_ASKED)
+        self.answers = dict.fromkeys(urls, UNANSWERED)
 
     def told(self, url: str, answer: Answer) -> None:
         self.answers[url] = answer

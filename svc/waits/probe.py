@@ -35,7 +35,7 @@ class Answer:
     text: str
 
 
-NOT_ASKED: Final = Answer(False, "was not reached in time")
+UNANSWERED: Final = Answer(False, "timed out without an answer")
 
 
 class NotHttp(Exception):
@@ -135,15 +135,13 @@ class Probe:
 
 def _final_status(data: bytes) -> int | None:
     """None while more must be read; answers below 200 only come before the real one (RFC 9110, section 15.2)."""
-    while match := _STATUS.match(data):
+    rest, whole = data, b"yes"
+    while whole and (match := _STATUS.match(rest)):
         if (status := int(match[1])) >= 200:
             return status
-        _, whole, data = data.partition(b"\r\n\r\n")
-        if not whole:
-            break
-    else:
-        if b"\n" in data:
-            raise NotHttp
+        _, whole, rest = rest.partition(b"\r\n\r\n")
+    if whole and b"\n" in rest:
+        raise NotHttp
     if len(data) > _HEAD_LIMIT:
         raise NotHttp
     return None
@@ -153,7 +151,7 @@ def _in_words(failure: OSError) -> str:
     if reason := getattr(failure, "verify_message", ""):
         return f"certificate is not trusted: {reason}"
     if isinstance(failure, TimeoutError):
-        return "timed out"
+        return UNANSWERED.text
     if isinstance(failure, ConnectionRefusedError):
         return "connection refused"
     if isinstance(failure, ConnectionResetError | BrokenPipeError):

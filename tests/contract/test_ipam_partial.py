@@ -70,7 +70,7 @@ CALLS: dict[str, Callable[[Backend], Requests]] = {
     "one goes, one comes": lambda _: [Release("net.a"), assign("net.c", *BOTH)],
     "the same goes and comes": lambda _: [Release("net.a"), assign("net.a", *BOTH)],
     "the same comes and goes": lambda _: [assign("net.a", *BOTH), Release("net.a")],
-    "the same moves elsewhere": lambda store: [Release("net.a"), Assign("net.a", {}, address=outside_blocks(store))],
+    "the same moves elsewhere": lambda store: [Release("net.a"), Assign("net.a", {}, addresses=(outside_blocks(store),))],
     "all at once": lambda store: [
         by_address(store, "net.b"),
         *(assign(f"net.c{n}", *BOTH) for n in range(4)),

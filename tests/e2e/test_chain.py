@@ -1,6 +1,7 @@
 """Chains of svc with the reference plugins portmap and bandwidth, carried out as a runtime does it."""
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from harness.netns import Netns
 from harness.node import Node
 from harness.runtime import Chain, PluginError
-from harness.state import remains
+from harness.state import books, remains
 from harness.statements import statement
 from harness.traffic import answers, exchange, neighbour, seconds, server
 
@@ -154,6 +155,35 @@ def test_one_direction_may_be_limited_alone(shared_node: Node, chain: MakeChain,
     else:
         assert shapers(shared_node) == [f"ingress {host_link(whole)}", f"tbf {result['interfaces'][2]['name']}"]
     assert seconds(shared_node.netns, address_of(whole), POD_PORT, SIZE) > ONE_WAY * 0.8
+
+
+def test_plugin_before_ours_is_warned_about(shared_node: Node, chain: MakeChain, tmp_path: Path) -> None:
+    """And breaks nothing; the result is ours."""
+    script = """#!/bin/sh
+[ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion": "1.0.0", "ips": [{"address": "192.0.2.7/24"}]}'
+exit 0
+"""
+    (tmp_path / "early").write_text(script)
+    (tmp_path / "early").chmod(0o755)
+    log = tmp_path / "cni.log"
+    whole = chain({"type": "early"}, SVC | {"log_file_path": str(log)}, PORTMAP)
+    whole.paths.append(tmp_path)
+    result = whole.add()
+    assert [ip["address"].split("/")[0] for ip in result["ips"]] == [address_of(whole)] != ["192.0.2.7"]
+    assert "WARNING" in log.read_text()
+    assert "another plugin comes before this one in the chain, which is not supported" in log.read_text()
+
+
+def test_plugin_behind_the_supported_ones_gets_the_whole_result(shared_node: Node, chain: MakeChain, tmp_path: Path) -> None:
+    """It is none of ours, and works all the same."""
+    script = "import json, sys\nprint(json.dumps(json.load(sys.stdin)['prevResult']))\n"
+    (tmp_path / "late").write_text(f"#!{sys.executable}\n{script}")
+    (tmp_path / "late").chmod(0o755)
+    whole = chain(SVC, PORTMAP, {"type": "late"})
+    whole.paths.append(tmp_path)
+    result = whole.add()
+    assert result["interfaces"][0]["name"] == host_link(whole)
+    assert list(books(shared_node).allocations) == [address_of(whole)]
 
 
 def test_chain_without_bandwidth_is_not_limited(shared_node: Node, chain: MakeChain, outside: Netns) -> None:

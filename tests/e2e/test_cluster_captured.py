@@ -1,7 +1,8 @@
 """On from every state that was captured of the incumbent: by our ADD or DEL to the next one, key by key.
 
 Ours begins its search for a block elsewhere in the pool, where the captured reservation would lie within it: all of that block
-is reserved instead. Floating addresses are not served yet: the endpoint that ours writes is compared without one.
+is reserved instead. Ours says in an endpoint how its traffic is shaped, the incumbent does so in custom resources alone: it is
+compared without that.
 """
 
 import json
@@ -64,7 +65,8 @@ def attach(node: ClusterNode, old_etcd: EtcdSite, old_orch: OrchSite, sandbox: M
     network: Json = {"cniVersion": "1.0.0", "name": "net1", "type": "calico"}
     pod: Json = {
         "ipam": {"type": "calico-ipam", "assign_ipv6": "true"}, "policy": {"type": "k8s"},
-        "kubernetes": {"kubeconfig": str(old_orch.kubeconfig)}, "args": "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default",
+        "kubernetes": {"kubeconfig": str(old_orch.kubeconfig)}, "feature_control": {"floating_ips": True},
+        "args": "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default",
     }  # fmt: skip
     made: list[Pod] = []
 
@@ -98,16 +100,15 @@ def load(site: EtcdSite, number: int) -> None:
 
 def stored(site: EtcdSite, place: dict[str, str]) -> dict[str, str]:
     """Every document in the order of its fields; addresses as if our blocks were at the captured places."""
-    return {moved(key, place): moved(spelled(document), place) for key, document in site.running.stored("/calico/")}
-
-
-def expected(number: int, *, floating: bool) -> dict[str, str]:
-    """The captured state, with or without floating addresses."""
-    documents = {key: json.loads(text) for key, text in captured_state(number).items()}
+    documents = dict(site.running.stored("/calico/"))
     for document in documents.values():
-        if not floating:
-            document.get("spec", {}).pop("ipNATs", None)
-    return {key: spelled(document) for key, document in documents.items()}
+        document.get("spec", {}).pop("qosControls", None)
+    return {moved(key, place): moved(spelled(document), place) for key, document in documents.items()}
+
+
+def expected(number: int) -> dict[str, str]:
+    """The captured state."""
+    return {key: spelled(json.loads(text)) for key, text in captured_state(number).items()}
 
 
 def spelled(document: Json) -> str:
@@ -139,7 +140,7 @@ def test_one_step_in_etcd(attach: Attach, node: ClusterNode, old_etcd: EtcdSite,
         place = places(pod, RESULTS[container])
     else:
         pod.delete()
-    assert stored(old_etcd, place) == expected(number + 1, floating=verb == "DEL")
+    assert stored(old_etcd, place) == expected(number + 1)
     pod.delete()
 
 
@@ -157,7 +158,7 @@ def test_all_steps_in_etcd(attach: Attach, node: ClusterNode, old_etcd: EtcdSite
             demand_same_result(pod, RESULTS[container], place)
         else:
             pod.delete()
-        assert stored(old_etcd, place) == expected(number, floating=False)
+        assert stored(old_etcd, place) == expected(number)
 
 
 # custom resources

@@ -226,7 +226,76 @@ def test_our_refusal_comes_through_the_bridge(bridge: Callable[[], Attached]) ->
     assert "(nowhere) does not exist" in json.dumps(refused.call("ADD").output)
 
 
-@pytest.mark.xfail(strict=True, reason="ptp needs a gateway in the result, and no route to the block: it makes that itself")
-def test_ptp_takes_our_address(below: Callable[..., Attached]) -> None:
-    first = below("ptp").add()
-    assert first.pod.netns.addresses("eth0") == [block(first.address)]
+def on_ptp(address: str) -> dict[str, str]:
+    """What ptp needs: the length of the pool, and the next hop that it puts on the host's side."""
+    length, gateway = (112, "fe80::ecee:eeff:feee:eeee") if ":" in address else (16, "169.254.1.1")
+    return {"address": f"{address}/{length}", "gateway": gateway}
+
+
+@pytest.mark.parametrize(("ipam", "args"), [({}, ""), ({}, "IP=10.65.3.4"), (DUAL, "")])
+def test_ptp_is_given_gateways_and_no_route_to_the_pool(attach: MakePod, ipam: dict[str, str], args: str) -> None:
+    """It makes that one by itself, and fails over one that is there already."""
+    pod = attach(type="ptp", ipam=ipam, args=args)
+    pod.add()
+    beyond = {"routes": [{"dst": "::/0"}]} if ipam else {}
+    assert pod.result == {"cniVersion": "1.1.0", "ips": [on_ptp(address) for address in pod.addresses], **beyond}
+    assert pod.call("ADD").output == pod.result
+
+
+def reach(source: Attached, address: str) -> bool:
+    """Within seconds: the kernel looks for duplicates of the gateway's IPv6 address first."""
+    return source.pod.netns.run("ping", "-c", "1", "-w", "5", address, check=False).returncode == 0
+
+
+def test_ptp_takes_our_addresses(below: Callable[..., Attached], shared_node: Node) -> None:
+    first, second = below("ptp", ipam=DUAL).add(), below("ptp", ipam=DUAL).add()
+    for one, other in ((first, second), (second, first)):
+        assert one.pod.netns.addresses("eth0") == [on_ptp(address)["address"] for address in one.addresses]
+        assert all(reach(one, address) for address in other.addresses)
+        assert one.call("CHECK", prevResult=one.result).status == 0
+        assert set(one.addresses) <= set(books(shared_node).allocations)
+        for address in one.addresses:
+            assert shared_node.netns.run("ping", "-c", "1", "-w", "5", address, check=False).returncode == 0
+    assert first.call("DEL").status == 0
+    assert set(books(shared_node).allocations) == set(second.addresses)
+
+
+def test_containers_of_several_blocks_reach_each_other_by_ptp(below: Callable[..., Attached]) -> None:
+    first, second = below("ptp").add(), below("ptp")
+    second.pod.args = "IP=10.65.200.1"
+    second.add()
+    assert reach(first, second.address)
+    assert reach(second, first.address)
+
+
+def test_containers_on_ptp_and_on_ours_reach_each_other(below: Callable[..., Attached], pods: MakePod) -> None:
+    its, mine = below("ptp").add(), pods(name="own")
+    mine.add()
+    assert reach(its, mine.addresses[0])
+    assert mine.netns.run("ping", "-c", "1", "-w", "5", its.address, check=False).returncode == 0
+
+
+def test_ptp_that_fails_frees_our_address(below: Callable[..., Attached], shared_node: Node) -> None:
+    first = below("ptp")
+    first.pod.netns.run("ip", "link", "add", "eth0", "type", "bridge")
+    assert first.call("ADD").status == 1
+    assert remains(shared_node) == []
+
+
+@pytest.mark.parametrize("kind", ["ptp", "bridge"])
+def test_gc_frees_what_is_below_another_plugin(below: Callable[..., Attached], shared_node: Node, kind: str) -> None:
+    """The reference plugins hand no GC on: whoever wants one has ours called."""
+    known, unknown = below(kind, **BRIDGE[kind]).add(), below(kind, **BRIDGE[kind]).add()
+    keep: dict[str, Any] = {
+        "cniVersion": "1.1.0",
+        "cni.dev/valid-attachments": [{"containerID": known.pod.container, "ifname": "eth0"}],
+    }
+    assert known.pod.call("GC", **keep).status == 0
+    assert list(books(shared_node).allocations) == [known.address]
+    for attached in (known, unknown):
+        assert attached.call("DEL").status == 0
+    if kind == "bridge":
+        shared_node.netns.run("ip", "link", "delete", "br0")
+
+
+BRIDGE: dict[str, dict[str, str]] = {"ptp": {}, "bridge": {"bridge": "br0"}}

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from harness import killed
+from harness.local import held, offer, section
 from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.pod import Pod
@@ -17,7 +18,7 @@ from harness.state import books, faults, remains
 
 pytestmark = pytest.mark.root
 
-NETCONF = netconf(ipam={"assign_ipv6": "true"})
+OWN = {"assign_ipv6": "true"}
 STEPS = ("note_intent", "take_addresses", "wire", "write_endpoint", "note_result")
 MINE = (sys.executable, killed.__file__)
 AGENT, ONE_SHOT = "svc.agent.main", "svc.cni.__main__"
@@ -35,6 +36,7 @@ def bare_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """Without an agent: each test starts its own, and leaves the node empty."""
     with Node(tmp_path_factory.mktemp("node") / "node", agent=False) as node:
         node.apply_pools()
+        offer(node)
         yield node
 
 
@@ -44,12 +46,15 @@ def node(bare_node: Node) -> Iterator[Node]:
     if bare_node.has_agent:
         assert bare_node.stop_agent() == 0
     assert remains(bare_node) == []
+    assert held(bare_node) == {}
 
 
-@pytest.fixture
-def pod(node: Node) -> Iterator[Pod]:
+@pytest.fixture(params=["svc-ipam", "host-local"])
+def pod(node: Node, request: pytest.FixtureRequest) -> Iterator[Pod]:
+    """With addresses of each kind."""
+    ipam = OWN if request.param == "svc-ipam" else section(node, "10.71.0.0/24", "fd71::/112")
     with Netns("sandbox") as netns:
-        yield Pod(node, netns, "c1", NETCONF)
+        yield Pod(node, netns, "c1", netconf(ipam=ipam))
 
 
 def call_once(pod: Pod, verb: str, step: str, when: str) -> int:

@@ -118,6 +118,12 @@ def test_value_with_a_line_break_cannot_forge_a_line(pods: MakePod) -> None:
     assert not any(line.endswith("all is well") and "[00000000]" in line[:50] for line in called.stderr.splitlines())
 
 
+def test_verb_with_a_line_break_cannot_forge_a_line(pods: MakePod) -> None:
+    called = pods().failed("ADD\n2026-01-01 00:00:00.000 INFO [00000000] all is well")
+    assert all(LINE.fullmatch(line) for line in called.stderr.splitlines())
+    assert "[00000000]" not in "".join(line[:50] for line in called.stderr.splitlines())
+
+
 def test_one_shot_calls_log_alike(own_pods: MakePod, node: Node, log: Path) -> None:
     node.stop_agent()
     pod = own_pods(log_file_path=str(log))

@@ -136,7 +136,7 @@ def test_labels_of_another_orchestrator_are_on_the_endpoint(pods: MakePod, share
     """Of a container that is no pod; one of them is its namespace."""
     labels = [{"key": "tier", "value": "front end"}, {"key": "svc.internal/namespace", "value": "blue"}]
     args = {"org.apache.mesos": {"network_info": {"labels": {"labels": labels}}}}
-    pod = pods(args={}, nodename="node1")
+    pod = pods(nodename="node1")
     pod.config["args"] = args
     pod.add()
     found = endpoint(shared_node)
@@ -173,6 +173,5 @@ def test_other_ways_to_wire_are_refused(pods: MakePod, shared_node: Node, config
 
 
 def test_fields_of_other_platforms_are_ignored(pods: MakePod) -> None:
-    pods(
-        mode="vxlan", vxlan_vni=7, qps=10, burst=20, ipam_lock_file="/x", windows_use_single_network=True, RuntimeConfig={}
-    ).add()
+    """Kept, and none of ours."""
+    pods(mode="vxlan", vxlan_vni=7, qps=10, burst=20, ipam_lock_file="/x", windows_use_single_network=True).add()

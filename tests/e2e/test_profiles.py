@@ -16,6 +16,7 @@ from harness.node import BIN, Called, Node, netconf
 from harness.pod import Pod
 from harness.runtime import Chain
 from svc.attach.journal import Journal
+from svc.datastore.api import Update
 from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.open import EMBEDDED_FILE
 from svc.model.keys import ResourceQuery
@@ -62,6 +63,12 @@ def endpoints(node: Node, names: Names) -> dict[str, Resource]:
         return {str(each.spec["interfaceName"]): each for each in found if isinstance(each, Resource)}
 
 
+def profile_objects(node: Node, names: Names) -> dict[str, Resource]:
+    with closing(EmbeddedStore(node.state_dir / EMBEDDED_FILE, names)) as store:
+        found = [entry.value for entry in store.list(ResourceQuery("Profile"))]
+        return {each.name: each for each in found if isinstance(each, Resource)}
+
+
 def links(node: Node) -> set[str]:
     return {link["ifname"] for link in node.netns.ip("link") if link["ifname"] not in ("lo", "uplink")}
 
@@ -92,6 +99,46 @@ def test_two_profiles_share_an_agent(node: Node, sandbox: MakeSandbox) -> None:
         pod.delete()
     assert links(node) == set()
     assert endpoints(node, DEFAULT) == endpoints(node, CALICO) == {}
+
+
+def test_network_gets_the_profile_that_its_endpoints_name(node: Node, sandbox: MakeSandbox) -> None:
+    """Once, and the user may change it; under our own names nobody reads it."""
+    pod, other = calico_pod(node, sandbox(), "c1"), our_pod(node, sandbox(), "c2")
+    pod.add()
+    other.add()
+    assert profile_objects(node, DEFAULT) == {}
+    (found,) = profile_objects(node, CALICO).values()
+    assert found.metadata.keys() == {"name", "uid", "creationTimestamp"}
+    assert (found.name, found.spec) == (
+        "net1",
+        {
+            "ingress": [{"action": "Allow", "source": {"selector": "has(net1)"}}],
+            "egress": [{"action": "Allow"}],
+            "labelsToApply": {"net1": ""},
+        },
+    )
+    with closing(EmbeddedStore(node.state_dir / EMBEDDED_FILE, CALICO)) as store:
+        (entry,) = store.list(ResourceQuery("Profile"))
+        store.write([Update(entry.key, Resource("Profile", found.metadata, {"egress": []}), entry.revision)])
+    restart_agent(node)
+    calico_pod(node, sandbox(), "c3").add()
+    assert profile_objects(node, CALICO)["net1"].spec == {"egress": []}
+
+
+def test_pods_of_a_network_without_policy_are_reached_by_all(node: Node, sandbox: MakeSandbox) -> None:
+    calico_pod(node, sandbox(), args=POD_ARGS).add()
+    assert profile_objects(node, CALICO)["net1"].spec["ingress"] == [{"action": "Allow"}]
+
+
+def test_network_that_joins_an_interface_gets_its_profile_too(node: Node, sandbox: MakeSandbox) -> None:
+    first = calico_pod(node, sandbox())
+    first.add()
+    second = first.copy(config=first.config | {"name": "net2"})
+    second.add()
+    assert set(profile_objects(node, CALICO)) == {"net1", "net2"}
+    assert endpoints(node, CALICO)[first.host_name].spec["profiles"] == ["net1", "net2"]
+    second.delete()
+    first.delete()
 
 
 def test_pods_are_named_as_the_incumbent_does(node: Node, sandbox: MakeSandbox) -> None:

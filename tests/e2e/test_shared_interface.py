@@ -199,6 +199,23 @@ def test_lost_row_of_the_second_network_spares_the_interface(own_pods: MakePod, 
     assert first.check().status == 0
 
 
+def test_lost_journal_spares_the_interface(own_pods: MakePod, node: Node) -> None:
+    """The endpoint tells which network made it."""
+    first = own_pods()
+    first.add()
+    second = in_network(first, "other")
+    second.add()
+    with closing(Journal(node.state_dir / "journal.db")) as journal:
+        for pod in (first, second):
+            journal.remove(row(node, pod).id)
+    second.delete()
+    assert profiles(node) == [["net"]]
+    assert first.netns.links() == ["eth0"]
+    first.delete()
+    assert first.netns.links() == []
+    assert remains(node) == []
+
+
 def test_shared_datastore_that_is_away_makes_leaving_a_debt(
     etcd_site: EtcdSite, tmp_path_factory: pytest.TempPathFactory, sandbox: Callable[[], Netns]
 ) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import pytest
 
 from harness.ipam import NODE, demand_whole_claims, free, holdings, put_node, put_pool, take
 from harness.site import OrchSite, Site
-from svc._core.cidr import Address
+from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend
 from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.open import EMBEDDED_FILE
@@ -25,12 +25,15 @@ from svc.model.errors import PeerError
 
 PATIENCE = 60.0  # seconds without a sign of life
 
-POOLS, SMALL_POOLS = ("10.65.0.0/24", "fd65::/120"), ("10.65.0.0/26", "fd65::/122")
+ADDRESSES = 20_000  # that are assigned or released, in each test
+POOLS = ("10.65.0.0/24", "fd65::/120")
 
-# Tells of every operation with a byte on standard output, and at the end, after SIGTERM, of what it holds on standard error.
-# What its predecessor was assigned is released first: a restarted agent does so from its journal.
+# Tells of every address that it was assigned, or has released, with a byte on standard output, and at the end, after SIGTERM,
+# of what it holds on standard error. What its predecessor was assigned is released first, as a restarted agent does it from
+# its journal.
 PROGRAM = """
-import json, os, random, signal, sys
+import json, os, random, signal, sys, threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from svc.datastore.open import open_backend
 from svc.ipam.allocator import Ipam
@@ -38,29 +41,43 @@ from svc.ipam.requests import Assign, Release
 from svc.model.keys import HandleQuery
 from svc.names import DEFAULT
 
-settings, folder, node, name, most, seed = sys.argv[1:]
-stopping = []
-signal.signal(signal.SIGTERM, lambda *_: stopping.append(True))
+settings, folder, node, name, threads, most, families, seed = sys.argv[1:]
+stopping = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: stopping.set())
 store = open_backend(json.loads(settings), Path(folder), DEFAULT)
 ipam = Ipam(store, node)
-dice = random.Random(seed)
-held = {}
 
-for entry in store.list(HandleQuery()):
-    if entry.key.handle.startswith(name + "."):
-        ipam.release(Release(entry.key.handle))
-while not stopping:
+
+def work(number):
+    dice, held = random.Random(f"{seed}.{number}"), {}
+    try:
+        while not stopping.is_set():
+            os.write(1, b"." * trade(dice, held))
+    except BaseException:
+        stopping.set()
+        raise
+    return held
+
+
+def trade(dice, held):
     if len(held) >= int(most) or (held and dice.random() < 0.5):
         handle = dice.choice(list(held))
-        assert ipam.holds(handle, held.pop(handle)), handle
+        addresses = held.pop(handle)
+        assert ipam.holds(handle, addresses), handle
         ipam.release(Release(handle))
     else:
         handle = f"{name}.{os.getpid()}.{dice.getrandbits(64)}"
-        allocations = ipam.assign(Assign(handle, {"node": node}, dice.choice([(4,), (6,), (4, 6)])))
-        held[handle] = [allocation.address for allocation in allocations]
-    os.write(1, b".")
-for handle, addresses in held.items():
-    print(handle, *addresses, file=sys.stderr)
+        wanted = Assign(handle, {"node": node}, tuple(dice.choice(json.loads(families))))
+        held[handle] = addresses = [allocation.address for allocation in ipam.assign(wanted)]
+    return len(addresses)
+
+
+left = [entry.key.handle for entry in store.list(HandleQuery()) if entry.key.handle.startswith(name + ".")]
+with ThreadPoolExecutor(int(threads)) as pool:
+    list(pool.map(lambda handle: ipam.release(Release(handle)), left))
+    for held in pool.map(work, range(int(threads))):
+        for handle, addresses in held.items():
+            print(handle, *addresses, file=sys.stderr)
 """
 
 
@@ -68,18 +85,18 @@ for handle, addresses in held.items():
 class Ground:
     """A datastore with a pool of each family, and how hard it is worked on.
 
-    `life` is how many operations a process does before it is killed; `held` is the most handles it has at once.
+    Both processes together assign and release so many addresses; `life` is how many of them one does before it is killed.
+    Each of its threads has so many handles at once, of which each has addresses of one of the `families`.
     """
 
     settings: dict[str, str]
     folder: Path
-    pools: tuple[str, str]
-    addresses: int  # in each pool
-    operations: int  # of both processes together, each an assignment or a release
-    life: tuple[int, int]
-    held: int
     put_node: Callable[[str], None]
     open: Callable[[], Backend]
+    life: tuple[int, int] = (500, 5000)
+    threads: int = 1
+    handles: int = 40
+    families: tuple[tuple[int, ...], ...] = ((4,), (6,), (4, 6))
 
 
 @dataclass
@@ -91,15 +108,17 @@ class Worker:
     name: str
     dice: random.Random
     lives: int = 0
-    left: int = 0  # operations until it is killed
-    works: bool = False  # whether this life has told of an operation
+    left: int = 0  # addresses until it is killed
+    works: bool = False  # whether this life has told of an address
     process: "subprocess.Popen[bytes]" = field(init=False)
 
     def start(self) -> None:
         self.lives += 1
         self.left, self.works = self.dice.randint(*self.ground.life), False
-        arguments = [json.dumps(self.ground.settings), str(self.ground.folder), self.node, self.name, str(self.ground.held)]
-        command = [sys.executable, "-c", PROGRAM, *arguments, str(self.dice.random())]
+        ground = self.ground
+        place = [json.dumps(ground.settings), str(ground.folder), self.node, self.name]
+        work = [str(ground.threads), str(ground.handles), json.dumps(ground.families), str(self.dice.random())]
+        command = [sys.executable, "-c", PROGRAM, *place, *work]
         with self.messages.open("wb") as messages:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=messages)
 
@@ -119,7 +138,7 @@ class Worker:
         return self.process.returncode
 
     def read(self) -> int:
-        """How many operations it has told of since; AssertionError when it has died by itself."""
+        """How many addresses it has told of since; AssertionError when it has died by itself."""
         count = len(os.read(self.pipe, 65536))
         assert count, f"{self.name} has failed: {self.messages.read_text()}"
         self.left -= count
@@ -145,13 +164,13 @@ def workers(ground: Ground, nodes: tuple[str, str], dice: random.Random) -> Iter
                 worker.end(signal.SIGKILL)
 
 
-def hammer(both: list[Worker], operations: int) -> None:
-    """Until there were operations enough, and both are at work: reads, kills and restarts as it comes."""
+def hammer(both: list[Worker]) -> None:
+    """Until there were addresses enough, and both are at work: reads, kills and restarts as it comes."""
     done = 0
     with selectors.DefaultSelector() as selector:
         for worker in both:
             selector.register(worker.pipe, selectors.EVENT_READ, worker)
-        while done < operations or not all(worker.works for worker in both):
+        while done < ADDRESSES or not all(worker.works for worker in both):
             ready = selector.select(PATIENCE)
             assert ready, "no process shows a sign of life"
             for key, _ in ready:
@@ -169,12 +188,10 @@ def capacity(store: Backend, nodes: tuple[str, str], version: int) -> int:
     count = 0
     for node in dict.fromkeys(nodes):
         ipam = Ipam(store, node)
-        while True:
-            try:
-                take(ipam, "net.all", versions=(version,))
-            except PeerError:
-                break
-            count += 1
+        for number in (16, 1):
+            with suppress(PeerError):
+                while True:
+                    count += len(take(ipam, "net.all", versions=(version,) * number))
     return count
 
 
@@ -190,20 +207,21 @@ def test_embedded_store(tmp_path: Path, nodes: tuple[str, str]) -> None:
         with closing(open_store()) as store:
             put_node(store, node)
 
-    demand_nothing_lost(Ground({"kind": "embedded"}, tmp_path, POOLS, 256, 20_000, (200, 2500), 40, put, open_store), nodes)
+    demand_nothing_lost(Ground({"kind": "embedded"}, tmp_path, put, open_store, life=(200, 2500)), nodes)
 
 
 def test_etcd(etcd_site: Site, tmp_path: Path) -> None:
     settings = {"kind": "etcdv3", "etcd_endpoints": etcd_site.config["etcd_endpoints"]}
-    ground = Ground(settings, tmp_path, POOLS, 256, 20_000, (500, 5000), 40, etcd_site.add_node, etcd_site.open)
+    ground = Ground(settings, tmp_path, etcd_site.add_node, etcd_site.open)
     with cleared(etcd_site):
         demand_nothing_lost(ground, TWO)
 
 
 def test_custom_resources(orch_site: OrchSite, tmp_path: Path) -> None:
-    """An operation takes a dozen requests there: fewer of them, on smaller pools."""
+    """A handle takes a dozen requests there: so there are many at once, of several addresses each."""
     settings = {"kind": "orch", "kubeconfig": str(orch_site.kubeconfig)}
-    ground = Ground(settings, tmp_path, SMALL_POOLS, 64, 600, (30, 120), 10, orch_site.add_node, orch_site.open)
+    families = ((4,), (6,), (4, 6), (4, 4, 6, 6), (4, 4, 4, 4, 6, 6, 6, 6))
+    ground = Ground(settings, tmp_path, orch_site.add_node, orch_site.open, threads=16, handles=1, families=families)
     with cleared(orch_site):
         demand_nothing_lost(ground, TWO)
 
@@ -222,15 +240,15 @@ def demand_nothing_lost(ground: Ground, nodes: tuple[str, str]) -> None:
     for node in dict.fromkeys(nodes):
         ground.put_node(node)
     with closing(ground.open()) as store:
-        put_pool(store, "pool4", ground.pools[0], blockSize=28)
-        put_pool(store, "pool6", ground.pools[1], blockSize=124)
+        put_pool(store, "pool4", POOLS[0], blockSize=28)
+        put_pool(store, "pool6", POOLS[1], blockSize=124)
         with workers(ground, nodes, random.Random("processes")) as both:
-            hammer(both, ground.operations)
+            hammer(both)
             assert [worker.end(signal.SIGTERM) for worker in both] == [0, 0]
         assert all(worker.lives > 2 for worker in both)
         assert holdings(store) == both[0].told() | both[1].told()
         for handle in holdings(store):
             free(Ipam(store, NODE), handle)
         assert holdings(store) == {}
-        assert [capacity(store, nodes, version) for version in (4, 6)] == [ground.addresses] * 2
+        assert [capacity(store, nodes, version) for version in (4, 6)] == [Cidr(pool).size for pool in POOLS]
         demand_whole_claims(store)

@@ -56,7 +56,8 @@ class Books:
             if record.state != ADDED:
                 yield f"the row of {record.id.container_id} is {record.state}"
             for address in record.addresses:
-                if record.delegate is None and self.allocations.get(address) != record.handle:
+                ours = record.delegate is None and not record.unmanaged
+                if ours and self.allocations.get(address) != record.handle:
                     yield f"{record.handle} has {address} in the journal, its block says {self.allocations.get(address)}"
             endpoint = [address.split("/")[0] for address in self.endpoints.get(record.host_name, [])]
             if record.is_wired and endpoint != record.addresses:

@@ -30,7 +30,7 @@ class Attached:
         pod = self.pod
         return pod.node.call(
             verb, pod.config | changes, plugin=str(REFERENCE / self._kind), container=pod.container, netns=pod.netns.path,
-            extra={"CNI_PATH": self._path},
+            extra={"CNI_PATH": self._path}, args=pod.args,
         )  # fmt: skip
 
     def add(self) -> "Attached":
@@ -40,5 +40,9 @@ class Attached:
         return self
 
     @property
+    def addresses(self) -> list[str]:
+        return [str(ip["address"]).split("/")[0] for ip in self.result["ips"]]
+
+    @property
     def address(self) -> str:
-        return str(self.result["ips"][0]["address"]).split("/")[0]
+        return self.addresses[0]

@@ -22,11 +22,11 @@ CONTAINER = "0123456789abcdef"
 class ClusterNode(Node):
     """`name` is what it is called in the datastore. It reaches the first site's datastore, and the servers of the others."""
 
-    def __init__(self, directory: Path, name: str, *sites: Site) -> None:
+    def __init__(self, directory: Path, name: str, *sites: Site, agent: bool = True) -> None:
         self.name = name
         self.site = sites[0]
         self._ways: dict[int, Way] = {}
-        super().__init__(directory)
+        super().__init__(directory, agent=agent)
         self._connect({site.port for site in sites if site.port})
 
     def __enter__(self) -> "ClusterNode":

@@ -27,10 +27,17 @@ def write(path: Path, name: str, busybox: Path) -> None:
             _add(archive, member, data)
 
 
+def unpack(folder: Path, busybox: Path) -> None:
+    """The same file system as a directory."""
+    folder.mkdir()
+    with tarfile.open(fileobj=io.BytesIO(_layer(busybox.read_bytes()))) as archive:
+        archive.extractall(folder, filter="fully_trusted")
+
+
 def _layer(busybox: bytes) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for folder in ("bin", "etc", "tmp"):
+        for folder in ("bin", "dev", "etc", "proc", "sys", "tmp"):
             entry = tarfile.TarInfo(folder)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(entry)

@@ -4,15 +4,21 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from harness.netns import Netns
+from typing import Protocol
 
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
+class Place(Protocol):
+    """A network namespace, by a file that stands for it."""
+
+    @property
+    def path(self) -> str: ...
+
+
 @contextmanager
-def entered(netns: Netns) -> Iterator[None]:
+def entered(netns: Place) -> Iterator[None]:
     """The calling thread is inside for the time of the block. Threads and sockets that it makes meanwhile stay there."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -146,7 +146,7 @@ def take(
     **more: Any,
 ) -> tuple[str, ...]:
     """The addresses that the handle gets."""
-    request = Assign(handle, {"node": NODE}, versions, dict(pools), Address(at) if at else None, **more)
+    request = Assign(handle, {"node": NODE}, versions, dict(pools), (Address(at),) if at else (), **more)
     return tuple(str(allocation.address) for allocation in ipam.assign(request))
 
 

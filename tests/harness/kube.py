@@ -158,12 +158,25 @@ class Kube:
             "--service-cluster-ip-range=10.96.0.0/16",
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
+            "--feature-gates=IPv6DualStack=true",
         ]
         self._run("kube-apiserver", [str(CACHE / "bin" / "kube-apiserver"), *arguments])
         self._await(lambda: self.call("GET", "/api/v1/namespaces/default"))
 
     def stop_server(self) -> None:
         self._stop("kube-apiserver", signal.SIGKILL)
+
+    @contextmanager
+    def controllers(self, *names: str) -> Iterator[None]:
+        """For the time of the block a controller manager runs these controllers."""
+        config = self.kubeconfig(self.folder / "controllers.kubeconfig")
+        ports = ["--port=0", "--secure-port=0"]
+        arguments = [f"--kubeconfig={config}", f"--controllers={','.join(names)}", "--leader-elect=false", *ports]
+        self._run("kube-controller-manager", [str(CACHE / "bin" / "kube-controller-manager"), *arguments])
+        try:
+            yield
+        finally:
+            self._stop("kube-controller-manager", signal.SIGKILL)
 
     def start(self) -> None:
         subprocess.run(["openssl", "genrsa", "-out", self.folder / "sa.key", "2048"], check=True, capture_output=True)

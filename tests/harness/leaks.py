@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 PATIENCE = 5.0  # seconds: kernel and threads may still be busy with what was ended in an orderly way
 _POLL = 0.02
 
@@ -58,6 +60,13 @@ def left_since(before: Footprint, *, patience: float = PATIENCE) -> list[str]:
         time.sleep(_POLL)
         found = _compare(before, Footprint.take())
     return found
+
+
+def demand_nothing_since(before: Footprint) -> None:
+    """Fails the test when anything is left, and removes it."""
+    if left := left_since(before):
+        remove_since(before)
+        pytest.fail("left behind: " + "; ".join(left), pytrace=False)
 
 
 def remove_since(before: Footprint) -> None:

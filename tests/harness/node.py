@@ -7,8 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +34,34 @@ class Called:
     output: Any
     stderr: str
     stdout: bytes = b""
+
+
+class Calling:
+    """An execution of a plugin that is under way. Whoever begins one asks for its result, or kills it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], stdin: bytes) -> None:
+        self._process = process
+        self._outcome: Future[tuple[bytes, bytes]] = Future()
+        self._thread = threading.Thread(target=self._communicate, args=(stdin,))
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        return self._process.poll() is not None
+
+    def result(self) -> Called:
+        self._thread.join()
+        stdout, stderr = self._outcome.result()
+        output = json.loads(stdout) if stdout else None
+        return Called(self._process.returncode, output, stderr.decode(errors="replace"), stdout)
+
+    def kill(self) -> None:
+        """As a runtime does when it gives up."""
+        self._process.kill()
+        self._thread.join()
+
+    def _communicate(self, stdin: bytes) -> None:
+        self._outcome.set_result(self._process.communicate(stdin))
 
 
 class Node:
@@ -85,10 +115,10 @@ class Node:
 
     # the agent
 
-    def start_agent(self, *program: str, **environment: str) -> None:
+    def start_agent(self, *program: str, options: tuple[str, ...] = (), **environment: str) -> None:
         """Returns when it answers; `program` takes the place of svc-agent, `environment` is added to the test's own."""
         program = program or (str(BIN / "svc-agent"),)
-        command = [*program, "run", "--state-dir", str(self.state_dir), "--run-dir", str(self.run_dir)]
+        command = [*program, "run", "--state-dir", str(self.state_dir), "--run-dir", str(self.run_dir), *options]
         with self.log.open("ab") as log:
             self._agent = subprocess.Popen(
                 ["ip", "netns", "exec", self.netns.name, *command], stderr=log, env={**os.environ, **environment}
@@ -142,17 +172,24 @@ class Node:
         ifname: str = "eth0", args: str = "", extra: Mapping[str, str] | None = None,
     ) -> Called:  # fmt: skip
         """Executes the plugin as a runtime does."""
+        return self.begin(
+            verb, netconf, plugin=plugin, container=container, netns=netns, ifname=ifname, args=args, extra=extra
+        ).result()  # fmt: skip
+
+    def begin(
+        self, verb: str, netconf: Mapping[str, Any] | bytes, *, plugin: str = "svc", container: str = "c1", netns: str = "",
+        ifname: str = "eth0", args: str = "", extra: Mapping[str, str] | None = None,
+    ) -> "Calling":  # fmt: skip
+        """The same, and goes on meanwhile."""
         environment = {
             "CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": netns, "CNI_IFNAME": ifname, "CNI_ARGS": args,
             "CNI_PATH": str(self.bin_dir), "PATH": os.environ["PATH"],
         }  # fmt: skip
-        stdin = netconf if isinstance(netconf, bytes) else json.dumps(netconf).encode()
-        done = subprocess.run(
+        process = subprocess.Popen(
             ["ip", "netns", "exec", self.netns.name, str(self.bin_dir / plugin)],
-            input=stdin, capture_output=True, check=False, env={**environment, **(extra or {})},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**environment, **(extra or {})},
         )  # fmt: skip
-        output = json.loads(done.stdout) if done.stdout else None
-        return Called(done.returncode, output, done.stderr.decode(errors="replace"), done.stdout)
+        return Calling(process, netconf if isinstance(netconf, bytes) else json.dumps(netconf).encode())
 
     def add(self, netconf: Mapping[str, Any], sandbox: Netns, **options: Any) -> Any:
         """The result of an ADD; RuntimeError when it failed."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.netns import Netns
-from harness.node import Called, Node
+from harness.node import Called, Calling, Node
 
 
 @dataclass
@@ -24,7 +24,11 @@ class Pod:
 
     def call(self, verb: str, *, netns: str | None = None, **changes: Any) -> Called:
         """`changes` are made to the network configuration of this call alone."""
-        return self.node.call(
+        return self.begin(verb, netns=netns, **changes).result()
+
+    def begin(self, verb: str, *, netns: str | None = None, **changes: Any) -> Calling:
+        """The same, and goes on meanwhile."""
+        return self.node.begin(
             verb, self.config | changes, plugin=self.plugin, container=self.container,
             netns=self.netns.path if netns is None else netns, ifname=self.ifname, args=self.args,
         )  # fmt: skip

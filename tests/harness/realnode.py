@@ -1,8 +1,7 @@
 """containerd and kubelet on a throw-away node: real pods, wired by the plugin that is installed on it.
 
 They live in the node's network namespace, and in a mount and a process namespace of their own: when the first process of that
-ends, everything ends, shims and containers included, and every mount is gone. What they would write to /run, /var/lib and
-/var/log is in memory. Only control groups are left, and removed.
+ends, everything ends, shims and containers included, and every mount is gone. Only control groups are left, and removed.
 """
 
 import json
@@ -11,8 +10,9 @@ import shutil
 import signal
 import subprocess
 import time
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,26 @@ import pytest
 
 from harness import image
 from harness.cluster_node import ClusterNode
-from harness.kube import CACHE, Kube
+from harness.groups import Groups, can_be_made
+from harness.kube import CACHE, Kube, Refused
+from harness.netns import run
+from harness.node import BIN
+from harness.orch import NODES
+from harness.state import pod_links
 
 Json = dict[str, Any]
 
 IMAGE = "local/box:1"
-PATIENCE = 120.0  # seconds; nothing waits that long unless it is broken
-_BUSYBOX = Path("/bin/busybox")
-_CGROUPS = Path("/sys/fs/cgroup")
+PATIENCE = 100.0  # seconds; nothing waits that long unless it is broken
+_POLL = 0.1
+BUSYBOX = Path("/bin/busybox")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 _CONTAINERD = """version = 2
 root = "{folder}/root"
-state = "{folder}/state"
+state = "/run/containerd"
 [grpc]
-  address = "{folder}/cd.sock"
+  address = "/run/containerd.sock"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{image}"
   netns_mounts_under_state_dir = true
@@ -51,6 +57,9 @@ _KUBELET = {
     "cgroupsPerQOS": False,
     "enforceNodeAllocatable": [],
     "failSwapOn": False,
+    "featureGates": {"IPv6DualStack": True},
+    "kubeAPIQPS": 200,
+    "kubeAPIBurst": 400,
     "nodeStatusUpdateFrequency": "1s",
     "syncFrequency": "1s",
     "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
@@ -58,56 +67,112 @@ _KUBELET = {
     "evictionHard": {"nodefs.available": "1%", "imagefs.available": "1%", "memory.available": "50Mi"},
 }
 
+# /run is in memory, as on every machine; what a machine keeps on its disk stays over a boot.
 _PROGRAM = """set -eu
 cd "$1"
-for place in /run /var/lib /var/log; do mount -t tmpfs tmpfs $place; done
+for place in lib log; do mkdir -p var/$place; mount --bind var/$place /var/$place; done
+mount -t tmpfs tmpfs /run
+mount --bind boot_id /proc/sys/kernel/random/boot_id
 mount --bind /dev/null /etc/resolv.conf  # kubelet looks for clouds, by name and at a well-known address
-ip route add unreachable 169.254.169.254
-containerd -c containerd.toml >containerd.log 2>&1 &
-until ctr -a cd.sock version >/dev/null 2>&1; do sleep 0.1; done
-ctr -a cd.sock -n k8s.io images import box.tar >/dev/null
+ip route replace unreachable 169.254.169.254
+containerd -c containerd.toml >>containerd.log 2>&1 &
+until ctr -a /run/containerd.sock version >/dev/null 2>&1; do sleep 0.1; done
+ctr -a /run/containerd.sock -n k8s.io images import box.tar >/dev/null
 exec "$2" --config kubelet.json --kubeconfig kubeconfig --container-runtime=remote \\
-  --container-runtime-endpoint=unix://"$1"/cd.sock --root-dir="$1"/kubelet --cert-dir="$1"/certs \\
-  --hostname-override="$3" --node-ip=192.0.2.1 >kubelet.log 2>&1
+  --container-runtime-endpoint=unix:///run/containerd.sock --root-dir="$1"/kubelet --cert-dir="$1"/certs \\
+  --hostname-override="$3" --node-ip=192.0.2.1 >>kubelet.log 2>&1
 """
+
+_AGENT = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
 
 
 class RealNode:
     """Runs pods of the API server that are meant for this node, with plugins and networks of these directories."""
 
     def __init__(self, folder: Path, node: ClusterNode, kube: Kube, conf_dir: Path) -> None:
-        self._folder = folder
+        self.node = node
         self._kube = kube
+        self._folder = folder
         texts = {
             "containerd.toml": _CONTAINERD.format(folder=folder, image=IMAGE, bin_dir=node.bin_dir, conf_dir=conf_dir),
             "kubelet.json": json.dumps(_KUBELET),
+            "boot_id": _BOOT_ID.read_text(),
         }
         for name, text in texts.items():
             (folder / name).write_text(text)
         kube.kubeconfig(folder / "kubeconfig")
-        image.write(folder / "box.tar", IMAGE, _BUSYBOX)
-        self._groups = _groups()
+        image.write(folder / "box.tar", IMAGE, BUSYBOX)
+        self._groups = Groups("k8s.io")
+        self._start()
+
+    def _start(self) -> None:
+        arguments = str(self._folder), str(CACHE / "bin" / "kubelet"), self.node.name
         self._process = subprocess.Popen(
             [
-                "nsenter", f"--net={node.netns.path}",
+                "nsenter", f"--net={self.node.netns.path}",
                 "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
-                "sh", "-c", _PROGRAM, "sh", str(folder), str(CACHE / "bin" / "kubelet"), node.name,
+                "sh", "-c", _PROGRAM, "sh", *arguments,
             ],
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
-    def wait(self, what: str, condition: Callable[[], Any]) -> Any:
+    def wait(self, what: str, condition: Callable[[], Any], *, poll: float = _POLL) -> Any:
         """What the condition gives when it is not nothing any more."""
         until = time.monotonic() + PATIENCE
         while not (found := condition()):
             assert self._process.poll() is None, self.logs()
             assert time.monotonic() < until, f"{what}: in vain. {self.logs()}"
-            time.sleep(0.1)
+            time.sleep(poll)
         return found
+
+    def wait_ready(self) -> None:
+        """Until pods can be started."""
+        self.wait("the node is ready", self._is_ready)
+
+    def _is_ready(self) -> bool:
+        try:
+            node = self._kube.call("GET", f"{NODES}/{self.node.name}")
+        except Refused:  # kubelet has not told the server of it yet
+            return False
+        return any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"].get("conditions", ()))
+
+    def wait_none(self, what: str, found: Callable[[], list[str]]) -> None:
+        """Until nothing is found any more; what is still found is told."""
+        try:
+            self.wait(what, lambda: not found())
+        except AssertionError:
+            assert found() == [], what
+            raise
 
     def logs(self) -> str:
         files = [file for name in ("containerd.log", "kubelet.log") if (file := self._folder / name).exists()]
         return "\n".join(file.read_text()[-4000:] for file in files)
+
+    @contextmanager
+    def rebooted(self) -> Iterator[None]:
+        """The power fails, and comes back after the block: what is on disk stays, what the kernel knew is gone.
+
+        Then the agent, containerd and kubelet start.
+        """
+        self.node.kill_agent()
+        self.close()
+        self._await_kernel()
+        _reset_kernel(self.node)
+        yield
+        (self._folder / "boot_id").write_text(f"{uuid.uuid4()}\n")
+        self.start_agent()
+        self._start()
+
+    def start_agent(self) -> None:
+        """In the present boot."""
+        self.node.start_agent("sh", "-c", _AGENT, str(self._folder / "boot_id"), str(BIN / "svc-agent"))
+
+    def _await_kernel(self) -> None:
+        """Until the namespaces of containers that were ended, and the links in them, are gone."""
+        until = time.monotonic() + PATIENCE
+        while links := pod_links(self.node):
+            assert time.monotonic() < until, links
+            time.sleep(_POLL)
 
     def close(self) -> None:
         """The first process inside is ended, not `unshare`, whose child it is: it waits for it."""
@@ -115,11 +180,19 @@ class RealNode:
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             os.kill(int(child), signal.SIGKILL)
         self._process.wait(PATIENCE)
-        until = time.monotonic() + PATIENCE
-        while (left := _groups() - self._groups) and time.monotonic() < until:
-            for group in sorted(left, reverse=True):
-                with suppress(OSError):  # not empty yet
-                    group.rmdir()
+        self._groups.remove()
+
+
+def _reset_kernel(node: ClusterNode) -> None:
+    """What a boot starts without: queues and redirections of other plugins, their rules, and forwarding."""
+    for link in node.netns.links():
+        if link != "uplink":
+            run("ip", "-n", node.netns.name, "link", "delete", link)
+    for tool in ("iptables", "ip6tables"):
+        for action in ("-F", "-X"):
+            node.netns.run(tool, "-t", "nat", action)
+    for path in ("ipv4/conf/all", "ipv6/conf/all"):
+        node.netns.run("sh", "-c", f"echo 0 >/proc/sys/net/{path}/forwarding")
 
 
 def why_not() -> str:
@@ -127,12 +200,16 @@ def why_not() -> str:
     missing = [name for name in ("containerd", "ctr", "runc", "nsenter", "unshare") if shutil.which(name) is None]
     if missing:
         return f"needs {', '.join(missing)} (Debian: containerd, runc)"
-    if not _BUSYBOX.exists() or b"/ld-linux" in _BUSYBOX.read_bytes():
-        return "needs a static busybox (Debian: busybox-static)"
     if not (CACHE / "bin" / "kubelet").exists():
         return "needs kubelet, which is built with the API server"
-    if not any(os.access(group, os.W_OK) for group in _CGROUPS.glob("**/")):
+    if not can_be_made():
         return "needs control groups that can be written"
+    return why_no_busybox()
+
+
+def why_no_busybox() -> str:
+    if not BUSYBOX.exists() or b"/ld-linux" in BUSYBOX.read_bytes():
+        return "needs a static busybox (Debian: busybox-static)"
     return ""
 
 
@@ -146,9 +223,3 @@ def running(folder: Path, node: ClusterNode, kube: Kube, conf_dir: Path) -> Iter
         yield real
     finally:
         real.close()
-
-
-def _groups() -> set[Path]:
-    """Control groups of containers."""
-    tops = [top for pattern in ("k8s.io", "*/k8s.io") for top in _CGROUPS.glob(pattern)]
-    return {path for top in tops for path in (top, *top.glob("**/")) if path.is_dir()}

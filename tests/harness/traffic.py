@@ -4,17 +4,19 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
-from harness.inside import entered
+from harness.inside import Place, entered
 from harness.netns import Netns, run
 
 PATIENCE = 20.0  # seconds
 _CHUNK = 1 << 16
+_WINDOW = 1.0  # seconds
+_FEW = 50e6  # bits a second: far less than a link without a limit carries
 
 
 @contextmanager
-def server(netns: Netns, port: int) -> Iterator[None]:
+def server(netns: Place, port: int) -> Iterator[None]:
     """Answers every connection on every address of the namespace with what came in, once the client has said all."""
     with entered(netns):
         listening = socket.create_server(("", port))
@@ -39,7 +41,7 @@ def _serve(listening: socket.socket) -> None:
             connection.sendall(_read_all(connection))
 
 
-def answers(netns: Netns, address: str, port: int) -> bool:
+def answers(netns: Place, address: str, port: int) -> bool:
     """Whether somebody inside the namespace reaches the server there."""
     try:
         return exchange(netns, address, port, b"hello", timeout=2) == b"hello"
@@ -47,7 +49,7 @@ def answers(netns: Netns, address: str, port: int) -> bool:
         return False
 
 
-def exchange(netns: Netns, address: str, port: int, data: bytes, *, timeout: float = PATIENCE) -> bytes:
+def exchange(netns: Place, address: str, port: int, data: bytes, *, timeout: float = PATIENCE) -> bytes:
     with entered(netns):
         client = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     with client:
@@ -58,7 +60,7 @@ def exchange(netns: Netns, address: str, port: int, data: bytes, *, timeout: flo
         return _read_all(client)
 
 
-def seconds(netns: Netns, address: str, port: int, size: int) -> float:
+def seconds(netns: Place, address: str, port: int, size: int) -> float:
     """How long it takes to send so many bytes there and to have them back."""
     started = time.monotonic()
     assert exchange(netns, address, port, bytes(size)) == bytes(size)
@@ -83,3 +85,40 @@ def neighbour(node: Netns, bridge: str, address: str) -> Iterator[Netns]:
         run("ip", "-n", netns.name, "link", "set", "eth0", "up")
         yield netns
         run("ip", "-n", node.name, "link", "delete", port)
+
+
+def steady_rate(source: Place, sink: Place, address: str, port: int = 9000) -> float:
+    """Bits a second from a namespace to another whose address it is, once the burst that is let through at once is used up."""
+    with entered(sink):
+        listening = socket.create_server((address, port))
+    with listening:
+        with entered(source):
+            client = socket.create_connection((address, port), timeout=PATIENCE)
+        with client, closing(listening.accept()[0]) as connection:
+            thread = threading.Thread(target=_flood, args=(client,), name="flood")
+            thread.start()
+            try:
+                return _settled(connection)
+            finally:
+                connection.shutdown(socket.SHUT_RDWR)
+                client.shutdown(socket.SHUT_RDWR)
+                thread.join()
+
+
+def _flood(connection: socket.socket) -> None:
+    data = bytes(_CHUNK)
+    with suppress(OSError):
+        while True:
+            connection.sendall(data)
+
+
+def _settled(connection: socket.socket) -> float:
+    """The rate of the first second in which little comes; at the end of the patience, of the last one."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        started, received = time.monotonic(), 0
+        while time.monotonic() < started + _WINDOW:
+            received += len(connection.recv(_CHUNK))
+        rate = received * 8 / (time.monotonic() - started)
+        if rate < _FEW or time.monotonic() > until:
+            return rate

@@ -16,8 +16,8 @@ PATIENCE = 20.0  # seconds
 class Workshop:
     """Does the work of a Combiner when it is let to: doubles numbers, refuses negative ones, and remembers the groups."""
 
-    def __init__(self, limit: int = 256) -> None:
-        self.combiner: Combiner[int, int] = Combiner(self._work, limit=limit)
+    def __init__(self, limit: int = 256, patience: float = 0.0) -> None:
+        self.combiner: Combiner[int, int] = Combiner(self._work, limit=limit, patience=patience)
         self.groups: list[list[int]] = []
         self.leaders: list[int] = []
         self.failure: BaseException | None = None
@@ -193,3 +193,38 @@ def test_answers_that_do_not_fit_the_questions_are_told_to_all(callers: ThreadPo
     workshop.gate.release()
     for future in others:
         assert isinstance(future.exception(PATIENCE), ValueError)
+
+
+def test_a_leader_waits_for_those_who_are_announced(callers: ThreadPoolExecutor) -> None:
+    """Those who turn out to have no request are not waited for any more; who leads does not wait for itself."""
+    workshop, on_their_way = Workshop(patience=PATIENCE), threading.Barrier(4)
+    workshop.gate.release(1)
+
+    def call(number: int) -> int:
+        with workshop.combiner.announced():
+            on_their_way.wait(PATIENCE)
+            return workshop.combiner.run(number) if number else 0
+
+    futures = [callers.submit(call, number) for number in range(4)]
+    assert [future.result(PATIENCE) for future in futures] == [0, 2, 4, 6]
+    assert [sorted(group) for group in workshop.groups] == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize(("limit", "patience"), [(256, 0.05), (1, PATIENCE)], ids=["too long", "a full group"])
+def test_nobody_is_waited_for_without_end(callers: ThreadPoolExecutor, limit: int, patience: float) -> None:
+    """Neither who takes too long, nor by a group that takes no more."""
+    workshop, on_its_way, served = Workshop(limit, patience), threading.Event(), threading.Event()
+    workshop.gate.release(2)
+
+    def late() -> int:
+        with workshop.combiner.announced():
+            on_its_way.set()
+            assert served.wait(PATIENCE)
+            return workshop.combiner.run(2)
+
+    future = callers.submit(late)
+    assert on_its_way.wait(PATIENCE)
+    assert workshop.combiner.run(1) == 2
+    served.set()
+    assert future.result(PATIENCE) == 4
+    assert workshop.groups == [[1], [2]]

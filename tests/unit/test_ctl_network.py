@@ -247,6 +247,35 @@ def test_network_is_installed_with_the_executables(installer: Installer) -> None
     assert installer.state() == {}
 
 
+def test_other_plugins_of_a_given_list_are_kept_with_a_warning(
+    installer: Installer, plugin: MakePlugin, tmp_path: Path
+) -> None:
+    """They come last, as they were written, and have a say in the version; those that we know are not doubled."""
+    plugin("tuning", ALL[:4])
+    ours = {"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
+    tuning = {"type": "tuning", "sysctl": {"net.core.somaxconn": "500"}}
+    given = {"name": "mine", "cniVersion": "1.0.0", "plugins": [ours, tuning, {"type": "portmap"}]}
+    (tmp_path / "mine.conflist").write_text(json.dumps(given))
+    done = installer("--netconf", str(tmp_path / "mine.conflist"))
+    assert done.returncode == 0, done
+    assert done.stderr == (
+        "warning: plugin 'tuning' is kept in the chain, but only portmap and bandwidth are supported there\n"
+    )
+    document = json.loads((installer.conf_dir / "10-svc.conflist").read_text())
+    assert document["cniVersion"] == "0.3.1"
+    assert document["plugins"] == [ours, *conflist.CHAINED.values(), tuning]
+
+
+@pytest.mark.parametrize("odd", [{}, {"type": ""}, "tuning", None])
+def test_plugin_without_a_type_is_refused(installer: Installer, tmp_path: Path, odd: object) -> None:
+    ours = {"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
+    (tmp_path / "mine.conflist").write_text(json.dumps({"name": "mine", "plugins": [ours, odd]}))
+    done = installer("--netconf", str(tmp_path / "mine.conflist"))
+    assert done.returncode == 1
+    assert "has a plugin without a type" in done.stderr
+    assert installer.state() == {}
+
+
 def test_chained_plugins_can_be_left_out(installer: Installer) -> None:
     """Then they need not be there, and the version is ours."""
     assert installer("--without", "portmap", "--without", "bandwidth").returncode == 0

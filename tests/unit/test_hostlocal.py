@@ -161,10 +161,10 @@ def test_plain_ranges_ask_for_no_family() -> None:
 
 def test_release_needs_nothing_of_the_ranges() -> None:
     """Neither the orchestrator nor what the network says by then."""
-    assert hostlocal.for_release("net", "1.0.0", "/data") == {
-        "cniVersion": "1.0.0",
+    assert hostlocal.for_release("net", "/data") == {
+        "cniVersion": "1.1.0",
         "name": "net",
         "type": "host-local",
         "ipam": {"type": "host-local", "dataDir": "/data", "ranges": [[{"subnet": "0.0.0.0/0"}], [{"subnet": "::/0"}]]},
     }
-    assert "dataDir" not in hostlocal.for_release("net", "1.0.0", "")["ipam"]
+    assert "dataDir" not in hostlocal.for_release("net", "")["ipam"]

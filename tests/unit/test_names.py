@@ -26,6 +26,7 @@ ALLOWED = {
         "kubernetes.k8s_api_root", "kubernetes.node_name", "policy.k8s_api_root", *FIELDS,
     },
     "svc/netconf/netconf.py": FIELDS,
+    "svc/attach/credentials.py": {"k8s_auth_token"},
     "svc/netconf/rules.py": {"policy.k8s_client_certificate", "policy.k8s_client_key"},
     "svc/datastore/open.py": {"kubernetes"},  # a package
     "svc/datastore/orch/client.py": {"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"},

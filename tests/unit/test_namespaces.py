@@ -70,41 +70,41 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def is_remembered(server: Server, namespaces: Namespaces, name: str) -> bool:
     before = len(server.asked)
-    namespaces.labels(name)
+    namespaces.get(name)
     return len(server.asked) == before
 
 
 def test_first_question_goes_to_the_server(server: Server, namespaces: Namespaces) -> None:
     server.refuses = True
-    assert namespaces.labels("blue") == {"tier": "1"}
-    assert namespaces.labels("blue") == {"tier": "1"}
+    assert namespaces.get("blue").labels == {"tier": "1"}
+    assert namespaces.get("blue").labels == {"tier": "1"}
     assert server.asked == ["blue", "blue"]
 
 
 def test_watched_namespaces_are_not_asked_for(server: Server, namespaces: Namespaces) -> None:
     wait_until(lambda: is_remembered(server, namespaces, "blue"))
     server.news.put(("MODIFIED", namespace("blue", tier="2")))
-    wait_until(lambda: namespaces.labels("blue") == {"tier": "2"})
+    wait_until(lambda: namespaces.get("blue").labels == {"tier": "2"})
     assert is_remembered(server, namespaces, "blue")
 
 
 def test_strict_reading_asks(server: Server, namespaces: Namespaces) -> None:
     wait_until(lambda: is_remembered(server, namespaces, "blue"))
     server.stored["blue"] = {"tier": "9"}
-    assert namespaces.read("blue") == {"tier": "9"}
+    assert namespaces.read("blue").labels == {"tier": "9"}
 
 
 def test_new_and_deleted_namespaces_are_asked_for(server: Server, namespaces: Namespaces) -> None:
     wait_until(lambda: is_remembered(server, namespaces, "blue"))
     server.stored["green"] = {}
-    assert namespaces.labels("green") == {}
+    assert namespaces.get("green").labels == {}
     assert server.asked[-1] == "green"
     del server.stored["blue"]
     server.news.put(("DELETED", namespace("blue")))
 
     def is_gone() -> bool:
         try:
-            namespaces.labels("blue")
+            namespaces.get("blue")
         except StoreError:
             return True
         return False
@@ -117,10 +117,10 @@ def test_broken_watch_is_not_trusted(server: Server, namespaces: Namespaces) -> 
     wait_until(lambda: is_remembered(server, namespaces, "blue"))
     server.stored["blue"] = {"tier": "3"}
     server.news.put(("ENDED", {}))
-    wait_until(lambda: namespaces.labels("blue") == {"tier": "3"})
+    wait_until(lambda: namespaces.get("blue").labels == {"tier": "3"})
     server.news.put(END)
     wait_until(lambda: is_remembered(server, namespaces, "blue"))
-    assert namespaces.labels("blue") == {"tier": "3"}
+    assert namespaces.get("blue").labels == {"tier": "3"}
 
 
 def test_who_waits_together_asks_once(server: Server, namespaces: Namespaces) -> None:
@@ -128,7 +128,7 @@ def test_who_waits_together_asks_once(server: Server, namespaces: Namespaces) ->
     server.refuses = True
     server.gate.clear()
     found: list[dict[str, str]] = []
-    threads = [threading.Thread(target=lambda: found.append(namespaces.read("blue"))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(namespaces.read("blue").labels)) for _ in range(8)]
     threads[0].start()
     wait_until(lambda: server.asked == ["blue"])
     for thread in threads[1:]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from svc.model.errors import CallerError, Code
 from svc.model.hold import GateSettings, PolicySettings, Trust
+from svc.model.wishes import Features
 from svc.names import DEFAULT, Names
 from svc.netconf.fields import FIELDS, keys_of
 from svc.netconf.netconf import MAX_BYTES, DatastoreSettings, IpamConf, NetConf, parse
@@ -67,6 +68,7 @@ def test_smallest_configuration_has_every_default() -> None:
         ipam=IpamConf("svc-ipam", assign_ipv4=True, assign_ipv6=False),
         routes=None,
         pod_cidr_node=None,
+        features=Features(),
         allow_ip_forwarding=False,
         num_queues=1,
         mtu=0,

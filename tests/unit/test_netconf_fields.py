@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 from svc.model.errors import CallerError, Code
+from svc.model.wishes import Features
 from svc.names import DEFAULT
 from svc.netconf import fields
 from svc.netconf.fields import FIELDS, Field, keys_of
@@ -191,8 +192,6 @@ def test_null_is_absent(field: Field) -> None:
         ("policy.type", "other", "is not known", 'write one of "orch", "k8s"'),
         ("policy_setup_timeout_seconds", -1, "is out of range", "give 0 to 2147483647; 0 means off"),
         ("policy_setup_timeout_seconds", 2**31, "is out of range", "give 0 to 2147483647; 0 means off"),
-        ("feature_control.ip_addrs_no_ipam", True, "asks for what is not supported yet", "remove it"),
-        ("feature_control.floating_ips", True, "asks for what is not supported yet", "remove it"),
     ],
 )
 def test_faulty_value_is_named_with_remedy(path: str, value: Any, problem: str, remedy: str) -> None:
@@ -354,11 +353,17 @@ def test_faulty_pool_is_named_by_its_index(path: str, value: str, problem: str, 
     assert remedy in str(error)
 
 
-def test_pools_of_an_unassigned_family_are_ignored() -> None:
-    ipam = parsed(config(ipam__ipv6_pools=["fd00::/64"])).ipam
-    assert ipam.ipv6_pools == ()
+def test_pools_of_an_unassigned_family_are_not_checked() -> None:
+    """They wait for a pod that asks for the family."""
+    assert parsed(config(ipam__ipv6_pools=["10.0.0.0/8"])).ipam == IpamConf("svc-ipam", ipv6_pools=("10.0.0.0/8",))
     data = config(ipam__assign_ipv4="false", ipam__assign_ipv6="true", ipam__ipv4_pools=["10.0.0.0/8"])
-    assert parsed(data).ipam == IpamConf("svc-ipam", False, True)
+    assert parsed(data).ipam == IpamConf("svc-ipam", False, True, ("10.0.0.0/8",))
+
+
+@pytest.mark.parametrize("feature", ["ip_addrs_no_ipam", "floating_ips"])
+def test_features_are_off_unless_asked_for(feature: str) -> None:
+    assert parsed(config(feature_control={})).features == Features()
+    assert parsed(config(feature_control={feature: True})).features == Features(**{feature: True})
 
 
 def test_ipv6_asks_for_its_least_mtu() -> None:

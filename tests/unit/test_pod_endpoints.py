@@ -49,6 +49,7 @@ def test_a_wired_pod_is_an_endpoint() -> None:
         "profiles": ["kns.default", "ksa.default.sa"],
         "interfaceName": "cali0d7763386da",
         "ports": [{"name": "http", "protocol": "TCP", "port": 8080, "hostPort": 0, "hostIP": ""}],
+        "qosControls": {"ingressBandwidth": 1000000, "ingressBurst": 1 << 32},
     }
 
 

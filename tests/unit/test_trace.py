@@ -29,6 +29,15 @@ def test_time_is_utc_with_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert trace.lines[0].startswith("2025-11-20 19:03:21.042 INFO")
 
 
+def test_text_of_several_lines_is_as_many_log_lines() -> None:
+    """Each says who it is from: a traceback cannot be mistaken for somebody else's."""
+    trace = Trace("0123abcd")
+    trace.error("first\nsecond\r\nthird\n")
+    assert [re.sub(STAMP, "T", line) for line in trace.lines] == [
+        f"T ERROR [0123abcd] {word}\n" for word in ("first", "second", "third")
+    ]
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_lines_below_the_level_are_left_out(level: str) -> None:
     trace = Trace("0123abcd", level)

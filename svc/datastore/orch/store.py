@@ -1,8 +1,8 @@
 """The orchestrator's API as a datastore: custom resources for what IPAM keeps, pods for endpoints, nodes as they are.
 
-Writes of one call are made one after the other, in their order: there is no transaction. Only handles that are created next
-to each other are written side by side (what was created past one that failed is taken back), and of handles that are deleted
-next to each other the second steps, which decide nothing.
+Writes of one call are made one after the other, in their order: there is no transaction. Only handles that are created, or
+deleted, next to each other are written side by side. What was created past one that failed is taken back; what was deleted
+past it is gone, as if somebody else had done it.
 """
 
 import logging
@@ -132,30 +132,7 @@ class OrchStore:
             return error
 
     def _together(self, batch: Sequence[Write]) -> Sequence[Entry | StoreError | None]:
-        """The outcomes up to the first failure, at least."""
-        if isinstance(batch[0], Delete):
-            return self._deleted(batch)
         return list(self._pool().map(self._attempt, batch))
-
-    def _deleted(self, batch: Sequence[Write]) -> Sequence[StoreError | None]:
-        """Marks in their order, then removes side by side."""
-        marked: list[tuple[Key, Any]] = []
-        failure: list[StoreError | None] = []
-        for write in batch:
-            assert isinstance(write, Delete)
-            try:
-                marked.append((write.key, self._customs.mark(write)))
-            except StoreError as error:
-                failure.append(error)
-                break
-        return [*self._pool().map(self._removed, marked), *failure]
-
-    def _removed(self, marked: tuple[Key, Any]) -> StoreError | None:
-        try:
-            self._customs.remove(*marked)
-        except StoreError as error:
-            return error
-        return None
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:

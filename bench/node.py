@@ -1,0 +1,125 @@
+"""Pods on a real node, with the orchestrator's API as the datastore: how much of a pod's start is its network."""
+
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bench.figure import Figure, Missing, Sample, at_most
+from bench.options import VERSIONS, Options
+from bench.quiet import wait_until_quiet
+from harness import kube as kubes
+from harness import realnode
+from harness.cluster_node import ClusterNode
+from harness.installed import install
+from harness.kube import Kube
+from harness.realnode import RealNode
+from harness.site import OrchSite, furnish
+from harness.workloads import clear_pods, is_ready, list_pods, put_pod
+from svc.names import DEFAULT
+
+PODS = 30
+_POLL = 0.03  # seconds
+_ADD = re.compile(r" verb=ADD .*container=(\w+) .*\bok\b.* total=.*")
+_PHASE = re.compile(r" (\w+)=(\d+\.\d+)(?= |$)")
+_CONTAINER = f"{DEFAULT.annotation_prefix}/containerID"
+
+
+@dataclass(frozen=True)
+class Start:
+    """Milliseconds from a pod's creation until it was seen to be ready, and those of the phases of its ADD."""
+
+    ms: float
+    phases: dict[str, float]
+
+    @property
+    def network_ms(self) -> float:
+        """`total` leaves the queue out."""
+        return self.phases["queue"] + self.phases["total"]
+
+    @property
+    def share(self) -> float:
+        """Percent."""
+        return self.network_ms / self.ms * 100
+
+
+def run(options: Options) -> Iterator[Figure]:
+    """Missing where there can be no such node."""
+    try:
+        with _node() as bench:
+            bench.start(1)  # everything is warm then
+            yield from _figures("node_crowd", bench.start(PODS), f"{PODS} at once")
+            alone = [start for _ in range(min(PODS, options.rounds)) for start in bench.start(1)]
+            yield from _figures("node_pod", alone, "one at a time")
+    except pytest.skip.Exception as what:
+        raise Missing(str(what)) from None
+
+
+def _figures(name: str, starts: list[Start], note: str) -> Iterator[Figure]:
+    shares, times = Sample.of([start.share for start in starts]), Sample.of([start.ms for start in starts])
+    network = Sample.of([start.network_ms for start in starts])
+    n = len(starts)
+    yield Figure(f"{name}_network_share", "% of a start", shares, n, goal=at_most(10), note=note, versions=VERSIONS)
+    yield Figure(f"{name}_start", "ms until ready", times, n, note=note)
+    phases = " ".join(f"{phase} {statistics.median(each.phases[phase] for each in starts):.1f}" for phase in starts[0].phases)
+    yield Figure(f"{name}_network", "ms of ADD", network, n, note=phases)
+
+
+class _Bench:
+    """Starts pods, and deletes them again."""
+
+    def __init__(self, real: RealNode, kube: Kube, log: Path) -> None:
+        self._real, self._kube, self._log = real, kube, log
+
+    def start(self, number: int) -> list[Start]:
+        created = {}
+        for name in (f"pod-{n}" for n in range(number)):
+            created[name] = time.monotonic()
+            put_pod(self._kube, name)
+        containers, ready = self._await_ready(number)
+        phases = self._phases()
+        clear_pods(self._real, self._kube)
+        return [Start((ready[name] - created[name]) * 1000, phases[containers[name]]) for name in created]
+
+    def _await_ready(self, number: int) -> tuple[dict[str, str], dict[str, float]]:
+        """The sandbox of each pod, and when it was first seen to be ready."""
+        containers, ready = dict[str, str](), dict[str, float]()
+
+        def all_are() -> bool:
+            for pod in list_pods(self._kube):
+                metadata = pod["metadata"]
+                if is_ready(pod) and metadata["name"] not in ready:
+                    ready[metadata["name"]] = time.monotonic()
+                    containers[metadata["name"]] = metadata["annotations"][_CONTAINER]
+            return len(ready) == number
+
+        self._real.wait("the pods are ready", all_are, poll=_POLL)
+        return containers, ready
+
+    def _phases(self) -> dict[str, dict[str, float]]:
+        """Of each container's ADD, from the agent's log."""
+        found = _ADD.finditer(self._log.read_text())
+        return {line[1]: {name: float(ms) for name, ms in _PHASE.findall(line[0])} for line in found}
+
+
+@contextmanager
+def _node() -> Iterator[_Bench]:
+    wait_until_quiet()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="svc-bench-")))
+        (folder / "kube").mkdir()
+        kube = stack.enter_context(kubes.running(folder / "kube"))
+        site = OrchSite(kube, folder / "kube")
+        furnish(site)
+        node = stack.enter_context(ClusterNode(folder / "node", "node1", site))
+        log = folder / "cni.log"
+        conf_dir = install(folder, node, kube, log_file_path=str(log))
+        real = stack.enter_context(realnode.running(folder, node, kube, conf_dir))
+        real.wait_ready()
+        yield _Bench(real, kube, log)

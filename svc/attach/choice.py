@@ -1,0 +1,100 @@
+"""What an ADD is to get: annotations come before the network configuration (specification, section 3)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from svc._core.cidr import Address
+from svc.attach.request import AddRequest
+from svc.model.errors import CallerError, Code
+from svc.model.wishes import ADDRESSES, FAMILIES, NO_WISHES, POOLS, UNMANAGED, Wishes
+from svc.names import Names
+from svc.orch.info import PodInfo
+from svc.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The families and the pools they are taken from, or the very `addresses`; `wishes` are what annotations ask for."""
+
+    versions: tuple[int, ...]
+    pools: Mapping[int, tuple[str, ...]]
+    addresses: tuple[Address, ...]
+    wishes: Wishes = NO_WISHES
+
+
+def choose(names: Names, request: AddRequest, pod: PodInfo, trace: Trace) -> Choice:
+    """CallerError for annotations, or an address asked for by the runtime, that cannot be."""
+    wishes = _wishes(names, request, pod)
+    _demand_own_ipam(names, request, wishes)
+    versions = wishes.versions or request.versions
+    address = _address_argument(request, wishes, versions, trace)
+    for warning in (*wishes.warnings, *_left_aside(wishes, versions)):
+        trace.warning(warning)
+    addresses = wishes.addresses or ((address,) if address else ())
+    return Choice(versions, {**request.pools, **wishes.pools}, addresses, wishes)
+
+
+def choose_now(names: Names, request: AddRequest, pod: PodInfo, trace: Trace) -> tuple[Choice, PodInfo]:
+    """As `choose`, where nothing is refused on account of what was remembered of the namespace."""
+    try:
+        return choose(names, request, pod, trace), pod
+    except CallerError:
+        fresh = pod.refreshed()
+        if fresh.namespace == pod.namespace:
+            raise
+        return choose(names, request, fresh, trace), fresh
+
+
+def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> Wishes:
+    if pod.pod is None or not (pod.annotations or pod.namespace.annotations):
+        return NO_WISHES
+    from svc.netconf.annotations import Notes, read_wishes  # only here: most calls have no annotations to read
+
+    workload = request.workload
+    own = Notes(f"pod {workload.namespace}/{workload.pod}", pod.annotations)
+    return read_wishes(names, own, Notes(f"namespace {workload.namespace}", pod.namespace.annotations), request.features)
+
+
+def _demand_own_ipam(names: Names, request: AddRequest, wishes: Wishes) -> None:
+    if request.delegation is None:
+        return
+    from svc.netconf.annotations import demand_own_ipam
+
+    asked = [wishes.places[name] for name in (*POOLS.values(), FAMILIES, ADDRESSES, UNMANAGED) if name in wishes.places]
+    demand_own_ipam(request.delegation.plugin, names, asked)
+
+
+def _address_argument(request: AddRequest, wishes: Wishes, versions: tuple[int, ...], trace: Trace) -> Address | None:
+    """The address that the runtime asks for, unless annotations decide otherwise."""
+    address = request.address
+    if address is None:
+        return None
+    for name in (ADDRESSES, UNMANAGED, POOLS[address.version], *([FAMILIES] if address.version not in versions else [])):
+        if name in wishes.places:
+            trace.warning(f"{_argument(address)} is set aside: {wishes.places[name]} comes first")
+            return None
+    if address.version not in versions:
+        raise CallerError(
+            f"CNI_ARGS IP = {str(address)!r} is an IPv{address.version} address, but the network assigns none of that family",
+            details=f'ask for an address of the other family, or set ipam.assign_ipv{address.version} to "true"',
+            code=Code.ADDRESS_UNAVAILABLE,
+        )
+    return address
+
+
+def _left_aside(wishes: Wishes, versions: tuple[int, ...]) -> list[str]:
+    """What will have no effect."""
+    has = {address.version for address in wishes.addresses} or set(versions)
+    pools = [] if wishes.addresses else [version for version in wishes.pools if version not in has]
+    return [
+        *(f"{wishes.places[POOLS[version]]} has no effect: the pod gets no IPv{version} address" for version in pools),
+        *(
+            f"floating address {address} has no effect: the pod gets no IPv{address.version} address"
+            for address in wishes.floating
+            if address.version not in has
+        ),
+    ]
+
+
+def _argument(address: Address | None) -> str:
+    return f"CNI_ARGS IP = {str(address)!r}"

@@ -1,0 +1,263 @@
+"""What annotations of a pod and of its namespace ask for (specification 2.8, rules R2 to R5).
+
+Where both have the same annotation the pod's counts. An address annotation of the pod replaces either of the namespace's.
+Nothing of the namespace's is looked at that the pod's replaces.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import orjson
+
+from svc._core.cidr import Address, Cidr
+from svc.model.errors import CallerError, Code
+from svc.model.faults import Faults, json_kind, shown
+from svc.model.qos import controls_of
+from svc.model.wishes import ADDRESSES, FAMILIES, FLOATING, MAC, NO_WISHES, POOLS, SOURCE_PREFIXES, UNMANAGED, Features, Wishes
+from svc.names import Names
+
+Parsed = TypeVar("Parsed")
+
+_VERSIONS: Final = {"IPv4": 4, "IPv6": 6}
+_USELESS: Final = {
+    "0.0.0.0/8": "means no host", "127.0.0.0/8": "is a loopback address", "169.254.0.0/16": "is a link-local address",
+    "224.0.0.0/4": "is a multicast address", "255.255.255.255/32": "is the broadcast address",
+    "::/128": "means no host", "::1/128": "is a loopback address", "::ffff:0:0/96": "is an IPv4 address in IPv6 form",
+    "fe80::/10": "is a link-local address", "ff00::/8": "is a multicast address",
+}  # fmt: skip
+_NETWORKS: Final = {Cidr(text): problem for text, problem in _USELESS.items()}
+_HOST_MAC: Final = b"\xee" * 6
+_MAC: Final = re.compile(r"\w{2}(:\w{2}){5}|\w{2}(-\w{2}){5}|\w{4}(\.\w{4}){2}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """The annotations of an object; `owner` says which (`pod default/web-0`)."""
+
+    owner: str
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """One annotation where it stands."""
+
+    name: str  # without the prefix
+    place: str
+    text: str
+
+
+def read_wishes(names: Names, pod: Notes, namespace: Notes, features: Features) -> Wishes:
+    """CallerError with every fault of the annotations that count."""
+    if not any(note.startswith(_prefixes(names)) for notes in (pod, namespace) for note in notes.values):
+        return NO_WISHES
+    return _Reader(names, pod, namespace, features).read()
+
+
+def demand_own_ipam(kind: str, names: Names, asked: Iterable[str]) -> None:
+    """CallerError when something is asked for that only our own IPAM can do, and `kind` (ipam.type) is another (rule R8)."""
+    places = list(asked)
+    if places and kind != names.ipam_plugin:
+        raise CallerError(
+            f"ipam.type {kind!r} gives no pod an address or pool of its own",
+            details=f"{'; '.join(places)}: remove that, or set ipam.type to {names.ipam_plugin!r}",
+            code=Code.ANNOTATION,
+        )
+
+
+def _prefixes(names: Names) -> tuple[str, ...]:
+    return f"{names.annotation_prefix}/", f"{names.qos_prefix}/", f"{names.orch_domain}/"
+
+
+class _Reader:
+    def __init__(self, names: Names, pod: Notes, namespace: Notes, features: Features) -> None:
+        self._names = names
+        self._pod = pod
+        self._namespace = namespace
+        self._features = features
+        self._faults = Faults("invalid annotations", Code.ANNOTATION)
+        self._places: dict[str, str] = {}
+
+    def read(self) -> Wishes:
+        pools = {version: self._pools(name, version) for version, name in POOLS.items()}
+        versions = self._versions()
+        addresses = self._address_note()
+        wishes = Wishes(
+            pools={version: given for version, given in pools.items() if given},
+            versions=versions,
+            addresses=self._addresses(addresses) if addresses else (),
+            unmanaged=addresses is not None and addresses.name == UNMANAGED,
+            floating=self._floating(),
+            mac=self._mac(),
+            places=self._places,
+            warnings=tuple(controls_of(self._names, self._pod.values)[1]),
+        )
+        self._list(self._note(SOURCE_PREFIXES, self._pod), _prefix, may_be_empty=True)
+        self._faults.raise_if_any()
+        return wishes
+
+    def _pools(self, name: str, version: int) -> tuple[str, ...]:
+        return self._list(self._note(name, self._pod, self._namespace), lambda text: _pool(text, version))
+
+    def _versions(self) -> tuple[int, ...]:
+        return tuple(sorted(set(self._list(self._note(FAMILIES, self._pod, self._namespace), _version))))
+
+    def _address_note(self) -> _Note | None:
+        """The one annotation that gives the pod its addresses; None where none does, or two."""
+        for notes in (self._pod, self._namespace):
+            given = [note for name in (ADDRESSES, UNMANAGED) if (note := self._note(name, notes))]
+            if len(given) == 2:
+                problem = f"cannot be used together with {UNMANAGED}"
+                self._faults.add(given[0].place, given[0].text, problem, "remove one of the two (rule R4)")
+                return None
+            if given:
+                return given[0]
+        return None
+
+    def _addresses(self, note: _Note) -> tuple[Address, ...]:
+        if note.name == UNMANAGED and not self._features.ip_addrs_no_ipam:
+            self._demand_feature(note, "ip_addrs_no_ipam")
+        addresses = self._list(note, _pod_address, at_most=2)
+        if len({address.version for address in addresses}) < len(addresses):
+            problem = f"has two IPv{addresses[0].version} addresses"
+            self._faults.add(note.place, note.text, problem, "give at most one IPv4 and one IPv6 address")
+        return addresses
+
+    def _floating(self) -> tuple[Address, ...]:
+        note = self._note(FLOATING, self._pod)
+        addresses = self._list(note, _plain_address, may_be_empty=True)
+        if note and addresses and not self._features.floating_ips:
+            self._demand_feature(note, "floating_ips")
+        return addresses
+
+    def _demand_feature(self, note: _Note, feature: str) -> None:
+        remedy = "set that to true in the network configuration, or remove the annotation"
+        self._faults.add(note.place, note.text, f"needs feature_control.{feature}", remedy)
+
+    def _mac(self) -> str:
+        note = self._note(MAC, self._pod)
+        if note is None:
+            return ""
+        try:
+            return _hardware_address(note.text).hex(":")
+        except ValueError as fault:
+            self._faults.add(note.place, note.text, str(fault), "give a unicast address of 6 octets, such as 0a:00:5e:00:53:01")
+            return ""
+
+    def _note(self, name: str, *where: Notes) -> _Note | None:
+        """The first one's."""
+        key = f"{self._names.annotation_prefix}/{name}"
+        for notes in where:
+            if key in notes.values:
+                return _Note(name, f"{key} of {notes.owner}", notes.values[key])
+        return None
+
+    def _list(
+        self, note: _Note | None, parse: Callable[[str], Parsed], *, may_be_empty: bool = False, at_most: int = 0
+    ) -> tuple[Parsed, ...]:
+        """The entries that can be understood; nothing where there is no annotation."""
+        if note is None:
+            return ()
+        self._places[note.name] = f"{note.place} = {shown(note.text)}"
+        items = self._decoded(note)
+        if not items:
+            if items is not None and not may_be_empty:
+                self._faults.add(note.place, note.text, "is an empty list", "name something, or remove the annotation")
+            return ()
+        if at_most and len(items) > at_most:
+            remedy = "give at most one IPv4 and one IPv6 address"
+            self._faults.add(note.place, note.text, f"has {len(items)} addresses", remedy)
+            return ()
+        found = [self._item(note, index, item, parse) for index, item in enumerate(items)]
+        return tuple(item for item in found if item is not None)
+
+    def _decoded(self, note: _Note) -> list[Any] | None:
+        remedy = 'write a JSON list of strings, such as ["a", "b"]'
+        try:
+            items = orjson.loads(note.text)
+        except orjson.JSONDecodeError:
+            self._faults.add(note.place, note.text, "is not JSON", remedy)
+            return None
+        if not isinstance(items, list):
+            self._faults.add(note.place, note.text, f"is {json_kind(items)}, not a list", remedy)
+            return None
+        return items
+
+    def _item(self, note: _Note, index: int, item: object, parse: Callable[[str], Parsed]) -> Parsed | None:
+        where = f"{note.place}, entry {index + 1}"
+        if not isinstance(item, str):
+            self._faults.add(where, item, f"is {json_kind(item)}", "write a string in quotes")
+            return None
+        try:
+            return parse(item)
+        except ValueError as fault:
+            self._faults.add(where, item, str(fault), _REMEDIES[note.name])
+            return None
+
+
+_REMEDIES: Final = {
+    **dict.fromkeys(POOLS.values(), "give the name or the CIDR of a pool, as `svcctl pool get` shows it"),
+    **dict.fromkeys((ADDRESSES, UNMANAGED, FLOATING), "give an IPv4 or IPv6 address without a prefix length"),
+    FAMILIES: 'write "IPv4" or "IPv6"',
+    SOURCE_PREFIXES: "give a CIDR, such as 192.0.2.0/24",
+}
+
+
+def _pool(text: str, version: int) -> str:
+    if not text or any(char.isspace() for char in text):
+        raise ValueError("is not a pool")
+    if "/" in text and _cidr(text).version != version:
+        raise ValueError(f"is not IPv{version}")
+    return text
+
+
+def _cidr(text: str) -> Cidr:
+    try:
+        return Cidr(text)
+    except ValueError as fault:
+        raise ValueError(f"is not a CIDR ({fault})") from None
+
+
+def _prefix(text: str) -> Cidr:
+    try:
+        return Cidr.masked(text)
+    except ValueError as fault:
+        raise ValueError(f"is not a CIDR ({fault})") from None
+
+
+def _version(text: str) -> int:
+    if text not in _VERSIONS:
+        raise ValueError("is not an address family")
+    return _VERSIONS[text]
+
+
+def _plain_address(text: str) -> Address:
+    try:
+        return Address(text)
+    except ValueError as fault:
+        raise ValueError(f"is not an address ({shown(str(fault))})" if len(text) < 64 else "is not an address") from None
+
+
+def _pod_address(text: str) -> Address:
+    """One that an interface can have."""
+    address = _plain_address(text)
+    problem = next((problem for network, problem in _NETWORKS.items() if address in network), None)
+    if problem:
+        raise ValueError(problem)
+    return address
+
+
+def _hardware_address(text: str) -> bytes:
+    try:
+        mac = bytes.fromhex(re.sub("[:.-]", "", text)) if _MAC.fullmatch(text) else b""
+    except ValueError:
+        mac = b""
+    if not mac:
+        raise ValueError("is not a hardware address")
+    if mac[0] & 1:
+        raise ValueError("is a multicast address")
+    if mac in (bytes(6), _HOST_MAC):
+        raise ValueError("is the address that every host side has" if any(mac) else "is no host's address")
+    return mac

@@ -1,0 +1,1 @@
+"""One node for all of them: it takes a while to start."""

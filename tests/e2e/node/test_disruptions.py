@@ -1,0 +1,88 @@
+"""A real node in trouble: its agent is down, its datastore refuses, a namespace goes while its pods start, the power fails."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from harness.cluster_node import ClusterNode, books, remains
+from harness.kube import Kube
+from harness.realnode import RealNode
+from harness.workloads import (
+    NAMESPACES,
+    delete_namespace,
+    delete_pod,
+    events,
+    put_namespace,
+    put_pod,
+    sandboxes,
+    strays,
+    unready,
+)
+
+pytestmark = pytest.mark.root
+
+PASSING = "passing"
+
+
+@pytest.fixture
+def passing(kube: Kube, real: RealNode) -> Iterator[str]:
+    """A namespace."""
+    put_namespace(kube, PASSING)
+    yield PASSING
+    delete_namespace(kube, PASSING)
+
+
+def put_pods(kube: Kube, *names: str, namespace: str = "default") -> None:
+    for name in names:
+        put_pod(kube, name, namespace=namespace)
+
+
+def test_pods_start_and_end_while_agent_is_down(real: RealNode, node: ClusterNode, kube: Kube) -> None:
+    put_pods(kube, "early-0", "early-1")
+    real.wait_none("the pods are ready", lambda: unready(kube))
+    assert node.stop_agent() == 0
+    delete_pod(kube, "early-0", at_once=True)
+    put_pods(kube, "late-0", "late-1")
+    real.wait_none("pods without an agent are ready", lambda: unready(kube))
+    real.wait_none("the deleted one has no address any more", lambda: strays(kube, node))
+    real.start_agent()
+    put_pods(kube, "late-2")
+    real.wait_none("pods with the next agent are ready", lambda: unready(kube))
+    assert strays(kube, node) == []
+
+
+def test_kubelet_tries_again_until_pods_start(real: RealNode, node: ClusterNode, kube: Kube) -> None:
+    """What kept them from it is told in an event."""
+    node.ctl("clusterinfo", "lock")
+    try:
+        put_pods(kube, "patient-0", "patient-1")
+        (told, *_) = real.wait("kubelet reports the failure", lambda: events(kube, "FailedCreatePodSandBox"))
+        assert "datastore" in told
+        assert remains([node]) == []
+    finally:
+        node.ctl("clusterinfo", "unlock")
+    real.wait_none("the pods are ready", lambda: unready(kube))
+    real.wait_none("no try has left anything", lambda: strays(kube, node))
+
+
+def test_namespace_is_deleted_while_its_pods_start(real: RealNode, node: ClusterNode, kube: Kube, passing: str) -> None:
+    put_pods(kube, *(f"short-{number}" for number in range(6)), namespace=passing)
+    real.wait("the first has an address", lambda: books([node]).allocations)
+    kube.call("DELETE", f"{NAMESPACES}/{passing}")
+    real.wait_none("nothing is left of them", lambda: remains([node]))
+
+
+def test_pods_come_back_after_power_failure(real: RealNode, node: ClusterNode, kube: Kube) -> None:
+    """With new sandboxes; one was deleted meanwhile, as the control plane does it with pods of a dead node."""
+    put_pods(kube, *(f"steady-{number}" for number in range(5)))
+    real.wait_none("the pods are ready", lambda: unready(kube))
+    before = sandboxes(node)
+    assert len(before) == 5
+    with real.rebooted():
+        delete_pod(kube, "steady-0", at_once=True)
+    real.wait("there are new sandboxes", lambda: len(sandboxes(node) - before) == 4)
+    real.wait_none("the pods are ready again", lambda: unready(kube))
+    real.wait_none("the books are right", lambda: strays(kube, node))
+    assert not sandboxes(node) & before
+    assert len(books([node]).allocations) == 2 * 4
+    assert events(kube, "Rebooted")

@@ -1,0 +1,92 @@
+"""A second runtime: podman, which calls CNI plugins by itself, with our embedded store on the node."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import podman
+from harness.below import REFERENCE, demand_plugin
+from harness.inside import entered
+from harness.node import Node
+from harness.podman import Podman
+from harness.state import books, faults, pod_links, remains
+from harness.traffic import neighbour
+from harness.workloads import PAGE, PORT
+
+pytestmark = pytest.mark.root
+
+NETWORK = "pods"
+HOST_PORT = 18081
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """One that no orchestrator knows."""
+    with Node(tmp_path / "node") as node:
+        node.apply_pools()
+        yield node
+        assert node.stop_agent() == 0
+        assert "Traceback" not in node.log.read_text()
+
+
+@pytest.fixture
+def conf_dir(node: Node, tmp_path: Path) -> Path:
+    demand_plugin("portmap")
+    (node.bin_dir / "portmap").symlink_to(REFERENCE / "portmap")
+    entry = tmp_path / "entry.json"
+    ipam = {"type": "svc-ipam", "assign_ipv6": "true"}
+    entry.write_text(json.dumps({"type": "svc", "datastore_type": "embedded", "ipam": ipam}))
+    folder = tmp_path / "net.d"
+    node.svcctl(
+        "install", "--bin-dir", str(node.bin_dir), "--socket", str(node.socket), "--conf-dir", str(folder),
+        "--netconf", str(entry), "--without", "bandwidth", "--cni-version", "0.4.0",
+    )  # fmt: skip
+    return folder
+
+
+@pytest.fixture
+def runtime(node: Node, conf_dir: Path, tmp_path: Path) -> Iterator[Podman]:
+    with podman.running(tmp_path, node, conf_dir) as running:
+        yield running
+
+
+def test_containers_reach_each_other_and_leave_nothing(runtime: Podman, node: Node) -> None:
+    for name in ("one", "two"):
+        runtime.run(name, NETWORK)
+    told = {runtime.address(name, NETWORK, kind) for name in ("one", "two") for kind in ("IPAddress", "GlobalIPv6Address")}
+    assert told == books(node).allocations.keys()
+    assert len(told) == 4
+    assert faults(node) == []
+    for kind in ("IPAddress", "GlobalIPv6Address"):
+        runtime("exec", "one", "ping", "-c", "1", "-W", "2", runtime.address("two", NETWORK, kind))
+    runtime("rm", "--force", "--time", "0", "one")
+    assert books(node).allocations.keys() == {runtime.address("two", NETWORK, k) for k in ("IPAddress", "GlobalIPv6Address")}
+    runtime("rm", "--force", "--time", "0", "two")
+    assert remains(node) == []
+
+
+def test_container_is_started_again_with_another_network(runtime: Podman, node: Node) -> None:
+    runtime.run("one", NETWORK)
+    (before,) = pod_links(node).values()
+    runtime("restart", "--time", "0", "one")
+    (after,) = pod_links(node).values()
+    assert before != after
+    assert {runtime.address("one", NETWORK), runtime.address("one", NETWORK, "GlobalIPv6Address")} == books(
+        node
+    ).allocations.keys()
+    assert faults(node) == []
+    runtime("rm", "--force", "--time", "0", "one")
+    assert remains(node) == []
+
+
+def test_published_port_leads_to_container(runtime: Podman, node: Node) -> None:
+    httpd = ("httpd", "-f", "-p", str(PORT), "-h", "/")
+    runtime.run("web", NETWORK, "--publish", f"{HOST_PORT}:{PORT}", command=httpd)
+    with neighbour(node.netns, "uplink", "192.0.2.50/24") as outside, entered(outside):
+        with urllib.request.urlopen(f"http://192.0.2.1:{HOST_PORT}/", timeout=5) as page:
+            assert page.read().decode() == PAGE
+    runtime("rm", "--force", "--time", "0", "web")
+    assert remains(node) == []

@@ -1,0 +1,72 @@
+"""Pods on a real node, and what they offer: addresses of both families, a port of the host, a link of limited bandwidth."""
+
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from harness.cluster_node import ClusterNode, books
+from harness.inside import entered
+from harness.kube import Kube
+from harness.netns import Netns
+from harness.node import POOL4
+from harness.realnode import RealNode
+from harness.traffic import neighbour, steady_rate
+from harness.workloads import PAGE, addresses, clear_pods, delete_pod, inside, put_pod, read_pod, strays
+
+pytestmark = pytest.mark.root
+
+HOST_PORT = 18080
+OUTSIDE = "192.0.2.50"
+LIMITED = {"kubernetes.io/ingress-bandwidth": "10M", "kubernetes.io/egress-bandwidth": "10M"}
+
+
+@pytest.fixture
+def outside(node: ClusterNode) -> Iterator[Netns]:
+    """A machine on the node's network that knows the way to its pods."""
+    with neighbour(node.netns, "uplink", f"{OUTSIDE}/24") as netns:
+        netns.run("ip", "route", "add", POOL4, "via", "192.0.2.1")
+        yield netns
+
+
+@pytest.fixture(scope="module")
+def web(lasting: RealNode, kube: Kube) -> Iterator[list[str]]:
+    """The addresses of a pod that has everything."""
+    put_pod(kube, "web-0", LIMITED, host_port=HOST_PORT)
+    yield lasting.wait("the pod is ready", lambda: addresses(read_pod(kube, "web-0")))
+    clear_pods(lasting, kube)
+
+
+def test_pod_has_addresses_of_both_families(web: list[str], node: ClusterNode, kube: Kube) -> None:
+    assert [":" in address for address in web] == [False, True]
+    assert strays(kube, node) == []
+    pod = read_pod(kube, "web-0")
+    assert pod is not None
+    v4, v6 = web
+    notes = {name: text for name, text in pod["metadata"]["annotations"].items() if name.startswith("cni.svc.internal/")}
+    container = notes.pop("cni.svc.internal/containerID")
+    assert notes == {"cni.svc.internal/podIP": f"{v4}/32", "cni.svc.internal/podIPs": f"{v4}/32,{v6}/128"}
+    assert books([node]).allocations == dict.fromkeys(web, f"pods.{container}")
+    for address in web:
+        assert node.netns.run("ping", "-c", "1", "-W", "2", address, check=False).returncode == 0
+
+
+def test_port_of_host_leads_to_pod(web: list[str], outside: Netns) -> None:
+    with entered(outside), urllib.request.urlopen(f"http://192.0.2.1:{HOST_PORT}/", timeout=5) as page:
+        assert page.read().decode() == PAGE
+
+
+def test_bandwidth_is_limited_in_both_directions(web: list[str], node: ClusterNode, outside: Netns) -> None:
+    pod = inside(node, web[0])
+    assert 2e6 < steady_rate(outside, pod, web[0]) < 20e6
+    assert 2e6 < steady_rate(pod, outside, OUTSIDE) < 20e6
+
+
+def test_other_nodes_get_other_addresses(web: list[str], node: ClusterNode, kube: Kube, sandbox: Callable[[], Netns]) -> None:
+    other = node.pod(sandbox(), args="K8S_POD_NAMESPACE=default;K8S_POD_NAME=far-0", nodename="node2")
+    node.site.add_pod("far-0", "node2")
+    other.add()
+    assert not set(other.addresses) & set(web)
+    assert books([node]).allocations.keys() == {*web, *other.addresses}
+    other.delete()
+    delete_pod(kube, "far-0", at_once=True)

@@ -1,0 +1,145 @@
+"""What pods and networks ask for on a real node: pools, a certain address, to start only when others are ready."""
+
+import ipaddress
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.cluster_node import ClusterNode, remains
+from harness.dataplane import DataPlane, Door, data_plane, door
+from harness.installed import install
+from harness.ipam import put_pool
+from harness.kube import Kube
+from harness.node import POOL4, POOL6
+from harness.realnode import RealNode
+from harness.site import session
+from harness.state import pod_links
+from harness.workloads import (
+    addresses,
+    clear_pods,
+    delete_namespace,
+    delete_pod,
+    list_pods,
+    put_namespace,
+    put_pod,
+    read_pod,
+    strays,
+    unready,
+)
+from svc.names import DEFAULT
+
+pytestmark = pytest.mark.root
+
+POD_POOL, NAMESPACE_POOL = "10.71.0.0/24", "10.72.0.0/24"
+CERTAIN = ["10.73.0.7", "fd73::7"]
+HOST_PORT = 18082
+GROUP = 10
+NETWORKS = {"plain": POOL4, "wishing": POD_POOL, "pooled": NAMESPACE_POOL}
+PATIENCE = 60  # seconds that pods wait for policy at most
+OF_POD = {f"{DEFAULT.annotation_prefix}/ipv4pools": '["of-pods"]'}
+OF_NAMESPACE = {f"{DEFAULT.annotation_prefix}/ipv4pools": json.dumps([NAMESPACE_POOL])}
+FIXED = {f"{DEFAULT.annotation_prefix}/ipAddrs": json.dumps(CERTAIN)}
+POD_IP = f"{DEFAULT.annotation_prefix}/podIP"
+LIMITED = {"kubernetes.io/ingress-bandwidth": "10M", "kubernetes.io/egress-bandwidth": "10M"}
+
+
+@pytest.fixture(scope="module")
+def gate(node: ClusterNode) -> Iterator[Door]:
+    with door(node.netns) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def policy(folder: Path, kube: Kube) -> Iterator[DataPlane]:
+    with data_plane(folder / "endpoint-status", kube) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def waiting(
+    lasting: RealNode, node: ClusterNode, kube: Kube, folder: Path, gate: Door, policy: DataPlane
+) -> Iterator[RealNode]:
+    """The node with a network whose pods wait for the gate and for their policy; there are more pools."""
+    with session(node.site) as store:
+        put_pool(store, "of-pods", POD_POOL, assignmentMode="Manual")
+        put_pool(store, "of-namespaces", NAMESPACE_POOL, assignmentMode="Manual")
+        put_pool(store, "certain4", "10.73.0.0/24", assignmentMode="Manual")
+        put_pool(store, "certain6", "fd73::/120", assignmentMode="Manual")
+    install(
+        folder, node, kube, readiness_gates=[gate.url], policy_setup_timeout_seconds=PATIENCE,
+        endpoint_status_dir=str(policy.directory),
+    )  # fmt: skip
+    yield lasting
+    install(folder, node, kube)
+
+
+@pytest.fixture
+def real(waiting: RealNode, kube: Kube) -> Iterator[RealNode]:
+    yield waiting
+    clear_pods(waiting, kube)
+
+
+@pytest.fixture
+def pooled(kube: Kube, real: RealNode) -> Iterator[str]:
+    """A namespace whose pods take their addresses from a certain pool."""
+    put_namespace(kube, "pooled", OF_NAMESPACE)
+    yield "pooled"
+    delete_namespace(kube, "pooled")
+
+
+def test_thirty_pods_each_with_its_wishes(
+    real: RealNode, node: ClusterNode, kube: Kube, gate: Door, policy: DataPlane, pooled: str
+) -> None:
+    """None is given an address before the gate is open, none starts before its policy is programmed."""
+    asked, gate.is_open = gate.asked, False
+    try:
+        for number in range(GROUP):
+            put_pod(kube, f"plain-{number}", LIMITED if number % 3 == 0 else None, host_port=HOST_PORT + number)
+            put_pod(kube, f"wishing-{number}", OF_POD)
+            put_pod(kube, f"pooled-{number}", namespace=pooled)
+        real.wait("the gate is asked", lambda: gate.asked > asked)
+        assert remains([node]) == []
+    finally:
+        gate.is_open = True
+    real.wait_none("all are ready", lambda: unready(kube))
+    assert strays(kube, node) == []
+    assert len(pod_links(node)) == 3 * GROUP
+    assert {pod["metadata"]["name"] for pod in list_pods(kube)} <= policy.programmed
+    for pod in list_pods(kube):
+        network = NETWORKS[pod["metadata"]["name"].split("-")[0]]
+        v4, v6 = addresses(pod)
+        assert ipaddress.ip_address(v4) in ipaddress.ip_network(network)
+        assert ipaddress.ip_address(v6) in ipaddress.ip_network(POOL6)
+
+
+def test_pod_has_its_certain_address_again(real: RealNode, node: ClusterNode, kube: Kube) -> None:
+    """Also while the sandbox of the one before it still ends: kubelet tries again until the address is free."""
+    for _ in range(2):
+        put_pod(kube, "certain", FIXED)
+        assert real.wait("the pod is ready", lambda: addresses(read_pod(kube, "certain"))) == CERTAIN
+        for address in CERTAIN:
+            assert node.netns.run("ping", "-c", "1", "-W", "2", address, check=False).returncode == 0
+        real.wait_none("nothing else is allocated", lambda: strays(kube, node))
+        delete_pod(kube, "certain", at_once=True)
+
+
+def test_container_starts_after_its_policy(real: RealNode, kube: Kube, policy: DataPlane) -> None:
+    policy.is_idle = True
+    try:
+        put_pod(kube, "held")
+        real.wait("it has an address", lambda: POD_IP in read_annotations(kube, "held"))
+        time.sleep(2)  # it would be ready by now
+        assert unready(kube) == ["held is not ready"]
+    finally:
+        policy.is_idle = False
+    real.wait_none("it is ready", lambda: unready(kube))
+
+
+def read_annotations(kube: Kube, name: str) -> dict[str, str]:
+    pod = read_pod(kube, name)
+    assert pod is not None
+    found: dict[str, str] = pod["metadata"].get("annotations", {})
+    return found

@@ -1,0 +1,439 @@
+"""Readiness gates: an ADD goes on when all of them answer, and keeps nothing when they do not."""
+
+import os
+import signal
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.certificates import Authority
+from harness.gate import Behaviour, GateServer, dribbling, free_port, raw, resetting, serving, silent, status, to_itself
+from harness.netns import Netns
+from harness.node import Called, Calling, Node
+from harness.pod import Pod
+from harness.state import faults, remains
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+Serve = Callable[..., GateServer]
+
+PATIENCE = 30.0
+LONG = {"readiness_gates_timeout_seconds": 60}
+SHORT = {"readiness_gates_timeout_seconds": 1}
+
+
+@pytest.fixture
+def serve(shared_node: Node) -> Iterator[Serve]:
+    """Starts servers on the node's loopback addresses."""
+    with ExitStack() as stack:
+        yield lambda behaviour, **options: stack.enter_context(serving(behaviour, inside=shared_node.netns, **options))
+
+
+@pytest.fixture
+def own_gate(node: Node) -> Iterator[GateServer]:
+    """A closed one, on the node of this test alone."""
+    with serving(status(503), inside=node.netns) as server:
+        yield server
+
+
+def refused(pod: Pod) -> dict[str, Any]:
+    """The error of an ADD whose gates did not open; nothing is kept of it."""
+    output = pod.failed("ADD").output
+    assert output["code"] == 115
+    assert remains(pod.node) == []
+    assert pod.netns.links() == []
+    return dict(output)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def tls(authority: Authority, *hosts: str) -> ssl.SSLContext:
+    certificate, key = authority.issue("gate", *hosts)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+# open
+
+
+@pytest.mark.parametrize("code", [200, 204, 299, 300, 304, 399])
+def test_status_from_200_to_399_is_open(pods: MakePod, serve: Serve, code: int) -> None:
+    gate = serve(status(code))
+    assert pods(readiness_gates=[gate.url]).add()["ips"]
+    assert gate.asked == 1, "an open gate is asked once"
+
+
+def test_redirects_are_not_followed(pods: MakePod, serve: Serve) -> None:
+    """One that leads to itself would have no end."""
+    gate = serve(to_itself)
+    pods(readiness_gates=[gate.url]).add()
+    assert gate.asked == 1
+
+
+def test_interim_answers_are_not_the_answer(pods: MakePod, serve: Serve) -> None:
+    gate = serve(raw(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"))
+    pods(readiness_gates=[gate.url]).add()
+
+
+def test_request_is_what_the_url_says(pods: MakePod, serve: Serve) -> None:
+    gate = serve(status(200))
+    pods(readiness_gates=[f"{gate.url}/a%20b?x=1&y=%2F#part"]).add()
+    lines = gate.heads[0].split("\r\n")
+    assert lines[0] == "GET /ready/a%20b?x=1&y=%2F HTTP/1.1"
+    assert f"Host: 127.0.0.1:{gate.port}" in lines
+
+
+def test_ipv6_address_in_brackets(pods: MakePod, serve: Serve) -> None:
+    gate = serve(status(200), host="::1")
+    assert gate.url.startswith("http://[::1]:")
+    pods(readiness_gates=[gate.url]).add()
+    assert f"Host: [::1]:{gate.port}" in gate.heads[0]
+
+
+def test_name_is_resolved(pods: MakePod, serve: Serve) -> None:
+    gate = serve(status(200))
+    pods(readiness_gates=[gate.url.replace("127.0.0.1", "localhost")]).add()
+
+
+def test_gate_that_opens_during_the_call(pods: MakePod, serve: Serve) -> None:
+    gate = serve(status(503))
+    calling = pods(readiness_gates=[gate.url], **LONG).begin("ADD")
+    wait_until(lambda: gate.asked > 2)
+    assert not calling.is_over
+    gate.behaviour = status(200)
+    assert calling.result().status == 0
+
+
+def test_server_that_starts_during_the_call(pods: MakePod, serve: Serve, shared_node: Node) -> None:
+    port, other = free_port(shared_node.netns), serve(status(503))
+    urls = [f"http://127.0.0.1:{port}/", other.url]
+    calling = pods(readiness_gates=urls, **LONG).begin("ADD")
+    wait_until(lambda: other.asked > 1)
+    serve(status(200), port=port)
+    other.behaviour = status(200)
+    assert calling.result().status == 0
+
+
+def test_attachment_that_stands_needs_no_gate(pods: MakePod, serve: Serve) -> None:
+    """The pod runs: nothing is started that could depend on it."""
+    gate = serve(status(200))
+    pod = pods(readiness_gates=[gate.url], **SHORT)
+    pod.add()
+    gate.behaviour = status(503)
+    assert pod.call("ADD").output == pod.result
+
+
+def test_delete_looks_at_no_gate(pods: MakePod, serve: Serve, shared_node: Node) -> None:
+    gate = serve(status(200))
+    pod = pods(readiness_gates=[gate.url])
+    pod.add()
+    asked = gate.asked
+    gate.behaviour = silent
+    pod.delete()
+    assert gate.asked == asked
+    assert remains(shared_node) == []
+
+
+def test_ipam_plugin_waits_too(pods: MakePod, serve: Serve, shared_node: Node) -> None:
+    """It is what gives the address."""
+    gate = serve(status(503))
+    pod = pods(plugin="svc-ipam", readiness_gates=[gate.url], **SHORT)
+    assert pod.failed("ADD").output["code"] == 115
+    gate.behaviour = status(200)
+    assert pod.add()["ips"]
+
+
+# closed
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "answer"),
+    [
+        (status(404), "status 404"),
+        (status(503), "status 503"),
+        (status(400), "status 400"),
+        (silent, "timed out without an answer"),
+        (dribbling, "timed out without an answer"),
+        (resetting, "connection closed without an answer"),
+        (raw(b""), "connection closed without an answer"),
+        (raw(b"HTTP/1.1 200"), "connection closed without an answer"),
+        (raw(b"SSH-2.0-OpenSSH_9.2\r\n"), "does not speak HTTP/1"),
+        (raw(b"HTTP/1.1 100 Continue\r\n\r\n" * 2000), "does not speak HTTP/1"),
+        (raw(b"x" * 100_000), "does not speak HTTP/1"),
+    ],
+    ids=["404", "503", "400", "silent", "dribbling", "resetting", "empty", "half", "other", "interim", "garbage"],
+)
+def test_closed_gate_fails_the_add(pods: MakePod, serve: Serve, behaviour: Behaviour, answer: str) -> None:
+    """Within the time that is given, with its last answer; DEL and a second ADD work as ever."""
+    gate = serve(behaviour)
+    pod = pods(readiness_gates=[gate.url], **SHORT)
+    output = refused(pod)
+    assert output["msg"] == "1 of 1 readiness gates did not open within 1 s"
+    assert f"{gate.url}: {answer}" in output["details"]
+    pod.delete()
+    gate.behaviour = status(200)
+    pod.add()
+
+
+def test_nobody_listens(pods: MakePod, shared_node: Node) -> None:
+    url = f"http://127.0.0.1:{free_port(shared_node.netns)}/"
+    assert f"{url}: connection refused" in refused(pods(readiness_gates=[url], **SHORT))["details"]
+
+
+def test_name_that_does_not_resolve(pods: MakePod) -> None:
+    url = "http://nobody.invalid/"
+    details = refused(pods(readiness_gates=[url], **SHORT))["details"]
+    assert f"{url}: " in details
+    assert "resolve" in details or "in time" in details
+
+
+def test_each_gate_is_told_with_its_answer(pods: MakePod, serve: Serve) -> None:
+    opened, closed, mute = serve(status(200)), serve(status(500)), serve(silent)
+    output = refused(pods(readiness_gates=[opened.url, closed.url, mute.url], **SHORT))
+    assert output["msg"] == "2 of 3 readiness gates did not open within 1 s"
+    for gate, answer in ((opened, "status 200"), (closed, "status 500"), (mute, "timed out without an answer")):
+        assert f"{gate.url}: {answer}" in output["details"]
+
+
+def test_gates_are_asked_side_by_side(pods: MakePod, serve: Serve) -> None:
+    """A silent one does not keep the others from being asked again and again."""
+    mute, closed = serve(silent), serve(status(503))
+    calling = pods(readiness_gates=[mute.url, closed.url], **LONG).begin("ADD")
+    wait_until(lambda: closed.asked > 2)
+    mute.behaviour = closed.behaviour = status(200)
+    calling.kill()
+
+
+# TLS
+
+
+def test_certificate_of_an_unknown_authority_is_not_trusted(pods: MakePod, serve: Serve, tmp_path: Path) -> None:
+    gate = serve(status(200), tls=tls(Authority(tmp_path, "unknown"), "127.0.0.1"))
+    pod = pods(readiness_gates=[gate.url], **SHORT)
+    assert f"{gate.url}: certificate is not trusted: " in refused(pod)["details"]
+    pod.config |= {"readiness_gates_tls_verify": False}
+    pod.add()
+
+
+def test_authority_of_a_file_is_trusted(pods: MakePod, serve: Serve, tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "mine")
+    gate = serve(status(200), tls=tls(authority, "127.0.0.1"))
+    pods(readiness_gates=[gate.url], readiness_gates_ca_file=str(authority.root)).add()
+
+
+def test_certificate_of_another_host_is_not_trusted(pods: MakePod, serve: Serve, tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "mine")
+    gate = serve(status(200), tls=tls(authority, "elsewhere.example"))
+    pod = pods(readiness_gates=[gate.url], readiness_gates_ca_file=str(authority.root), **SHORT)
+    assert "certificate is not trusted" in refused(pod)["details"]
+
+
+def test_authorities_that_are_no_file(pods: MakePod, serve: Serve, tmp_path: Path) -> None:
+    gate = serve(status(200), tls=tls(Authority(tmp_path, "mine"), "127.0.0.1"))
+    pod = pods(readiness_gates=[gate.url], readiness_gates_ca_file=str(tmp_path / "none.pem"), **SHORT)
+    assert "No such file or directory" in refused(pod)["details"]
+
+
+def test_https_gate_that_speaks_http(pods: MakePod, serve: Serve) -> None:
+    url = serve(raw(b"HTTP/1.1 400 Bad Request\r\n\r\n")).url.replace("http:", "https:")
+    refused(pods(readiness_gates=[url], **SHORT))
+
+
+# bad input
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "ready", "ftp://a/", "http://", "http:///x", "http://a:0/", "http://a:99999/", "http://a:x/", "http://[::1/", "http://[1.2]/",
+     "http://a b/", "http://a/\n", "http://user:word@a/", "http://a..b/", "http://é/", "http://" + 64 * "a" + "/"],
+)  # fmt: skip
+def test_malformed_url_is_a_fault_of_the_configuration(pods: MakePod, url: str) -> None:
+    """Told with every other one, before anything is asked."""
+    output = pods(readiness_gates=["http://127.0.0.1:1/", url], mtu=1).failed("ADD").output
+    assert output["code"] == 7
+    assert "2 faults" in output["msg"]
+    assert "readiness_gates[1] = " in output["details"]
+    assert "write http://HOST:PORT/PATH" in output["details"]
+    assert "mtu = 1 is out of range" in output["details"]
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, 61, 2**40])
+def test_time_that_is_out_of_range_is_refused(pods: MakePod, seconds: int) -> None:
+    output = pods(readiness_gates=["http://a/"], readiness_gates_timeout_seconds=seconds).failed("ADD").output
+    assert f"readiness_gates_timeout_seconds = {seconds} is out of range" in output["msg"]
+
+
+def test_more_gates_than_can_be_asked(pods: MakePod) -> None:
+    output = pods(readiness_gates=[f"http://a/{n}" for n in range(33)]).failed("ADD").output
+    assert "has 33 URLs" in output["msg"]
+
+
+def test_proxies_of_the_environment_are_ignored(own_pods: MakePod, node: Node) -> None:
+    node.stop_agent()
+    with serving(status(200), inside=node.netns) as gate, serving(status(200), inside=node.netns) as proxy:
+        node.start_agent(http_proxy=proxy.url, HTTP_PROXY=proxy.url, all_proxy=proxy.url, ALL_PROXY=proxy.url)
+        own_pods(readiness_gates=[gate.url]).add()
+        assert (gate.asked, proxy.asked) == (1, 0)
+
+
+# others, meanwhile
+
+
+def begin_adds(node: Node, number: int, gate: GateServer, sandbox: Netns) -> list[Calling]:
+    """Each of a container of its own; they never come as far as to the sandbox."""
+    made = [Pod(node, sandbox, f"waiting-{n}", _configuration(gate)) for n in range(number)]
+    return [pod.begin("ADD") for pod in made]
+
+
+def _configuration(gate: GateServer) -> dict[str, Any]:
+    return {
+        "cniVersion": "1.1.0", "name": "net", "type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"},
+        "readiness_gates": [gate.url], **LONG,
+    }  # fmt: skip
+
+
+def test_waiting_calls_hold_nothing_that_others_need(
+    own_pods: MakePod, node: Node, own_gate: GateServer, sandbox: Callable[[], Netns]
+) -> None:
+    """Three hundred of them: other pods come and go, with a dozen threads, and the gate is asked for all of them at once."""
+    before = len(os.listdir(f"/proc/{node.agent_pid}/fd"))
+    calls = begin_adds(node, 300, own_gate, sandbox())
+    try:
+        wait_until(lambda: len(os.listdir(f"/proc/{node.agent_pid}/fd")) >= before + 600)  # a connection, a namespace
+        asked = own_gate.asked
+        for _ in range(3):
+            pod = own_pods()
+            pod.add()
+            assert pod.check().status == 0
+            pod.delete()
+        assert not any(call.is_over for call in calls)
+        assert len(os.listdir(f"/proc/{node.agent_pid}/task")) < 40
+        assert own_gate.asked < asked + 100
+    finally:
+        for call in calls:
+            call.kill()
+    wait_until(lambda: len(os.listdir(f"/proc/{node.agent_pid}/fd")) < before + 20)
+    assert remains(node) == []
+
+
+def test_crowd_passes_when_the_gate_opens(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    made = [own_pods(readiness_gates=[own_gate.url], **LONG) for _ in range(12)]
+    calls = [pod.begin("ADD") for pod in made]
+    wait_until(lambda: own_gate.asked > 1)
+    own_gate.behaviour = status(200)
+    assert [call.result().status for call in calls] == [0] * 12
+    assert faults(node) == []
+
+
+def test_delete_ends_the_wait_of_its_container(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """It comes after the ADD, which leaves nothing, and is not made to wait for the gate."""
+    pod, other = (own_pods(readiness_gates=[own_gate.url], **LONG) for _ in range(2))
+    calling, waiting = pod.begin("ADD"), other.begin("ADD")
+    wait_until(lambda: own_gate.asked > 1)
+    pod.delete()
+    called = calling.result()
+    assert called.output["code"] == 3
+    assert "its DEL has come" in called.output["msg"]
+    assert not waiting.is_over
+    waiting.kill()
+    wait_until(lambda: "the runtime has given up" in node.log.read_text())
+    assert remains(node) == []
+
+
+def test_client_that_is_killed_ends_its_wait(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    pod = own_pods(readiness_gates=[own_gate.url], **LONG)
+    calling = pod.begin("ADD")
+    wait_until(lambda: own_gate.asked > 1)
+    calling.kill()
+    wait_until(lambda: "the runtime has given up" in node.log.read_text())
+    own_gate.behaviour = status(200)
+    assert remains(node) == []
+    pod.delete()
+    pod.add()
+
+
+# the agent's end
+
+
+def test_sigterm_fails_what_waits(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """At once, and with what to do about it."""
+    own_gate.behaviour = silent
+    calls = [own_pods(readiness_gates=[own_gate.url], **LONG).begin("ADD") for _ in range(5)]
+    wait_until(lambda: own_gate.asked > 0)
+    assert node.stop_agent() == 0
+    outcomes = [call.result() for call in calls]
+    assert {called.output["code"] for called in outcomes} == {110}
+    assert remains(node) == []
+
+
+def test_killed_agent_leaves_nothing_of_what_waited(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    pod = own_pods(readiness_gates=[own_gate.url], **LONG)
+    calling = pod.begin("ADD")
+    wait_until(lambda: own_gate.asked > 1)
+    os.kill(node.agent_pid, signal.SIGKILL)
+    assert calling.result().status != 0
+    node.wait_agent()
+    node.start_agent()
+    assert remains(node) == []
+    own_gate.behaviour = status(200)
+    pod.add()
+    assert faults(node) == []
+
+
+# without an agent
+
+
+def alone(node: Node) -> None:
+    node.stop_agent()
+
+
+def test_one_shot_call_waits_as_well(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """And keeps no other one from its work meanwhile."""
+    alone(node)
+    pod, other = own_pods(readiness_gates=[own_gate.url], **LONG), own_pods()
+    calling = pod.begin("ADD")
+    wait_until(lambda: own_gate.asked > 1)
+    other.add()
+    assert not calling.is_over
+    own_gate.behaviour = status(200)
+    assert calling.result().status == 0
+    assert faults(node) == []
+
+
+def test_agent_that_starts_meanwhile_is_not_kept_from_it(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    alone(node)
+    calling = own_pods(readiness_gates=[own_gate.url], **LONG).begin("ADD")
+    wait_until(lambda: own_gate.asked > 1)
+    node.start_agent()
+    own_gate.behaviour = status(200)
+    assert calling.result().status == 0
+    assert faults(node) == []
+
+
+def test_one_shot_error_is_that_of_the_agent(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    pod = own_pods(readiness_gates=[own_gate.url], **SHORT)
+    served = refused(pod)
+    alone(node)
+    assert _bare(refused(pod)) == _bare(served)
+
+
+def _bare(output: dict[str, Any]) -> dict[str, Any]:
+    return {**output, "details": output["details"].rpartition(" [request ")[0]}
+
+
+def test_outcome_has_its_phase(pods: MakePod, serve: Serve) -> None:
+    called: Called = pods(readiness_gates=[serve(status(200)).url]).call("ADD")
+    assert " gates=" in called.stderr
+    assert " policy=" not in called.stderr

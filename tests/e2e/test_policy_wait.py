@@ -1,0 +1,418 @@
+"""The policy set-up wait: a pod is held until the data-plane agent's file is there, or its time is over."""
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.node import BIN, Called, Calling, Node
+from harness.pod import Pod
+from harness.state import books, faults, remains
+from svc.attach.record import ADDED
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+
+PATIENCE = 30.0
+LONG, SHORT = 60, 1  # seconds
+
+_numbers = count()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    path = tmp_path / "endpoint-status"
+    path.mkdir()
+    return path
+
+
+def make(pods: MakePod, directory: Path, seconds: int = LONG, *, name: str = "", **config: Any) -> Pod:
+    """A pod of the orchestrator, whose network waits for policy."""
+    name = name or f"web-{next(_numbers)}"
+    args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=name-space;K8S_POD_NAME={name}"
+    return pods(args=args, policy_setup_timeout_seconds=seconds, endpoint_status_dir=str(directory), **config)
+
+
+def file_of(pod: Pod, directory: Path) -> Path:
+    return directory / f"k8s name-space%2F{pod.args.rpartition('=')[2]} {pod.ifname}"
+
+
+def begin(pod: Pod) -> Calling:
+    """An ADD that has come as far as to wait."""
+    calling = pod.begin("ADD")
+    wait_until(lambda: _state(pod) == ADDED)
+    assert not calling.is_over
+    return calling
+
+
+def _state(pod: Pod) -> str:
+    return "".join(record.state for record in books(pod.node).records if record.id.container_id == pod.container)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def is_set_up(called: Called) -> bool:
+    """Whether the pod starts with its policy; it starts in any case."""
+    assert called.status == 0, called
+    assert " policy=" in called.stderr
+    return "starts without" not in called.stderr
+
+
+# the file
+
+
+def test_file_that_is_there_already(pods: MakePod, directory: Path) -> None:
+    pod = make(pods, directory)
+    file_of(pod, directory).touch()
+    assert is_set_up(pod.call("ADD"))
+
+
+def test_file_that_comes_during_the_call(pods: MakePod, directory: Path) -> None:
+    pod = make(pods, directory)
+    calling = begin(pod)
+    (directory / "k8s name-space%2Fanother eth0").touch()
+    assert not calling.is_over
+    file_of(pod, directory).touch()
+    assert is_set_up(calling.result())
+
+
+def test_file_that_is_renamed_to_its_name(pods: MakePod, directory: Path) -> None:
+    """As careful writers do."""
+    pod = make(pods, directory)
+    calling = begin(pod)
+    draft = directory / "draft"
+    draft.write_text("{}")
+    draft.rename(file_of(pod, directory))
+    assert is_set_up(calling.result())
+
+
+def test_file_that_comes_after_the_call(pods: MakePod, directory: Path) -> None:
+    """The pod has started then, and the log says without what; the same ADD again finds it."""
+    pod = make(pods, directory, SHORT)
+    called = pod.call("ADD")
+    assert not is_set_up(called)
+    assert "WARNING" in called.stderr
+    assert f"{str(file_of(pod, directory))!r}: there is no such file" in called.stderr
+    file_of(pod, directory).touch()
+    again = pod.call("ADD")
+    assert is_set_up(again)
+    assert again.stdout == called.stdout
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0\xff\xfe", b"{", b"[]", b"null", b"7", b'{"ipv4Nets": 7}', b'{"ipv4Nets": ["nonsense", 7]}',
+     b'{"ifaceName": "x"}', b"x" * 1_000_000],
+    ids=["empty", "bytes", "half", "list", "null", "number", "no-list", "no-addresses", "other", "huge"],
+)  # fmt: skip
+def test_content_is_tolerated_in_any_state(pods: MakePod, directory: Path, content: bytes) -> None:
+    pod = make(pods, directory)
+    file_of(pod, directory).write_bytes(content)
+    assert is_set_up(pod.call("ADD"))
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe"])
+def test_what_is_no_file_is_there_as_well(pods: MakePod, directory: Path, kind: str) -> None:
+    pod = make(pods, directory)
+    (os.mkdir if kind == "directory" else os.mkfifo)(file_of(pod, directory))
+    assert is_set_up(pod.call("ADD"))
+
+
+def test_file_of_an_earlier_sandbox_does_not_count(pods: MakePod, directory: Path) -> None:
+    """It names that one's address; written anew, in place, it counts."""
+    pod = make(pods, directory)
+    path = file_of(pod, directory)
+    path.write_text('{"ipv4Nets": ["192.0.2.77/32"]}')
+    calling = begin(pod)
+    (record,) = (record for record in books(pod.node).records if record.id.container_id == pod.container)
+    path.write_text(f'{{"ipv4Nets": ["{record.addresses[0]}/32"]}}')
+    assert is_set_up(calling.result())
+
+
+def test_log_tells_of_a_file_of_an_earlier_sandbox(pods: MakePod, directory: Path) -> None:
+    pod = make(pods, directory, SHORT)
+    file_of(pod, directory).write_text('{"ipv6Nets": ["2001:db8::1/128"]}')
+    called = pod.call("ADD")
+    assert not is_set_up(called)
+    assert "earlier sandbox" in called.stderr
+
+
+@pytest.mark.parametrize(
+    ("ifname", "escaped"), [("a#b", "a%23b"), ("a$&+=@b", "a$&+=@b"), ("!*'(),;?", "%21%2A%27%28%29%2C%3B%3F"), ("é", "%C3%A9")]
+)  # fmt: skip
+def test_names_are_escaped(pods: MakePod, directory: Path, ifname: str, escaped: str) -> None:
+    pod = make(pods, directory, name="web.0", ifname=ifname)
+    (directory / f"k8s name-space%2Fweb.0 {escaped}").touch()
+    assert is_set_up(pod.call("ADD"))
+
+
+def test_name_that_no_file_can_have(pods: MakePod, directory: Path) -> None:
+    called = make(pods, directory, SHORT, name=253 * "a").call("ADD")
+    assert not is_set_up(called)
+    assert "File name too long" in called.stderr
+
+
+# the directory
+
+
+def test_directory_that_comes_during_the_call(pods: MakePod, directory: Path) -> None:
+    directory.rmdir()
+    pod = make(pods, directory / "a" / "b")
+    calling = begin(pod)
+    (directory / "a" / "b").mkdir(parents=True)
+    file_of(pod, directory / "a" / "b").touch()
+    assert is_set_up(calling.result())
+
+
+def test_directory_that_is_missing(pods: MakePod, directory: Path) -> None:
+    called = make(pods, directory / "none", SHORT).call("ADD")
+    assert not is_set_up(called)
+    assert f"directory {str(directory / 'none')!r} does not exist" in called.stderr
+
+
+def test_directory_that_is_deleted_and_made_again(pods: MakePod, directory: Path) -> None:
+    pod = make(pods, directory)
+    calling = begin(pod)
+    directory.rmdir()
+    directory.mkdir()
+    file_of(pod, directory).touch()
+    assert is_set_up(calling.result())
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_directory_that_another_one_replaces(pods: MakePod, directory: Path, tmp_path: Path, early: bool) -> None:
+    """The file is in it before, or comes later."""
+    pod = make(pods, directory)
+    calling = begin(pod)
+    new = tmp_path / "new"
+    new.mkdir()
+    if early:
+        file_of(pod, new).touch()
+    new.rename(directory)
+    if not early:
+        file_of(pod, directory).touch()
+    assert is_set_up(calling.result())
+
+
+def test_parent_that_another_one_replaces(pods: MakePod, tmp_path: Path) -> None:
+    """Nothing tells the watch of it."""
+    directory = tmp_path / "parent" / "status"
+    directory.mkdir(parents=True)
+    pod = make(pods, directory)
+    calling = begin(pod)
+    (tmp_path / "parent").rename(tmp_path / "old")
+    directory.mkdir(parents=True)
+    file_of(pod, directory).touch()
+    assert is_set_up(calling.result())
+
+
+def test_directory_that_is_a_file(pods: MakePod, directory: Path) -> None:
+    """And is a directory in the end."""
+    pod = make(pods, directory)
+    directory.rmdir()
+    directory.touch()
+    calling = begin(pod)
+    directory.unlink()
+    directory.mkdir()
+    file_of(pod, directory).touch()
+    assert is_set_up(calling.result())
+
+
+def test_directory_that_may_not_be_read(own_pods: MakePod, node: Node, directory: Path) -> None:
+    """By a root whose rights are cut down; until it may."""
+    if shutil.which("setpriv") is None:
+        pytest.skip("needs setpriv, of util-linux")
+    node.stop_agent()
+    node.start_agent("setpriv", "--bounding-set=-dac_override,-dac_read_search", str(BIN / "svc-agent"))
+    os.chown(directory, 65534, 65534)
+    directory.chmod(0o700)
+    pod = make(own_pods, directory)
+    file_of(pod, directory).touch()
+    calling = begin(pod)
+    directory.chmod(0o755)
+    assert is_set_up(calling.result())
+    directory.chmod(0o700)
+    assert "Permission denied" in make(own_pods, directory, SHORT).call("ADD").stderr
+
+
+def test_default_is_in_the_run_directory(pods: MakePod) -> None:
+    """Of the deployment, by its names."""
+    pod = pods(args="K8S_POD_NAMESPACE=n;K8S_POD_NAME=p", policy_setup_timeout_seconds=SHORT)
+    assert "'/var/run/svc/endpoint-status/k8s n%2Fp eth0'" in pod.call("ADD").stderr
+
+
+# who waits
+
+
+@pytest.mark.parametrize("args", ["", "K8S_POD_NAME=web-0", "K8S_POD_NAMESPACE=default"])
+def test_only_pods_of_the_orchestrator_wait(pods: MakePod, directory: Path, args: str) -> None:
+    pod = pods(args=f"IgnoreUnknown=1;{args}", policy_setup_timeout_seconds=LONG, endpoint_status_dir=str(directory))
+    assert " policy=" not in pod.call("ADD").stderr
+
+
+def test_zero_is_off(pods: MakePod, directory: Path) -> None:
+    assert " policy=" not in make(pods, directory, 0).call("ADD").stderr
+
+
+def test_addresses_alone_wait_for_no_policy(pods: MakePod, directory: Path) -> None:
+    assert make(pods, directory, plugin="svc-ipam").add()["ips"]
+
+
+def test_each_interface_waits_for_its_own(pods: MakePod, directory: Path) -> None:
+    pod = make(pods, directory)
+    pod.ifname = "net1"
+    file_of(pod, directory).touch()
+    assert is_set_up(pod.call("ADD"))
+
+
+@pytest.mark.parametrize("seconds", [-1, 2**31, 10**12])
+def test_time_that_is_out_of_range_is_refused(pods: MakePod, directory: Path, seconds: int) -> None:
+    output = make(pods, directory, seconds).failed("ADD").output
+    assert f"policy_setup_timeout_seconds = {seconds} is out of range" in output["msg"]
+
+
+def test_largest_time_is_no_trouble(pods: MakePod, directory: Path) -> None:
+    pod = make(pods, directory, 2**31 - 1)
+    calling = begin(pod)
+    file_of(pod, directory).touch()
+    assert is_set_up(calling.result())
+
+
+# others, meanwhile
+
+
+def test_crowd_shares_one_watch(own_pods: MakePod, node: Node, directory: Path) -> None:
+    """Other pods come and go meanwhile."""
+    made = [make(own_pods, directory) for _ in range(30)]
+    calls = [pod.begin("ADD") for pod in made]
+    wait_until(lambda: sum(record.state == ADDED for record in books(node).records) == len(made))
+    other = own_pods()
+    other.add()
+    other.delete()
+    assert not any(call.is_over for call in calls)
+    assert _watches(node) == 1
+    for pod in made:
+        file_of(pod, directory).touch()
+    assert all(is_set_up(call.result()) for call in calls)
+    assert faults(node) == []
+    wait_until(lambda: _watches(node) == 0)
+
+
+def _watches(node: Node) -> int:
+    """inotify's, of the agent."""
+    found = 0
+    for info in Path(f"/proc/{node.agent_pid}/fdinfo").iterdir():
+        try:
+            found += info.read_text().count("inotify wd")
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def test_delete_ends_the_wait_of_its_container(own_pods: MakePod, node: Node, directory: Path) -> None:
+    pod = make(own_pods, directory)
+    calling = begin(pod)
+    pod.delete()
+    assert "its DEL has come" in calling.result().output["msg"]
+    assert remains(node) == []
+    assert pod.netns.links() == []
+
+
+def test_client_that_is_killed_keeps_nothing(own_pods: MakePod, node: Node, directory: Path) -> None:
+    """The runtime's DEL finds nothing, and would not have to come."""
+    pod = make(own_pods, directory)
+    begin(pod).kill()
+    wait_until(lambda: remains(node) == [])
+    pod.delete()
+    file_of(pod, directory).touch()
+    pod.add()
+    assert faults(node) == []
+
+
+# the agent's end
+
+
+def test_sigterm_lets_pods_start(own_pods: MakePod, node: Node, directory: Path) -> None:
+    calling = begin(make(own_pods, directory))
+    assert node.stop_agent() == 0
+    called = calling.result()
+    assert not is_set_up(called)
+    assert "the agent stops" in called.stderr
+    assert faults(node) == []
+
+
+def test_killed_agent_leaves_what_a_delete_finds(own_pods: MakePod, node: Node, directory: Path) -> None:
+    pod = make(own_pods, directory)
+    calling = begin(pod)
+    os.kill(node.agent_pid, signal.SIGKILL)
+    assert calling.result().status != 0
+    node.wait_agent()
+    node.start_agent()
+    assert faults(node) == []
+    pod.delete()
+    assert remains(node) == []
+
+
+# without an agent
+
+
+def test_one_shot_call_waits_as_well(own_pods: MakePod, node: Node, directory: Path) -> None:
+    """And keeps no other one from its work meanwhile."""
+    node.stop_agent()
+    pod, early, other = make(own_pods, directory), make(own_pods, directory), own_pods()
+    file_of(early, directory).touch()
+    assert is_set_up(early.call("ADD"))
+    calling = begin(pod)
+    other.add()
+    assert not calling.is_over
+    file_of(pod, directory).touch()
+    assert is_set_up(calling.result())
+    assert faults(node) == []
+
+
+def test_one_shot_call_that_waits_in_vain(own_pods: MakePod, node: Node, directory: Path) -> None:
+    node.stop_agent()
+    assert not is_set_up(make(own_pods, directory, SHORT).call("ADD"))
+
+
+# figures
+
+
+def test_figures_tell_how_waits_ended(own_pods: MakePod, node: Node, directory: Path) -> None:
+    node.stop_agent()
+    node.start_agent(str(BIN / "svc-agent"), options=("--metrics", "127.0.0.1:9405"))
+    late, early = make(own_pods, directory, SHORT), make(own_pods, directory)
+    file_of(early, directory).touch()
+    for pod in (late, early):
+        pod.add()
+    late.failed("ADD", readiness_gates=["nonsense"])
+    early.delete()
+    script = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9405/metrics').read().decode())"
+    lines = node.netns.run(str(BIN / "python"), "-c", script).stdout.splitlines()
+    for line in (
+        'svc_policy_waits_total{outcome="late"} 1',
+        'svc_policy_waits_total{outcome="done"} 1',
+        'svc_calls_total{verb="ADD",outcome="ok"} 2',
+        'svc_calls_total{verb="ADD",outcome="error"} 1',
+        'svc_calls_total{verb="DEL",outcome="ok"} 1',
+        "svc_queue_seconds_count 4",
+    ):
+        assert line in lines
+
+
+def test_figures_that_cannot_be_served_are_refused(node: Node) -> None:
+    for address in ("127.0.0.1", "nobody", "127.0.0.1:x", ":9405", "127.0.0.1:65536"):
+        done = node.netns.run(str(BIN / "svc-agent"), "run", "--metrics", address, check=False)
+        assert "is not HOST:PORT" in done.stderr

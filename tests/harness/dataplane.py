@@ -1,0 +1,116 @@
+"""Who an ADD waits for: a URL that is ready or not, and the agent of a data plane, which programs the policy of endpoints."""
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from harness.inside import Place, entered
+from harness.kube import Kube
+from harness.workloads import list_pods
+from svc.names import DEFAULT
+
+_PERIOD = 0.05  # seconds
+_PATIENCE = 10.0
+_ADDRESSES = f"{DEFAULT.annotation_prefix}/podIPs"
+
+
+class Door:
+    """Answers 200 while `is_open`, else 503. `asked` counts."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self.asked = 0
+        self.url = ""
+
+
+@contextmanager
+def door(place: Place) -> Iterator[Door]:
+    """On the loopback of the place."""
+    opened = Door()
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            opened.asked += 1
+            self.send_response(200 if opened.is_open else 503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Nowhere."""
+
+    with entered(place):
+        server = http.server.HTTPServer(("127.0.0.1", 0), Answer)
+    opened.url = f"http://127.0.0.1:{server.server_port}/ready"
+    thread = threading.Thread(target=server.serve_forever, args=(_PERIOD,), name="door")
+    thread.start()
+    try:
+        yield opened
+    finally:
+        server.shutdown()
+        thread.join(_PATIENCE)
+        server.server_close()
+
+
+class DataPlane:
+    """Writes a status file for each endpoint on the node, and removes those of endpoints that are gone.
+
+    While `is_idle` it does nothing; `programmed` are the names of all pods that it ever wrote one for.
+    """
+
+    def __init__(self, directory: Path, kube: Kube) -> None:
+        self.directory = directory
+        self.is_idle = False
+        self.programmed: set[str] = set()
+        self._kube = kube
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="data plane")
+        self._thread.start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join(_PATIENCE)
+
+    def _work(self) -> None:
+        self.directory.mkdir()
+        while not self._over.wait(_PERIOD):
+            if not self.is_idle:
+                self._reconcile()
+
+    def _reconcile(self) -> None:
+        wanted = {}
+        for pod in list_pods(self._kube):
+            metadata = pod["metadata"]
+            if addresses := metadata.get("annotations", {}).get(_ADDRESSES):
+                wanted[f"k8s {quote(metadata['namespace'] + '/' + metadata['name'], safe='')} eth0"] = addresses.split(",")
+                self.programmed.add(metadata["name"])
+        for name, addresses in wanted.items():
+            self._write(name, addresses)
+        for path in self.directory.iterdir():
+            if path.name not in wanted:
+                path.unlink()
+
+    def _write(self, name: str, addresses: list[str]) -> None:
+        """As the real one does: not at once, and without a rename."""
+        status = {
+            "ipv4Nets": [address for address in addresses if ":" not in address],
+            "ipv6Nets": [address for address in addresses if ":" in address],
+        }
+        text, path = json.dumps(status), self.directory / name
+        with suppress(FileNotFoundError):
+            if path.read_text() == text:
+                return
+        path.write_text(text)
+
+
+@contextmanager
+def data_plane(directory: Path, kube: Kube) -> Iterator[DataPlane]:
+    running = DataPlane(directory, kube)
+    try:
+        yield running
+    finally:
+        running.close()

@@ -1,0 +1,39 @@
+"""Tokens of a network configuration: what is written down lacks them, and whoever needs them gets the newest."""
+
+from svc.attach.credentials import Credentials, without_secrets
+
+ROOT = "https://10.0.0.1:6443"
+SETTINGS = {"kind": "orch", "orch_api_root": ROOT}
+
+
+def test_what_is_written_down_has_no_token() -> None:
+    assert without_secrets(SETTINGS | {"k8s_auth_token": "t"}) == SETTINGS
+
+
+def test_newest_token_counts() -> None:
+    """Also for rows of before, which have one of their own."""
+    credentials = Credentials()
+    for token in ("old", "new"):
+        credentials.learn(SETTINGS | {"k8s_auth_token": token})
+    assert credentials.completed(SETTINGS) == SETTINGS | {"k8s_auth_token": "new"}
+    assert credentials.completed(SETTINGS | {"k8s_auth_token": "older"}) == SETTINGS | {"k8s_auth_token": "new"}
+
+
+def test_token_that_is_gone_from_the_configuration_is_forgotten() -> None:
+    credentials = Credentials()
+    credentials.learn(SETTINGS | {"k8s_auth_token": "t"})
+    credentials.learn(SETTINGS)
+    assert credentials.completed(SETTINGS) == SETTINGS
+
+
+def test_servers_are_kept_apart() -> None:
+    credentials = Credentials()
+    credentials.learn(SETTINGS | {"k8s_auth_token": "t"})
+    other = {"kind": "orch", "orch_api_root": "https://10.0.0.2:6443"}
+    assert credentials.completed(other) == other
+
+
+def test_what_nobody_has_taught_stays_as_it_is() -> None:
+    credentials = Credentials()
+    assert credentials.completed(SETTINGS | {"k8s_auth_token": "own"}) == SETTINGS | {"k8s_auth_token": "own"}
+    assert credentials.completed({"kind": "embedded"}) == {"kind": "embedded"}

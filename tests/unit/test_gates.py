@@ -1,0 +1,219 @@
+"""Readiness gates by themselves: URLs, back-off, who is asked how often."""
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from harness.gate import GateServer, free_port, resetting, serving, silent, status
+from svc.model.gate import Gate, parse_gate
+from svc.model.hold import GateSettings
+from svc.waits import gates as module
+from svc.waits.gates import LONGEST, SHORTEST, Gates, GatesWait, backoff
+from svc.waits.wait import End
+
+PATIENCE = 20.0
+
+
+@pytest.fixture
+def gates() -> Iterator[Gates]:
+    with closing(Gates()) as gates:
+        yield gates
+
+
+def begin(gates: Gates, *urls: str, seconds: float = PATIENCE) -> GatesWait:
+    return gates.wait(GateSettings(urls, seconds), time.monotonic() + seconds)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.002)
+
+
+def threads() -> int:
+    return sum(thread.name == "gate" for thread in threading.enumerate())
+
+
+# URLs
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://a", (False, "a", 80, "a", "/")),
+        ("https://a", (True, "a", 443, "a", "/")),
+        ("HTTP://A.b:8080/x?y#z", (False, "a.b", 8080, "A.b:8080", "/x?y")),
+        ("http://[::1]:9/", (False, "::1", 9, "[::1]:9", "/")),
+        ("http://[fe80::1%25eth0]/", (False, "fe80::1%eth0", 80, "[fe80::1%25eth0]", "/")),
+        ("http://10.0.0.1?x", (False, "10.0.0.1", 80, "10.0.0.1", "/?x")),
+        ("http://host_name./", (False, "host_name.", 80, "host_name.", "/")),
+    ],
+)
+def test_url_is_taken_apart(url: str, expected: tuple[bool, str, int, str, str]) -> None:
+    assert parse_gate(url) == Gate(url, *expected)
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("", "is not an http or https URL"),
+        ("a:80", "is not an http or https URL"),
+        ("http://", "has no host"),
+        ("http://:80", "has no host"),
+        ("http://a:0", "has port 0"),
+        ("http://a:65536", "is not a URL"),
+        ("http://[::1", "is not a URL"),
+        ("http://a\t/", "has characters that a URL cannot have"),
+        ("http://a/ü", "has characters that a URL cannot have"),
+        ("http://name:secret@a", "has credentials"),
+        ("http://a..b", "has no host name or address that could exist"),
+        ("http://" + ".".join(["a" * 63] * 4), "has no host name or address that could exist"),
+        ("http://a/" + "x" * 2048, "has 2057 characters"),
+    ],
+)
+def test_what_cannot_be_asked_is_told(url: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse_gate(url)
+
+
+# back-off
+
+
+def test_backoff_doubles_up_to_its_longest() -> None:
+    for _ in range(20):
+        pauses = list(itertools.islice(backoff(), 12))
+        assert all(SHORTEST <= pause <= LONGEST for pause in pauses)
+        assert pauses[0] <= 1.25 * SHORTEST
+        for number, pause in enumerate(pauses[:5]):
+            assert 0.75 * SHORTEST * 2**number <= pause <= 1.25 * SHORTEST * 2**number or pause == SHORTEST
+        assert all(pause >= 0.75 * LONGEST for pause in pauses[7:])
+
+
+def test_backoff_has_jitter() -> None:
+    """Nodes that start together must not ask together."""
+    assert len({next(itertools.islice(backoff(), 3, None)) for _ in range(20)}) > 1
+
+
+# asking
+
+
+def test_open_gate_is_asked_once(gates: Gates) -> None:
+    with serving(status(200)) as server:
+        wait = begin(gates, server.url)
+        wait.join()
+        assert wait.outcome is End.DONE
+        assert wait.answers[server.url].text == "status 200"
+        wait_until(lambda: threads() == 0)
+        assert server.asked == 1
+
+
+def test_gate_is_asked_again_until_it_opens(gates: Gates) -> None:
+    with serving(status(500)) as server:
+        wait = begin(gates, server.url)
+        wait_until(lambda: server.asked >= 3)
+        assert wait.outcome is None
+        server.behaviour = status(200)
+        wait.join()
+        assert wait.outcome is End.DONE
+
+
+def test_crowd_shares_the_probes(gates: Gates) -> None:
+    """Whoever comes while a probe is under way is told by the next one."""
+    with serving(status(500)) as server:
+        waits = [begin(gates, server.url) for _ in range(500)]
+        wait_until(lambda: server.asked >= 3)
+        assert threads() == 1
+        server.behaviour = status(200)
+        asked = server.asked
+        for wait in waits:
+            wait.join()
+        assert {wait.outcome for wait in waits} == {End.DONE}
+        assert server.asked <= asked + 2
+
+
+def test_probe_that_began_before_a_call_does_not_open_it(gates: Gates) -> None:
+    """The service may have gone since."""
+    release, answered = threading.Event(), threading.Event()
+
+    def first_open_then_closed(server: GateServer, connection: object) -> None:
+        if server.asked == 1:
+            release.wait(PATIENCE)
+            status(200)(server, connection)  # type: ignore[arg-type]
+            answered.set()
+        else:
+            status(500)(server, connection)  # type: ignore[arg-type]
+
+    with serving(first_open_then_closed) as server:
+        early = begin(gates, server.url)
+        wait_until(lambda: server.asked == 1)
+        late = begin(gates, server.url)
+        release.set()
+        early.join()
+        assert early.outcome is End.DONE
+        wait_until(lambda: server.asked >= 3)
+        assert late.outcome is None
+        late.end(End.GONE)
+
+
+def test_newcomer_is_not_held_up_by_the_backoff_of_others(gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "backoff", lambda: itertools.repeat(PATIENCE * 10))
+    with serving(status(500)) as server:
+        begin(gates, server.url)
+        wait_until(lambda: server.asked == 1)
+        second = begin(gates, server.url)
+        wait_until(lambda: server.asked >= 2)
+        server.behaviour = status(200)
+        begin(gates, server.url).join()
+        assert second.outcome is End.DONE
+
+
+def test_wait_that_ends_leaves_no_thread(gates: Gates) -> None:
+    """Though its probe is under way, with a server that says nothing."""
+    with serving(silent) as server:
+        wait = begin(gates, server.url)
+        wait_until(lambda: server.asked == 1)
+        wait.end(End.GONE)
+        wait_until(lambda: threads() == 0)
+
+
+def test_gate_that_was_left_is_asked_anew(gates: Gates) -> None:
+    with serving(silent) as server:
+        begin(gates, server.url).end(End.GONE)
+        server.behaviour = status(200)
+        wait = begin(gates, server.url)
+        wait.join()
+        assert wait.outcome is End.DONE
+
+
+def test_closing_ends_what_waits() -> None:
+    gates = Gates()
+    with serving(silent) as server, serving(resetting) as other:
+        waits = [begin(gates, server.url, other.url) for _ in range(3)]
+        gates.close()
+        assert {wait.outcome for wait in waits} == {End.STOPPING}
+        wait_until(lambda: threads() == 0)
+
+
+def test_answers_are_kept_for_each_gate(gates: Gates) -> None:
+    closed = f"http://127.0.0.1:{free_port()}/"
+    with serving(status(302)) as server:
+        wait = begin(gates, server.url, closed, seconds=0.5)
+        wait.join()
+        assert wait.outcome is End.LATE
+        assert {url: (answer.ready, answer.text) for url, answer in wait.answers.items()} == {
+            server.url: (True, "status 302"),
+            closed: (False, "connection refused"),
+        }
+
+
+def test_gate_of_two_addresses_is_asked_at_the_one_that_serves(gates: Gates) -> None:
+    """`localhost` is ::1 as well, where nobody listens."""
+    with serving(status(200)) as server:
+        wait = begin(gates, server.url.replace("127.0.0.1", "localhost"))
+        wait.join()
+        assert wait.outcome is End.DONE

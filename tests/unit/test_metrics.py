@@ -1,0 +1,80 @@
+"""The agent's figures: what is counted, and how it is told."""
+
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import pytest
+
+from svc.agent.metrics import CONTENT_TYPE, MetricsServer, exposition
+from svc.metrics import Metrics
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def server(metrics: Metrics) -> Iterator[MetricsServer]:
+    with closing(MetricsServer("127.0.0.1", 0, metrics)) as server:
+        yield server
+
+
+def samples(text: str) -> list[str]:
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+def test_sums_by_labels(metrics: Metrics) -> None:
+    metrics.count("calls_total", verb="ADD", outcome="ok")
+    metrics.count("calls_total", verb="ADD", outcome="ok")
+    metrics.count("calls_total", verb="DEL", outcome="error")
+    metrics.count("queue_seconds_sum", 0.25)
+    metrics.count("queue_seconds_sum", 0.5)
+    assert samples(exposition(metrics)) == [
+        'svc_calls_total{verb="ADD",outcome="ok"} 2',
+        'svc_calls_total{verb="DEL",outcome="error"} 1',
+        "svc_queue_seconds_sum 0.75",
+    ]
+
+
+def test_every_family_has_a_meaning_and_a_type(metrics: Metrics) -> None:
+    lines = exposition(metrics).splitlines()
+    assert len(lines) % 2 == 0
+    for told, kind in zip(lines[::2], lines[1::2], strict=True):
+        assert told.startswith("# HELP svc_")
+        assert kind == f"# TYPE {told.split()[2]} counter"
+
+
+def test_no_count_is_lost_between_threads(metrics: Metrics) -> None:
+    def count_many() -> None:
+        for _ in range(2000):
+            metrics.count("calls_total", verb="ADD", outcome="ok")
+
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(8):
+            threads.submit(count_many)
+    assert samples(exposition(metrics)) == ['svc_calls_total{verb="ADD",outcome="ok"} 16000']
+
+
+def test_figures_are_served(server: MetricsServer, metrics: Metrics) -> None:
+    metrics.count("policy_waits_total", outcome="late")
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as reply:
+        assert reply.headers["Content-Type"] == CONTENT_TYPE
+        assert 'svc_policy_waits_total{outcome="late"} 1' in reply.read().decode()
+
+
+def test_nothing_else_is_served(server: MetricsServer) -> None:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"http://127.0.0.1:{server.port}/")
+    assert caught.value.code == 404
+    caught.value.close()
+
+
+def test_silent_client_keeps_nobody_from_the_figures(server: MetricsServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)):
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as reply:
+            assert reply.status == 200

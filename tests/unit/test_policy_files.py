@@ -1,0 +1,169 @@
+"""The policy set-up wait by itself: file names, and one watch for all."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from svc.waits.inotify import Inotify, Lost
+from svc.waits.policy import PolicyWait, StatusFiles, file_name, stands
+from svc.waits.wait import End
+
+PATIENCE = 20.0
+ADDRESSES = ["10.65.0.7", "fd65::7"]
+
+
+@pytest.fixture
+def files() -> Iterator[StatusFiles]:
+    with closing(StatusFiles()) as files:
+        yield files
+
+
+def begin(files: StatusFiles, directory: Path, name: str) -> PolicyWait:
+    return files.wait(str(directory), name, ADDRESSES, time.monotonic() + PATIENCE)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.002)
+
+
+def threads() -> int:
+    return sum(thread.name == "endpoint-status" for thread in threading.enumerate())
+
+
+def inotify_watches() -> int:
+    count = 0
+    for name in os.listdir("/proc/self/fdinfo"):
+        try:
+            count += Path("/proc/self/fdinfo", name).read_text().count("inotify wd")
+        except FileNotFoundError:
+            continue
+    return count
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        (("k8s", "name-space", "web-0", "eth0"), "k8s name-space%2Fweb-0 eth0"),
+        (("k8s", "a b", "c%2Fd", "e/f"), "k8s a%20b%2Fc%252Fd e%2Ff"),
+        (("k8s", "n", "$&+=:@~-_.", "e"), "k8s n%2F$&+=:@~-_. e"),
+        (("k8s", "n", ";,?!*'()#[]\"", "e"), "k8s n%2F%3B%2C%3F%21%2A%27%28%29%23%5B%5D%22 e"),
+        (("k8s", "n", "é\n", "e"), "k8s n%2F%C3%A9%0A e"),
+    ],
+)
+def test_file_name(fields: tuple[str, str, str, str], expected: str) -> None:
+    """As Go's url.PathEscape does it, which the other side uses."""
+    assert file_name(*fields) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", True),
+        ("{}", True),
+        ('{"ipv4Nets": []}', True),
+        ('{"ipv4Nets": ["10.65.0.7/32"]}', True),
+        ('{"ipv4Nets": ["10.65.0.8/32"], "ipv6Nets": ["FD65:0::7/128"]}', True),
+        ('{"ipv4Nets": ["10.65.0.8/32"]}', False),
+        ('{"ipv4Nets": ["10.65.0.8"], "ipv6Nets": ["fd65::8"]}', False),
+        ('{"ipv4Nets": ["10.65.0.8/32", "nonsense"]}', True),
+        ('{"mac": "ee:ee:ee:ee:ee:ee"}', True),
+    ],
+)
+def test_only_addresses_of_others_make_a_file_stale(tmp_path: Path, content: str, expected: bool) -> None:
+    path = tmp_path / "file"
+    path.write_text(content)
+    assert stands(str(path), ADDRESSES) is expected
+
+
+def test_link_that_leads_nowhere_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "file").symlink_to("nowhere")
+    assert not stands(str(tmp_path / "file"), ADDRESSES)
+
+
+def test_present_file_needs_no_thread(files: StatusFiles, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert begin(files, tmp_path, "file").outcome is End.DONE
+    assert threads() == 0
+
+
+def test_thousands_share_one_watch(files: StatusFiles, tmp_path: Path) -> None:
+    waits = {f"k8s n%2Fp{n} eth0": begin(files, tmp_path, f"k8s n%2Fp{n} eth0") for n in range(2000)}
+    wait_until(lambda: inotify_watches() == 1)
+    assert threads() == 1
+    for name in waits:
+        (tmp_path / name).touch()
+    for wait in waits.values():
+        wait.join()
+    assert {wait.outcome for wait in waits.values()} == {End.DONE}
+    wait_until(lambda: threads() == 0)
+    assert inotify_watches() == 0
+
+
+def test_two_may_wait_for_one_file(files: StatusFiles, tmp_path: Path) -> None:
+    one, other = begin(files, tmp_path, "file"), begin(files, tmp_path, "file")
+    one.end(End.GONE)
+    (tmp_path / "file").touch()
+    other.join()
+    assert other.outcome is End.DONE
+
+
+def test_files_that_race_with_those_who_wait(files: StatusFiles, tmp_path: Path) -> None:
+    """None is missed, whenever it comes."""
+    names = [f"file-{n}" for n in range(500)]
+    writer = threading.Thread(target=lambda: [(tmp_path / name).write_bytes(b"") for name in names])
+    writer.start()
+    waits = [begin(files, tmp_path, name) for name in names]
+    for wait in waits:
+        wait.join()
+    writer.join()
+    assert {wait.outcome for wait in waits} == {End.DONE}
+
+
+def test_without_inotify_files_are_found_all_the_same(
+    files: StatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node may have run out of watches."""
+
+    def refuse(_self: Inotify, _path: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Inotify, "watch", refuse)
+    wait = begin(files, tmp_path, "file")
+    (tmp_path / "file").touch()
+    wait.join()
+    assert wait.outcome is End.DONE
+
+
+def test_dropped_events_are_made_up_for(files: StatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says so, and what is there is looked at."""
+    original, dropped = Inotify.changed, threading.Event()
+
+    def drop(self: Inotify, seconds: float) -> set[str]:
+        if names := original(self, seconds):
+            dropped.set()
+            raise Lost
+        return names
+
+    monkeypatch.setattr(Inotify, "changed", drop)
+    wait = begin(files, tmp_path, "file")
+    wait_until(lambda: inotify_watches() == 1)
+    (tmp_path / "file").touch()
+    wait.join()
+    assert wait.outcome is End.DONE
+    assert dropped.is_set()
+
+
+def test_closing_ends_what_waits(tmp_path: Path) -> None:
+    files = StatusFiles()
+    waits = [begin(files, tmp_path / place, "file") for place in ("", "missing")]
+    files.close()
+    assert {wait.outcome for wait in waits} == {End.STOPPING}
+    assert threads() == 0

@@ -1,0 +1,94 @@
+"""Waits by themselves: how they end, and who is told."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from svc.waits.wait import End, Steps, Wait, carried_out
+
+SOON, FAR = 0.02, 60.0  # seconds
+
+
+def wait_for(seconds: float) -> Wait:
+    return Wait(time.monotonic() + seconds)
+
+
+def test_first_end_counts() -> None:
+    wait, told = wait_for(FAR), list[str]()
+    wait.then(lambda: told.append("first"))
+    wait.then(lambda: told.append("second"))
+    wait.end(End.DONE)
+    wait.end(End.LATE)
+    assert wait.outcome is End.DONE
+    assert told == ["first", "second"]
+
+
+def test_callback_of_an_ended_wait_is_called_at_once() -> None:
+    wait, told = wait_for(FAR), list[End | None]()
+    wait.end(End.GONE)
+    wait.then(lambda: told.append(wait.outcome))
+    assert told == [End.GONE]
+
+
+def test_join_ends_at_the_deadline() -> None:
+    wait = wait_for(SOON)
+    wait.join()
+    assert wait.outcome is End.LATE
+
+
+def test_deadline_in_the_past_is_late_at_once() -> None:
+    wait = wait_for(-1)
+    wait.join()
+    assert wait.outcome is End.LATE
+
+
+def test_join_ends_with_the_wait() -> None:
+    wait = wait_for(FAR)
+    ending = threading.Thread(target=wait.end, args=(End.DONE,))
+    ending.start()
+    wait.join()
+    ending.join()
+    assert wait.outcome is End.DONE
+
+
+def test_many_that_end_it_at_once_tell_once() -> None:
+    for _ in range(200):
+        wait, told = wait_for(FAR), list[int]()
+        wait.then(lambda told=told: told.append(1))  # type: ignore[misc]
+        threads = [threading.Thread(target=wait.end, args=(end,)) for end in (End.DONE, End.LATE, End.GONE)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert told == [1]
+
+
+def test_steps_are_carried_out_to_their_result() -> None:
+    def steps() -> Steps[str]:
+        outcomes = []
+        for _ in range(2):
+            wait = wait_for(SOON)
+            yield wait
+            outcomes.append(str(wait.outcome))
+        return " ".join(outcomes)
+
+    assert carried_out(steps()) == "End.LATE End.LATE"
+
+
+def test_steps_that_never_wait_are_carried_out_at_once() -> None:
+    def steps() -> Steps[int]:
+        yield from ()
+        return 7
+
+    assert carried_out(steps()) == 7
+
+
+def test_failure_of_steps_is_the_callers() -> None:
+    def steps() -> Iterator[Wait]:
+        yield wait_for(SOON)
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        carried_out(steps())  # type: ignore[arg-type]
