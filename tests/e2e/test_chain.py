@@ -157,6 +157,12 @@ def test_one_direction_may_be_limited_alone(shared_node: Node, chain: MakeChain,
     assert seconds(shared_node.netns, address_of(whole), POD_PORT, SIZE) > ONE_WAY * 0.8
 
 
+@statement(
+    "2.10",
+    "others",
+    "No other plugins are supported in the chain.",
+    "One before ours is warned about in the log; those behind get our result and are none of our business. Nothing breaks.",
+)
 def test_plugin_before_ours_is_warned_about(shared_node: Node, chain: MakeChain, tmp_path: Path) -> None:
     """And breaks nothing; the result is ours."""
     script = """#!/bin/sh

@@ -114,32 +114,17 @@ UNTESTED: tuple[Row, ...] = (
         "Not yet: nothing reads the resource. Its API version and section have their place in the names profile.",
     ),
     Row(
+        "2.9",
+        "host endpoints",
+        "Automatic ones carry the label `created-by` with the controllers' name, and their names end in `-auto-hep`.",
+        "Not yet: nothing makes or reads host endpoints. Label prefix and controllers' name stand in the names profile.",
+    ),
+    Row(
         "8",
         "portmap",
         "Draining a node is slow where there are 100 nodes and 4000 services or more.",
         "A limit of the portmap plugin, which is not part of this project; without its section there is no such limit.",
     ),
-)
-
-
-_UNDER_CONSTRUCTION: Mapping[str, Sequence[str]] = {
-    "2.1": (
-        "readiness_gates", "policy_setup_timeout_seconds", "endpoint_status_dir", "feature_control",
-        "feature_control.ip_addrs_no_ipam", "feature_control.floating_ips",
-    ),
-    "2.8": SPECIFICATION["2.8"][1],
-    "2.9": ("host endpoints",),
-    "3": ("rank 1",),
-    "4": ("R8 own IPAM", *(name for name in SPECIFICATION["4"][1] if name[:2] in ("R3", "R4", "R5", "R6", "R7"))),
-    "5": ("5.4",),
-    "8": ("addresses",),
-    "R6": tuple(field.path for field in FIELDS if field.path.startswith("readiness_gates_")),
-}  # fmt: skip
-_FIELDS = {field.path for field in FIELDS}
-UNTESTED += tuple(
-    Row(section, name, "" if name in _FIELDS else "Under construction.", "Not yet.")
-    for section, names in _UNDER_CONSTRUCTION.items()
-    for name in names
 )
 
 

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from harness.below import REFERENCE, demand_plugin
-from harness.netns import Netns
 from harness.node import Node
-from harness.runtime import Chain
 from harness.statements import statement
 
 pytestmark = pytest.mark.root
@@ -48,21 +46,3 @@ def test_installed_list_has_both_plugins(install: Callable[..., Json]) -> None:
     bandwidth = {"type": "bandwidth", "capabilities": {"bandwidth": True}}
     assert install()["plugins"][1:] == [portmap, bandwidth]
     assert install("--without", "portmap")["plugins"][1:] == [bandwidth]
-
-
-@statement(
-    "2.10",
-    "others",
-    "No other plugins are supported in the chain.",
-    "They are not ours to test; nothing of ours stands in their way. Here it is Debian's tuning plugin.",
-)
-def test_another_plugin_is_not_in_the_way(shared_node: Node, sandbox: Callable[[], Netns]) -> None:
-    demand_plugin("tuning")
-    ours = {"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
-    tuning = {"type": "tuning", "sysctl": {"net.ipv4.conf.eth0.arp_notify": "1"}}
-    conflist = {"cniVersion": "1.0.0", "name": "net", "plugins": [ours, tuning]}
-    chain = Chain(shared_node.netns, [shared_node.bin_dir, REFERENCE], conflist, sandbox())
-    chain.add()
-    assert chain.sandbox.sysctl("net/ipv4/conf/eth0/arp_notify") == "1"
-    chain.check()
-    chain.delete()

@@ -13,6 +13,7 @@ from harness.orch import NODES
 from harness.pod import Pod
 from harness.site import OrchSite
 from harness.statements import field, statement
+from svc.names import DEFAULT
 
 pytestmark = pytest.mark.root
 
@@ -215,3 +216,18 @@ def test_range_of_the_node_needs_to_read_nodes(
     rights(namespaces=["get", "list", "watch"], nodes=["get"])
     pod.add()
     assert pod.addresses[0].startswith("10.81.0.")
+
+
+@statement(
+    "4",
+    "R8 own IPAM",
+    "Features that need the plugin's own IPAM do not work with host-local.",
+    "A pod that asks for a pool or an address of its own is refused, and so is a network that names pools.",
+)
+def test_what_needs_our_ipam_is_refused(local: MakePod, cluster_node: ClusterNode) -> None:
+    policy = {"policy": {"type": "orch"}}
+    for number, name in enumerate(("ipv4pools", "ipAddrs")):
+        annotations = {f"{DEFAULT.annotation_prefix}/{name}": '["10.65.0.0/16"]' if number == 0 else '["10.65.0.9"]'}
+        refused(local(f"web-{number}", V4, config=policy, annotations=annotations), 112, name, "host-local")
+    refused(local("web-2", V4, ipv4_pools=["pool4"]), 7, "ipam.ipv4_pools", "needs our own IPAM")
+    assert held(cluster_node) == {}
