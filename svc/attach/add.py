@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 from svc.attach.addresses import Taken, give_back, not_held, source_of
 from svc.attach.choice import Choice, choose_now
@@ -36,11 +36,11 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
     """
     began = time.monotonic()
     session = context.session(request.where.profile, request.where.datastore, request.where.node)
-    with session.ipam.announced():
-        return _add(context, session, request, trace)
+    with nullcontext() if request.gates.urls else session.ipam.announced():  # at a gate it might wait for long
+        return (yield from _add(context, session, request, began, trace))
 
 
-def _add(context: Context, session: Session, request: AddRequest, trace: Trace) -> Result:
+def _add(context: Context, session: Session, request: AddRequest, began: float, trace: Trace) -> Steps[Result]:
     pod = _pod(context, session, request)
     previous = context.journal.get(request.id)
     if previous is not None:
