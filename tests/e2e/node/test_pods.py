@@ -11,9 +11,9 @@ from harness.kube import Kube
 from harness.netns import Netns
 from harness.node import POOL4
 from harness.realnode import RealNode
+from harness.statements import statement
 from harness.traffic import neighbour, steady_rate
 from harness.workloads import PAGE, addresses, clear_pods, delete_pod, inside, put_pod, read_pod, strays
-from harness.statements import statement
 
 pytestmark = pytest.mark.root
 
