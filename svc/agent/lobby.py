@@ -57,14 +57,15 @@ class Lobby:
             own.close()
 
     def _take_in(self, wait: Wait, fd: int) -> None:
-        self._waits[fd] = wait
         self._epoll.register(fd, _GONE)
+        self._waits[fd] = wait
         heapq.heappush(self._deadlines, (wait.deadline, next(self._numbers), wait))
         if self._deadlines[0][2] is wait:
             self._wake()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="lobby", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="lobby", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def _let_go(self, fd: int, wait: Wait) -> None:
         """Late, perhaps: the connection may be closed by then, and its number be another one's."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from svc._core.cidr import Address
 from svc.attach.request import AddRequest
+from svc.model.endpoint import PRIMARY_INTERFACE
 from svc.model.errors import CallerError, Code
 from svc.model.wishes import ADDRESSES, FAMILIES, NO_WISHES, POOLS, UNMANAGED, Wishes
 from svc.names import Names
@@ -52,7 +53,8 @@ def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> Wishes:
 
     workload = request.workload
     own = Notes(f"pod {workload.namespace}/{workload.pod}", pod.annotations)
-    return read_wishes(names, own, Notes(f"namespace {workload.namespace}", pod.namespace.annotations), request.features)
+    wishes = read_wishes(names, own, Notes(f"namespace {workload.namespace}", pod.namespace.annotations), request.features)
+    return wishes if request.id.ifname == PRIMARY_INTERFACE else wishes.of_another_interface()
 
 
 def _demand_own_ipam(names: Names, request: AddRequest, wishes: Wishes) -> None:

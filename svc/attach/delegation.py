@@ -4,9 +4,11 @@ The plugin keeps its own books. The journal remembers how to call it, without a 
 whenever it can: after the network has changed, after a restart, without the orchestrator.
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from svc._core.cidr import Address
@@ -16,7 +18,7 @@ from svc.attach.record import Record
 from svc.model.errors import Code, PeerError
 from svc.model.result import IpConfig, Result, Route
 from svc.netconf import hostlocal
-from svc.orch.ranges import VARIABLE, node_ranges, uses_pod_cidr
+from svc.orch.ranges import node_ranges, not_told
 from svc.trace import Trace
 
 if TYPE_CHECKING:
@@ -24,12 +26,9 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+_log = logging.getLogger("svc.agent")
+
 _KEPT: Final = ("CNI_PATH", "CNI_NETNS")  # variables of an ADD that whatever follows needs again
-NOT_TOLD: Final = (
-    f"the network's addresses are host-local's and its datastore is the orchestrator's API, but {VARIABLE} is not true in the "
-    "agent's environment: set it there, and for the node agent, the data-path proxy and the controllers, or nodes do not "
-    "know the way to each other's pods"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +53,8 @@ class Delegation:
 
     def require_ready(self, context: "Context", datastore: Mapping[str, str], trace: Trace) -> None:
         """PeerError when an ADD would find no plugin or no ranges, or the plugin says so itself."""
-        if datastore["kind"] == "orch" and not uses_pod_cidr(os.environ):
-            trace.warning(NOT_TOLD)
+        if warning := not_told(self.plugin, datastore["kind"], os.environ):
+            trace.warning(warning)
         delegate(self.plugin, "STATUS", resolved(context, self), self.environment, trace)
 
     def tell_path(self, remembered: Json) -> None:
@@ -75,11 +74,20 @@ class Delegated:
         self._delegation = delegation
         self._trace = trace
 
-    def take(self, record: Record) -> Taken:  # noqa: ARG002 the plugin knows the attachment by the variables of the call
+    def take(self, record: Record) -> Taken:
+        """The plugin knows the attachment by the variables of the call."""
         how = self._delegation
+        _warn_once(record.id.network, not_told(how.plugin, record.settings["kind"], os.environ))
         given = delegate(how.plugin, "ADD", self._netconf, how.environment, self._trace)
         assert given is not None
         return _taken(how.plugin, given)
+
+
+@lru_cache
+def _warn_once(network: str, warning: str) -> None:
+    """Not in a one-shot call: its environment is the runtime's, and tells nothing."""
+    if warning and "CNI_COMMAND" not in os.environ:
+        _log.warning("network %s: %s", network, warning)
 
 
 def resolved(context: "Context", delegation: Delegation) -> Json:

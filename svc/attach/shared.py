@@ -5,6 +5,7 @@ The row of such an attachment says `shares`; it has neither interface nor addres
 nothing else: interface, addresses and endpoint go with the attachment that made them.
 """
 
+from contextlib import suppress
 from dataclasses import replace
 
 from svc.attach.context import Context
@@ -14,10 +15,10 @@ from svc.attach.profiles import ensure_profile
 from svc.attach.record import ADDED, ADDING, Record
 from svc.attach.request import AddRequest
 from svc.attach.session import Session
-from svc.attach.teardown import owe
-from svc.datastore.api import NotFound, StoreError
+from svc.attach.teardown import take_down
+from svc.datastore.api import NotFound
 from svc.model.endpoint import host_interface
-from svc.model.errors import Code
+from svc.model.errors import Code, SvcError
 from svc.model.result import Result
 from svc.trace import Trace
 
@@ -43,19 +44,20 @@ def join(context: Context, session: Session, request: AddRequest, trace: Trace) 
         profile=host.profile,
         shares=True,
     )
-    with trace.phase("endpoint"):
-        context.journal.put(record)
-        try:
+    try:
+        with trace.phase("endpoint"):
+            context.journal.put(record)
             if session.names.network_profiles and not request.policy:
                 ensure_profile(session, request.id.network, pod=False)
             edit_profiles(session, record, add=True)
-        except NotFound:
-            context.journal.remove(record.id)
-            return None
-        except StoreError:
-            owe(context, record)
-            raise
-        context.journal.update(replace(record, state=ADDED, result=host.result))
+            context.journal.update(replace(record, state=ADDED, result=host.result))
+    except NotFound:
+        context.journal.remove(record.id)
+        return None
+    except BaseException:
+        with suppress(SvcError):  # then the row says what to take back
+            take_down(context, record, trace)
+        raise
     trace.info(f"{request.id.ifname} is there, for network {host.id.network!r}: this network has joined it")
     return Result.from_json(host.result or {})
 

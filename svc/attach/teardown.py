@@ -10,7 +10,7 @@ from svc.attach.addresses import give_back
 from svc.attach.context import Context
 from svc.attach.endpoints import drop_endpoint, edit_profiles
 from svc.attach.ready import Locked
-from svc.attach.record import ADDING, DELETING, Record
+from svc.attach.record import ADDED, ADDING, DELETING, Record
 from svc.datastore.api import NotFound, StoreError
 from svc.model.errors import PeerError
 from svc.trace import Trace
@@ -61,7 +61,7 @@ def settle(context: Context, record: Record, trace: Trace) -> None:
     if record.shares:
         with suppress(NotFound):
             edit_profiles(session, record, add=False)
-    elif record.is_wired:
+    elif record.is_wired and not _is_another_networks(context, record):
         drop_endpoint(session, record)
     give_back(context, session, record, trace)
 
@@ -70,6 +70,16 @@ def owe(context: Context, record: Record) -> None:
     """From here on the agent tries again and again, also after a restart. StoreError when the journal cannot be written."""
     record.state = DELETING
     context.journal.put(record, durable=True)
+
+
+def _is_another_networks(context: Context, record: Record) -> bool:
+    """Whether the endpoint is: its name does not tell the network, and what never got an interface may have been refused it
+    because another network's attachment has it."""
+    if record.host_index:
+        return False
+    same = (record.id.container_id, record.id.ifname)
+    others = (other for other in context.journal.with_host_name(record.host_name) if other.id != record.id)
+    return any(other.state == ADDED and (other.id.container_id, other.id.ifname) == same for other in others)
 
 
 def _unrecorded_index(context: Context, record: Record) -> int:

@@ -114,5 +114,17 @@ def _free_name(path: str) -> str:
 
 
 def _write(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
+    written = os.write(fd, data)
+    if written == len(data):
+        return
+    try:
+        _write(fd, data[written:])
+    except OSError:
+        _take_back(fd, written)
+        raise
+
+
+def _take_back(fd: int, count: int) -> None:
+    """Where the disk is full half-way through a line, the next one would be glued to it; unless that is there by now."""
+    if _lock(fd, fcntl.LOCK_EX) and os.fstat(fd).st_size == (end := os.lseek(fd, 0, os.SEEK_CUR)):
+        os.ftruncate(fd, end - count)

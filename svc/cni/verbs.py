@@ -68,8 +68,7 @@ class Invocation:
         lenient = self.call.verb == "DEL"
         return parse_args(self.call.args, ignore_unknown=not self.call.ipam, lenient=lenient)
 
-    def workload(self) -> Workload:
-        args = self.args()
+    def workload(self, args: Args) -> Workload:
         return Workload(self.call.container_id, args.pod_name, args.pod_namespace or self.netconf.namespace)
 
     @property
@@ -116,7 +115,7 @@ def _delete(invocation: Invocation) -> None:
         delete(
             invocation.context,
             invocation.id,
-            invocation.workload(),
+            invocation.workload(invocation.args()),
             invocation.where,
             sandbox,
             invocation.trace,
@@ -150,7 +149,8 @@ def _gc(invocation: Invocation) -> None:
 def _status(invocation: Invocation) -> None:
     with not_ready():
         where = invocation.where
-        mtu(invocation.netconf, invocation.names)
+        if not invocation.call.ipam:
+            mtu(invocation.netconf, invocation.names)
     versions, pools = invocation.versions, invocation.pools
     status(invocation.context, where, versions, pools, invocation.trace, invocation.delegation)
 
@@ -167,7 +167,7 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
     netconf, args, delegation = invocation.netconf, invocation.args(), invocation.delegation
     return AddRequest(
         id=invocation.id,
-        workload=invocation.workload(),
+        workload=invocation.workload(args),
         sandbox=sandbox,
         where=invocation.where,
         versions=invocation.versions,

@@ -15,7 +15,9 @@ from svc.ctl.installation import Installation, find_executable, install
 from svc.ctl.placing import File, place
 from svc.model import versions
 from svc.model.errors import SvcError
+from svc.netconf import netconf as netconfs
 from svc.netconf.profiles import canonical
+from svc.orch.ranges import not_told
 
 WATCH_SECONDS = 1.0  # between looks at the service account: two small files
 _SUPPORTED = " and ".join(conflist.CHAINED)
@@ -99,7 +101,9 @@ def _conflist(context: Context, options: Options, executable: Path) -> list[File
     version = conflist.common_version(programs, options.cni_version or versions.LATEST)
     access = (options.host_conf_dir or conf_dir) / kubeconfig.kubeconfig_name(names)
     entry = _entry(context, options, str(access))
-    return [File(conf_dir / names.conflist, conflist.render(entry, chained, version, names, others), 0o600)]
+    document = conflist.render(entry, chained, version, names, others)
+    _warn_of_ranges(netconfs.read(entry | {"name": names.network}, names))
+    return [File(conf_dir / names.conflist, document, 0o600)]
 
 
 def _others(context: Context, options: Options) -> list[conflist.Json]:
@@ -110,6 +114,11 @@ def _others(context: Context, options: Options) -> list[conflist.Json]:
         told = f"plugin {plugin['type']!r} is kept in the chain, but only {_SUPPORTED} are supported there"
         click.echo(f"warning: {told}", err=True)
     return others
+
+
+def _warn_of_ranges(netconf: netconfs.NetConf) -> None:
+    if warning := not_told(netconf.ipam.type, netconf.datastore.kind, os.environ):
+        click.echo(warning, err=True)
 
 
 def _entry(context: Context, options: Options, access: str) -> conflist.Json:

@@ -41,13 +41,18 @@ class _Shortened(reprlib.Repr):
     """Whoever is named in a URL stays unnamed, with the password."""
 
     def repr_str(self, text: str, level: int) -> str:
-        return super().repr_str(_CREDENTIALS.sub("//...@", text), level)
+        return super().repr_str(without_credentials(text), level)
 
 
 _CREDENTIALS: Final = re.compile(r"//[^/\s]*@")
 _short = _Shortened()
 _short.maxstring = _short.maxother = _short.maxlong = 60
 _short.maxlevel = 2
+
+
+def without_credentials(text: str) -> str:
+    """For errors and logs: what stands before the host in a URL is left out."""
+    return _CREDENTIALS.sub("//...@", text)
 
 
 def shown(value: object) -> str:

@@ -1,7 +1,7 @@
 """What annotations of a pod and of its namespace may ask for, once it is read and checked."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from svc._core.cidr import Address
@@ -41,6 +41,11 @@ class Wishes:
     mac: str = ""
     places: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+
+    def of_another_interface(self) -> "Wishes":
+        """Without what one interface alone can have: that is the pod's first."""
+        places = {name: place for name, place in self.places.items() if name not in (ADDRESSES, UNMANAGED)}
+        return replace(self, addresses=(), unmanaged=False, floating=(), mac="", places=places)
 
 
 NO_FEATURES: Final = Features()

@@ -110,7 +110,7 @@ class _Reader:
             given = [note for name in (ADDRESSES, UNMANAGED) if (note := self._note(name, notes))]
             if len(given) == 2:
                 problem = f"cannot be used together with {UNMANAGED}"
-                self._faults.add(given[0].place, given[0].text, problem, "remove one of the two (rule R4)")
+                self._faults.add(given[0].place, given[0].text, problem, "remove one of the two")
                 return None
             if given:
                 return given[0]

@@ -26,8 +26,18 @@ def node_ranges(node: Json, wanted: Iterable[int]) -> dict[int, str]:
 
 
 def uses_pod_cidr(environment: Mapping[str, str]) -> bool:
-    """Whether the programs around this one are told to route whole ranges of nodes."""
+    """Whether this program was told that addresses come from the ranges of nodes, and no block says where one is."""
     return environment.get(VARIABLE, "").lower() in _TRUE
+
+
+def not_told(plugin: str, datastore: str, environment: Mapping[str, str]) -> str:
+    """What to warn of where a network takes its addresses from this IPAM plugin and has this datastore; empty: nothing."""
+    if plugin != "host-local" or datastore != "orch" or uses_pod_cidr(environment):
+        return ""
+    return (
+        f"the network's addresses are host-local's and its datastore is the orchestrator's API, but {VARIABLE} is not true "
+        "here: set it for svc-agent, the node agent, the data-path proxy and the controllers, or no node finds another's pods"
+    )
 
 
 def _cidr(name: str, text: str) -> Cidr:

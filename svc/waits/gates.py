@@ -83,8 +83,9 @@ class Prober:
             self._waiting[wait] = time.monotonic()
             self._changed.set()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="gate", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="gate", daemon=True)
+                thread.start()
+                self._thread = thread
         wait.then(lambda: self._forget(wait))
 
     def close(self) -> None:

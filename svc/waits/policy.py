@@ -93,8 +93,9 @@ class Directory:
         with self._lock:
             self._waiting.setdefault(name, set()).add(wait)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="endpoint-status", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="endpoint-status", daemon=True)
+                thread.start()
+                self._thread = thread
         wait.then(lambda: self._forget(name, wait))
         self._look_at({name})  # it may have come before it was looked for
 

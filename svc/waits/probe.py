@@ -165,7 +165,10 @@ def _in_words(failure: OSError) -> str:
 
 def _stamp(trust: Trust) -> float:
     """Changes when the authorities' file is replaced. OSError when it cannot be read."""
-    return Path(trust.ca_file).stat().st_mtime if trust.verify and trust.ca_file else 0.0
+    import ssl
+
+    path = trust.ca_file or ssl.get_default_verify_paths().cafile
+    return Path(path).stat().st_mtime if trust.verify and path else 0.0
 
 
 @lru_cache(maxsize=8)

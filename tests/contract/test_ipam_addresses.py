@@ -54,6 +54,50 @@ def sequence_of(store: Backend, address: str) -> int:
     return block.ordinal_sequences[block.cidr.ordinal(Address(address))]
 
 
+# several addresses by name
+
+
+def named(ipam: Ipam, handle: str, *addresses: str) -> list[str]:
+    request = Assign(handle, {}, addresses=tuple(map(Address, addresses)))
+    return [str(allocation.address) for allocation in ipam.assign(request)]
+
+
+def test_named_addresses_come_in_their_order(store: Backend, ipam: Ipam) -> None:
+    """Whatever families are wanted otherwise; also two of one block."""
+    assert named(ipam, "net.a", "fd65::5", "10.65.0.5", "10.65.0.6") == ["fd65::5", "10.65.0.5", "10.65.0.6"]
+    assert holdings(store) == {"net.a": frozenset(map(Address, ("10.65.0.5", "10.65.0.6", "fd65::5")))}
+    assert sum(handles(store)["net.a"].values()) == 3
+
+
+@pytest.mark.parametrize("refused", ["10.99.0.1", "10.65.0.9"], ids=["in no pool", "held by another"])
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_all_of_the_named_addresses_or_none(store: Backend, ipam: Ipam, refused: str, position: int) -> None:
+    take(ipam, "net.other", at="10.65.0.9")
+    wanted = ["10.65.0.5", "fd65::5"]
+    wanted.insert(position, refused)
+    with pytest.raises(CallerError) as caught:
+        named(ipam, "net.a", *wanted)
+    assert f"address {refused!r} " in caught.value.msg
+    assert holdings(store) == {"net.other": frozenset({Address("10.65.0.9")})}
+    assert set(handles(store)) == {"net.other"}
+
+
+def test_handle_that_is_full_gets_its_named_addresses_again(ipam: Ipam) -> None:
+    first = Assign("net.a", {}, addresses=(Address("10.65.0.5"), Address("fd65::5")), max_per_handle=1)
+    assert [str(each.address) for each in ipam.assign(first)] == ["10.65.0.5", "fd65::5"]
+    assert ipam.assign(first) == ipam.assign(first)
+    with pytest.raises(CallerError, match="holds 1 IPv6 addresses already"):
+        ipam.assign(Assign("net.a", {}, addresses=(Address("10.65.0.5"), Address("fd65::6")), max_per_handle=1))
+
+
+def test_standing_of_an_address(ipam: Ipam) -> None:
+    take(ipam, "net.a", at="10.65.0.5")
+    assert ipam.standing(Address("10.65.0.5")) == ("pool4", "net.a")
+    assert ipam.standing(Address("10.65.0.6")) == ("pool4", "")
+    assert ipam.standing(Address("10.65.0.9")) == ("pool4", ""), "its block was never made"
+    assert ipam.standing(Address("10.99.0.1")) == ("", "")
+
+
 # releasing by address
 
 

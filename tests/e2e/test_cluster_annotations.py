@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,21 @@ def colours(cluster_node: ClusterNode) -> None:
         put_pool(store, "old", "10.74.0.0/24", nodeSelector="has(nothing)")
 
 
+def test_without_annotations_all_available_pools_serve(make: MakePod, cluster_node: ClusterNode) -> None:
+    """R1: one after the other, and none that does not select the node."""
+    with session(cluster_node.site) as store:
+        remove(store, ResourceKey("IPPool", "pool4"))
+        put_pool(store, "first", "10.75.0.0/30", blockSize=30)
+        put_pool(store, "not-here", "10.76.0.0/24", nodeSelector="has(nothing)")
+        put_pool(store, "second", "10.77.0.0/24")
+    pods = [make(f"web-{number}", f"c{number}", notes={}, ipam={}) for number in range(6)]
+    for pod in pods:
+        pod.add()
+    assert sorted({pod.addresses[0].rpartition(".")[0] for pod in pods[:4]}) == ["10.75.0"]
+    assert sorted({pod.addresses[0].rpartition(".")[0] for pod in pods[4:]}) == ["10.77.0"]
+    assert faults([cluster_node]) == []
+
+
 @pytest.mark.usefixtures("colours")
 def test_annotations_come_before_the_network_and_selectors(make: MakePod, kube: Kube) -> None:
     """The pod's before the namespace's (R3), by name or by CIDR, whatever the pool selects."""
@@ -242,6 +258,22 @@ def test_given_addresses(make: MakePod, cluster_node: ClusterNode) -> None:
     assert f"CNI_ARGS IP = '10.65.1.1' is set aside: {PREFIX}/ipAddrs of pod default/web-0" in called.stderr
 
 
+def test_addresses_are_the_first_interfaces(make: MakePod, cluster_node: ClusterNode) -> None:
+    """Another one of the pod gets its own from a pool."""
+    pod = make(notes={"ipAddrs": ["10.65.3.77"], "hwAddr": "0a:00:5e:00:53:01", "ipFamilies": ["IPv4"]})
+    pod.add()
+    second = pod.copy(ifname="net1", args=pod.args + ";IP=10.65.3.78")
+    second.add()
+    assert second.addresses == ["10.65.3.78"]
+    assert second.result["interfaces"][1]["mac"] != "0a:00:5e:00:53:01"
+    second.delete()
+    second = pod.copy(ifname="net1")
+    second.add()
+    assert pod.check().status == second.check().status == 0
+    assert faults([cluster_node]) == []
+    second.delete()
+
+
 def test_given_address_may_be_one_that_is_set_aside(make: MakePod, cluster_node: ClusterNode) -> None:
     """Reservations keep automatic assignment away, nobody else; first and last addresses are like others."""
     with session(cluster_node.site) as store:
@@ -261,7 +293,11 @@ def test_given_address_may_be_one_that_is_set_aside(make: MakePod, cluster_node:
             ("'10.99.0.1' is not in any enabled IP pool", "ipAddrs of pod default/web-0"),
         ),
         ({"ipAddrs": ["10.65.0.9", "fd99::1"]}, UNAVAILABLE, ("'fd99::1' is not in any enabled IP pool",)),
-        ({"ipAddrs": ["10.65.0.9"], "ipAddrsNoIpam": ["10.65.0.9"]}, ANNOTATION, ("cannot be used together", "R4")),
+        (
+            {"ipAddrs": ["10.65.0.9"], "ipAddrsNoIpam": ["10.65.0.9"]},
+            ANNOTATION,
+            ("cannot be used together", "remove one of the two"),
+        ),
         (
             {"ipAddrs": ["10.65.0.9"], "hwAddr": "x"},
             ANNOTATION,
@@ -305,6 +341,33 @@ def test_address_of_another_pod_is_refused(make: MakePod, cluster_node: ClusterN
     first.delete()
     second.add()
     assert second.addresses == ["fd65::9", "10.65.0.9"]
+
+
+def test_one_of_many_gets_the_address(make: MakePod, cluster_node: ClusterNode) -> None:
+    """All ask at once, each with an address of its own besides: whoever is refused keeps neither."""
+    pods = [make(f"web-{number}", f"c{number}", notes={"ipAddrs": [f"fd65::a{number}", "10.65.0.9"]}) for number in range(8)]
+    with ThreadPoolExecutor(len(pods)) as threads:
+        called = list(threads.map(lambda pod: pod.call("ADD"), pods))
+    assert sorted(each.status == 0 for each in called) == [False] * 7 + [True]
+    assert {each.output["code"] for each in called if each.status} == {UNAVAILABLE}
+    assert len(books([cluster_node]).allocations) == 2
+    assert faults([cluster_node]) == []
+
+
+def test_agent_is_not_needed(make: MakePod, cluster_node: ClusterNode, orch_site: OrchSite, tmp_path: Path) -> None:
+    """The executable does it all by itself."""
+    first = make("web-0", "c0", notes={"ipAddrs": ["10.65.0.9"], "hwAddr": "0a:00:5e:00:53:01"})
+    second = make("web-1", "c1", notes={"ipAddrsNoIpam": ["203.0.113.9"]})
+    with ClusterNode(tmp_path / "node", "node1", cluster_node.site, orch_site) as node:
+        if isinstance(cluster_node.site, EmbeddedSite):
+            node.apply_pools()
+        assert node.stop_agent() == 0
+        for pod, address in ((first.copy(node=node), "10.65.0.9"), (second.copy(node=node), "203.0.113.9")):
+            pod.add()
+            assert pod.addresses == host_routes(pod) == [address]
+            assert pod.add() == pod.result
+            assert pod.check().status == 0
+            pod.delete()
 
 
 def test_namespace_may_give_the_address(make: MakePod, kube: Kube) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,6 @@ def bare_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """Without an agent: each test starts its own, and leaves the node empty."""
     with Node(tmp_path_factory.mktemp("node") / "node", agent=False) as node:
         node.apply_pools()
-        offer(node)
         yield node
 
 
@@ -52,7 +52,10 @@ def node(bare_node: Node) -> Iterator[Node]:
 @pytest.fixture(params=["svc-ipam", "host-local"])
 def pod(node: Node, request: pytest.FixtureRequest) -> Iterator[Pod]:
     """With addresses of each kind."""
-    ipam = OWN if request.param == "svc-ipam" else section(node, "10.71.0.0/24", "fd71::/112")
+    ipam: dict[str, Any] = OWN
+    if request.param == "host-local":
+        offer(node)
+        ipam = section(node, "10.71.0.0/24", "fd71::/112")
     with Netns("sandbox") as netns:
         yield Pod(node, netns, "c1", netconf(ipam=ipam))
 

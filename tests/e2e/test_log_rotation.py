@@ -12,6 +12,7 @@ import pytest
 from harness.netns import run
 from harness.node import Node
 from harness.pod import Pod
+from svc.cni.logfile import append
 
 pytestmark = pytest.mark.root
 
@@ -106,6 +107,17 @@ def test_full_disk_fails_no_call(own_pods: MakePod, node: Node, full_disk: Path,
     called = own_pods(log_file_path=str(full_disk / "cni.log")).call("ADD")
     assert called.status == 0
     assert f"log file '{full_disk}/cni.log' cannot be written: No space left on device" in called.stderr
+
+
+def test_line_that_a_full_disk_cuts_off_is_taken_back(full_disk: Path) -> None:
+    """Or the next one would be glued to it."""
+    (full_disk / "ballast").write_bytes(b"")
+    log = full_disk / "cni.log"
+    assert not append(str(log), b"whole\n", MEGABYTE)
+    with pytest.raises(OSError, match="No space left"):
+        append(str(log), b"x" * 5000 + b"\n", MEGABYTE)
+    assert not append(str(log), b"next\n", MEGABYTE)
+    assert log.read_bytes() == b"whole\nnext\n"
 
 
 def test_lines_name_the_pod(pods: MakePod, log: Path) -> None:

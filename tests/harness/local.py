@@ -10,9 +10,11 @@ PLUGIN = "host-local"
 
 
 def offer(node: Node) -> None:
-    """Puts the plugin where the node's runtime looks for plugins."""
+    """Puts the plugin where the node's runtime looks for plugins, unless it is there."""
     demand_plugin(PLUGIN)
-    (node.bin_dir / PLUGIN).symlink_to(REFERENCE / PLUGIN)
+    link = node.bin_dir / PLUGIN
+    if not link.exists():
+        link.symlink_to(REFERENCE / PLUGIN)
 
 
 def withdraw(node: Node) -> None:

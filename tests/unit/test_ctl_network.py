@@ -283,6 +283,18 @@ def test_chained_plugins_can_be_left_out(installer: Installer) -> None:
     assert (document["cniVersion"], len(document["plugins"])) == ("1.1.0", 1)
 
 
+@pytest.mark.parametrize(("told", "warned"), [("", True), ("true", False)])
+def test_ranges_of_nodes_must_be_what_the_deployment_goes_by(
+    installer: Installer, tmp_path: Path, told: str, warned: bool
+) -> None:
+    entry = {"type": "svc", "datastore_type": "orch", "orch": {"kubeconfig": "/k"}}
+    file = tmp_path / "entry.json"
+    file.write_text(json.dumps(entry | {"ipam": {"type": "host-local", "subnet": "usePodCidr"}}))
+    installer.environment |= {"USE_POD_CIDR": told}
+    done = installer("--netconf", str(file))
+    assert (done.returncode, "USE_POD_CIDR is not true" in done.stderr) == (0, warned)
+
+
 @pytest.mark.parametrize("fault", ["plugin", "netconf", "executable", "names"])
 def test_failed_installation_touches_nothing(installer: Installer, tmp_path: Path, fault: str) -> None:
     """What runs goes on as it was."""

@@ -139,3 +139,12 @@ def test_who_waits_together_asks_once(server: Server, namespaces: Namespaces) ->
         thread.join(PATIENCE)
     assert found == [{"tier": "1"}] * 8
     assert server.asked == ["blue", "blue"]
+
+
+def test_no_annotations_are_kept_but_those_that_are_read(server: Server, namespaces: Namespaces) -> None:
+    """Under whatever prefix: one server may be asked for deployments of several names."""
+    notes = {"cni.svc.internal/ipv4pools": "[]", "other/ipAddrs": "[]", "other/hwAddr": "x", "text": "x" * 200_000}
+    wait_until(lambda: is_remembered(server, namespaces, "blue"))
+    server.news.put(("MODIFIED", {"metadata": {"name": "blue", "annotations": notes}}))
+    wait_until(lambda: bool(namespaces.get("blue").annotations))
+    assert namespaces.get("blue").annotations == {"cni.svc.internal/ipv4pools": "[]", "other/ipAddrs": "[]"}

@@ -249,3 +249,14 @@ def test_refusals_of_the_server_become_those_of_the_store(error: ApiError, expec
     with pytest.raises(StoreError) as refusal:
         refuse(HandleKey("h"), error)
     assert type(refusal.value) is expected
+
+
+def test_server_that_does_not_answer_is_told_without_credentials(folder: Path) -> None:
+    """Some write them into the URL."""
+    cluster = {"server": f"http://admin:{SECRET}@127.0.0.1:1"}
+    with closing(
+        open_client({"kubeconfig": kubeconfig(folder, document(clusters=[{"name": "c", "cluster": cluster}]))})
+    ) as client:
+        with pytest.raises(StoreError, match=r"API server http://\.\.\.@127\.0\.0\.1:1 does not answer") as caught:
+            client.get("/version")
+    assert SECRET not in str(caught.value)

@@ -6,8 +6,9 @@ import pytest
 
 from harness.incumbent import INCUMBENT, captured_pod
 from svc.model.corenode import node_resource
+from svc.model.endpoint import Workload, endpoint
 from svc.model.keys import ResourceKey, ResourceQuery
-from svc.model.pod import PodInterface, endpoints_of, pod_interface, unwiring, wiring
+from svc.model.pod import PodInterface, endpoints_of, facts_of, pod_interface, unwiring, wiring
 from svc.model.resource import Resource
 
 NOTE = INCUMBENT.annotation_prefix
@@ -93,6 +94,26 @@ def test_bad_annotations_of_users_are_passed_over(text: str) -> None:
     (endpoint,) = endpoints(pod)
     assert "ipNATs" not in endpoint.spec
     assert "allowSpoofedSourcePrefixes" not in endpoint.spec
+
+
+def test_what_is_written_and_what_is_derived_agree() -> None:
+    """An endpoint that is stored by itself has the same facts as the one that follows from the pod."""
+    pod = scheduled_pod("orch-1-add-dual")
+    pod["metadata"]["annotations"] |= {
+        f"{NOTE}/floatingIPs": '["192.0.2.55", "2001:db8::7", "192.0.2.55"]',
+        f"{NOTE}/allowedSourcePrefixes": '["10.1.2.3/24", "fd00::/8"]',
+        f"{INCUMBENT.qos_prefix}/egressPacketRate": "7",
+    }
+    (derived,) = endpoints(pod)
+    key, workload = ResourceKey("WorkloadEndpoint", derived.name, "default"), Workload("c3", "web-0", "default")
+    spec = {name: derived.spec[name] for name in ("ipNetworks", "interfaceName")} | {"mac": ""}
+    written = endpoint(INCUMBENT, key, "node1", workload, "eth0", spec=spec, profiles=[], facts=facts_of(INCUMBENT, pod))
+    assert written.spec == derived.spec
+    assert list(written.spec) == list(derived.spec)
+    assert [nat["externalIP"] for nat in written.spec["ipNATs"]] == ["192.0.2.55", "2001:db8::7"]
+    assert written.spec["allowSpoofedSourcePrefixes"] == ["10.1.2.0/24", "fd00::/8"]
+    second = endpoint(INCUMBENT, key, "node1", workload, "net1", spec=spec, profiles=[], facts=facts_of(INCUMBENT, pod))
+    assert "ipNATs" not in second.spec
 
 
 def test_a_finished_pod_has_no_addresses() -> None:

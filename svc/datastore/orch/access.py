@@ -23,6 +23,7 @@ from kubernetes.config.config_exception import ConfigException
 from kubernetes.config.kube_config import KubeConfigLoader
 
 from svc.model.errors import CallerError
+from svc.model.faults import shown
 
 CONNECTIONS = 32  # kept open to one server: as many as threads use at once, and one for each watch
 
@@ -202,7 +203,7 @@ def _override(settings: Settings, configuration: Configuration, token: _Token) -
     if root := settings.get("orch_api_root", ""):
         parts = urlsplit(root)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise CallerError(f"orch_api_root = {root!r} is no URL", details="give one such as https://10.0.0.1:6443")
+            raise CallerError(f"orch_api_root = {shown(root)} is no URL", details="give one such as https://10.0.0.1:6443")
         configuration.host = _API_PATH.sub("", root.rstrip("/")).rstrip("/")
     for field, target in _FILES.items():
         if name := settings.get(field, ""):

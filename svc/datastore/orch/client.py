@@ -22,6 +22,7 @@ from svc import __version__
 from svc.datastore.api import StoreError
 from svc.datastore.orch.access import Access, Credentials
 from svc.datastore.orch.stream import Stream
+from svc.model.faults import without_credentials
 
 Json = dict[str, Any]
 Params = Mapping[str, str]
@@ -297,4 +298,5 @@ def _unreachable(credentials: Credentials, error: Exception, *, perhaps_done: bo
         details = "its certificate is not signed by the certificate-authority of the kubeconfig: give the right one"
     elif isinstance(error, failures.NewConnectionError):  # one of those that are connect time-outs by inheritance only
         reason = str(error).rpartition(": ")[2]
-    return Unreachable(f"API server {credentials.root} does not answer: {reason}", details=details, perhaps_done=perhaps_done)
+    server = without_credentials(credentials.root)
+    return Unreachable(f"API server {server} does not answer: {reason}", details=details, perhaps_done=perhaps_done)

@@ -1,0 +1,95 @@
+"""A second network under one interface name, while datastore or journal fail: it has joined, or nothing of it is left."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from harness.faulty import Kind
+from harness.inprocess import WHERE, Host
+from svc.attach.add import add
+from svc.attach.check import check
+from svc.attach.delete import delete
+from svc.attach.record import AttachmentId
+from svc.attach.recover import pay_debt
+from svc.attach.request import AddRequest, Sandbox
+from svc.model.endpoint import Workload
+from svc.model.errors import SvcError
+from svc.model.keys import ResourceQuery
+from svc.model.resource import Resource
+from svc.model.result import Result
+from svc.trace import Trace
+from svc.waits.wait import carried_out
+
+pytestmark = pytest.mark.root
+
+SECOND = AttachmentId("other", "c1", "eth0")
+CONTAINER = Workload("c1")
+
+
+@pytest.fixture
+def first(host: Host, sandbox: Sandbox) -> Result:
+    return host.add(sandbox)
+
+
+def join(host: Host, sandbox: Sandbox) -> Result:
+    request = AddRequest(SECOND, CONTAINER, sandbox, WHERE, (4, 6), {})
+    return carried_out(add(host.context, request, host.trace))
+
+
+def leave(host: Host, sandbox: Sandbox) -> None:
+    delete(host.context, SECOND, CONTAINER, WHERE, sandbox, Trace("test"))
+
+
+def profiles(host: Host) -> list[str]:
+    (entry,) = host.store.list(ResourceQuery("WorkloadEndpoint"))
+    assert isinstance(entry.value, Resource)
+    return list(entry.value.spec["profiles"])
+
+
+def numbers(host: Host, of_journal: bool, kind: Kind) -> Iterator[int]:
+    """Of the calls that are to fail, one in each turn, until there is none that could."""
+    faults = host.journal_faults if of_journal else host.faults
+    for number in itertools.count(1):
+        faults.arm(kind, number)
+        yield number
+        struck = faults.struck
+        host.heal()
+        if not struck:
+            assert number > 3
+            return
+
+
+@pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLY_LOST, Kind.OUTAGE], ids=lambda kind: kind.value)
+@pytest.mark.parametrize("of_journal", [False, True], ids=["datastore", "journal"])
+def test_join_that_fails_is_taken_back(host: Host, sandbox: Sandbox, first: Result, of_journal: bool, kind: Kind) -> None:
+    """At once, or when the debt is paid; the first network's attachment stays as it is."""
+    for _ in numbers(host, of_journal, kind):
+        joined = True
+        try:
+            assert join(host, sandbox) == first
+        except SvcError:
+            joined = False
+        host.heal()
+        if joined:
+            check(host.context, SECOND, sandbox, first, Trace("test"))
+            leave(host, sandbox)
+        elif not pay_debt(host.context, SECOND, Trace("test")) or host.context.journal.get(SECOND) is not None:
+            leave(host, sandbox)
+        assert profiles(host) == ["net"]
+        assert host.context.journal.get(SECOND) is None
+        host.check(sandbox, first)
+        assert host.books().disagreements(host.links()) == []
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+@pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLY_LOST, Kind.OUTAGE], ids=lambda kind: kind.value)
+def test_leaving_that_fails_is_owed(host: Host, sandbox: Sandbox, first: Result, kind: Kind, number: int) -> None:
+    """DEL succeeds, as for every attachment, and the debt can be paid."""
+    join(host, sandbox)
+    host.faults.arm(kind, number)
+    leave(host, sandbox)
+    host.heal()
+    assert pay_debt(host.context, SECOND, Trace("test"))
+    assert profiles(host) == ["net"]
+    host.check(sandbox, first)

@@ -1,0 +1,199 @@
+"""An ADD whose addresses annotations choose, and that fails: nothing is left, and what others have is not touched."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from harness.faulty import Kind
+from harness.inprocess import WHERE, Host, opened
+from harness.netns import Netns
+from svc._core.cidr import Address
+from svc.attach.add import Addition
+from svc.attach.choice import choose_now
+from svc.attach.delete import delete
+from svc.attach.record import AttachmentId
+from svc.attach.request import AddRequest, Sandbox
+from svc.ipam.requests import Assign, Release
+from svc.model.endpoint import Workload
+from svc.model.errors import CallerError, Code, PeerError, SvcError
+from svc.model.result import Result
+from svc.model.wishes import Features
+from svc.names import DEFAULT
+from svc.orch.info import Namespace, PodInfo
+from svc.trace import Trace
+
+pytestmark = pytest.mark.root
+
+STEPS = ("note_intent", "take_addresses", "wire", "write_endpoint", "note_result")
+WAYS: dict[str, dict[str, Any]] = {
+    "given": {"ipAddrs": ["fd65::9", "10.65.0.9"]},
+    "unmanaged": {"ipAddrsNoIpam": ["203.0.113.9", "fd65::9"]},
+    "pools": {"ipv4pools": ["pool4"], "ipv6pools": ["fd65::/112"], "hwAddr": "0a:00:5e:00:53:01"},
+}
+KINDS = pytest.mark.parametrize(
+    "kind", [Kind.REFUSED, Kind.REPLY_LOST, Kind.OUTAGE], ids=lambda kind: kind.value.replace(" ", "-")
+)
+
+
+def noted(notes: dict[str, Any]) -> dict[str, str]:
+    return {
+        f"{DEFAULT.annotation_prefix}/{name}": orjson.dumps(text).decode() if name != "hwAddr" else text
+        for name, text in notes.items()
+    }
+
+
+def annotated(
+    notes: dict[str, Any], namespace: dict[str, Any] | None = None, now: Callable[[], Namespace] | None = None
+) -> PodInfo:
+    """A pod; its namespace as it is remembered, and as it is."""
+    remembered = Namespace(annotations=noted(namespace or {}))
+    pod = {"metadata": {"name": "web-0", "namespace": "default", "annotations": noted(notes)}, "spec": {}}
+    return PodInfo(pod, remembered, now or (lambda: remembered))
+
+
+def addition(host: Host, sandbox: Sandbox, pod: PodInfo, container: str = "c1") -> Addition:
+    session = host.context.session("", WHERE.datastore, WHERE.node)
+    workload = Workload(container, "web-0", "default")
+    key = AttachmentId("net", container, "eth0")
+    request = AddRequest(key, workload, sandbox, WHERE, (4, 6), {}, features=Features(True, True))
+    choice, pod = choose_now(session.names, request, pod, host.trace)
+    return Addition(host.context, session, request, pod, choice, host.trace)
+
+
+def attach(host: Host, sandbox: Sandbox, notes: dict[str, Any], container: str = "c1") -> Result:
+    return addition(host, sandbox, annotated(notes), container).run()
+
+
+def detach(host: Host, sandbox: Sandbox, container: str) -> None:
+    key, workload = AttachmentId("net", container, "eth0"), Workload(container, "web-0", "default")
+    delete(host.context, key, workload, WHERE, sandbox, Trace("test"))
+
+
+def failure_of(call: Callable[[], object]) -> str:
+    """Empty when it succeeds."""
+    try:
+        call()
+    except SvcError as failure:
+        return str(failure)
+    return ""
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("way", WAYS)
+def test_step_that_fails_leaves_nothing(host: Host, sandbox: Sandbox, pod: Netns, way: str, step: str, after: bool) -> None:
+    failing = addition(host, sandbox, annotated(WAYS[way]))
+    original: Callable[[], None] = getattr(failing, step)
+
+    def fail(*arguments: Any) -> None:
+        if after:
+            original(*arguments)
+        raise PeerError("the step failed")
+
+    setattr(failing, step, fail)
+    with pytest.raises(PeerError, match="the step failed"):
+        failing.run()
+    assert host.left_over() == []
+    assert pod.links() == []
+    attach(host, sandbox, WAYS[way])
+    assert host.books().disagreements(host.links()) == []
+
+
+@KINDS
+@pytest.mark.parametrize("way", WAYS)
+def test_store_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: Sandbox, way: str, kind: Kind) -> None:
+    for number in itertools.count(1):
+        with Host(tmp_path / str(number), netns) as host:
+            host.faults.arm(kind, number)
+            failure = failure_of(lambda: attach(host, sandbox, WAYS[way]))
+            if failure:
+                assert "ordered fault" in failure, f"call {number}: another failure hides the first"
+                host.heal()
+                assert host.recover() == 0, f"call {number}"
+                assert host.left_over() == [], f"call {number}"
+                attach(host, sandbox, WAYS[way])
+            host.heal()
+            assert host.books().disagreements(host.links()) == [], f"call {number}"
+            detach(host, sandbox, "c1")
+            assert host.left_over() == [], f"call {number}"
+            if not host.faults.struck:
+                break
+    assert number > 3
+
+
+@KINDS
+def test_takeover_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind) -> None:
+    """The next sandbox gets the address at the second try at the latest, and the earlier one's DEL does it no harm."""
+    for number in itertools.count(1):
+        with Host(tmp_path / str(number), netns) as host, Netns("next") as namespace, opened(namespace) as next_sandbox:
+            attach(host, sandbox, WAYS["given"])
+            host.faults.arm(kind, number)
+            failure = failure_of(lambda: attach(host, next_sandbox, WAYS["given"], "c2"))
+            if failure:
+                assert "ordered fault" in failure, f"call {number}: another failure hides the first"
+                host.heal()
+                host.recover()
+                assert {record.id.container_id for record in host.books().records} <= {"c1"}, f"call {number}"
+                attach(host, next_sandbox, WAYS["given"], "c2")
+            struck = host.faults.struck
+            host.heal()
+            detach(host, sandbox, "c1")
+            assert host.books().disagreements(host.links()) == [], f"call {number}"
+            assert set(host.books().allocations.values()) == {"net.c2"}, f"call {number}"
+            detach(host, next_sandbox, "c2")
+            assert host.left_over() == [], f"call {number}"
+            if not struck:
+                break
+    assert number > 5
+
+
+def test_address_that_another_handle_got_meanwhile_is_not_freed(host: Host, sandbox: Sandbox) -> None:
+    """The earlier sandbox's endpoint and row still have it; who holds it is somebody else."""
+    attach(host, sandbox, {"ipAddrs": ["10.65.0.9"]})
+    session = host.context.session("", WHERE.datastore, WHERE.node)
+    session.ipam.release(Release("net.c1"))
+    session.ipam.assign(Assign("net.stranger", {}, addresses=(Address("10.65.0.9"),)))
+    with Netns("next") as namespace, opened(namespace) as next_sandbox, pytest.raises(CallerError) as caught:
+        attach(host, next_sandbox, {"ipAddrs": ["10.65.0.9"]}, "c2")
+    assert caught.value.code is Code.ADDRESS_UNAVAILABLE
+    assert "net.stranger" in caught.value.details
+    assert host.books().allocations == {"10.65.0.9": "net.stranger"}
+
+
+# what is remembered of the namespace
+
+
+def gone() -> Namespace:
+    raise PeerError("the orchestrator was asked in vain: namespace default does not exist", code=Code.ORCHESTRATOR)
+
+
+@pytest.mark.parametrize("notes", [{"ipv4pools": ["nowhere"]}, {"ipAddrs": ["10.99.0.1"]}, {"ipAddrs": ["x"]}])
+def test_namespace_that_is_deleted_in_the_middle(host: Host, sandbox: Sandbox, notes: dict[str, Any]) -> None:
+    """Before a refusal it is read again: then that is what is told, and nothing is kept."""
+    with pytest.raises(PeerError, match="namespace default does not exist") as caught:
+        addition(host, sandbox, annotated({}, notes, gone)).run()
+    assert caught.value.code is Code.ORCHESTRATOR
+    assert host.left_over() == []
+
+
+@pytest.mark.parametrize(
+    "notes", [{"ipv4pools": ["nowhere"]}, {"ipAddrs": ["10.99.0.1"]}, {"ipAddrs": "x"}, {"ipFamilies": []}]
+)
+def test_nothing_is_refused_on_account_of_what_is_remembered(host: Host, sandbox: Sandbox, notes: dict[str, Any]) -> None:
+    now = Namespace(annotations=noted({"ipAddrs": ["10.65.0.9"]}))
+    result = addition(host, sandbox, annotated({}, notes, lambda: now)).run()
+    assert [ip.address for ip in result.ips] == ["10.65.0.9/32"]
+    assert host.books().disagreements(host.links()) == []
+
+
+def test_refusal_by_what_is_read_anew_names_it(host: Host, sandbox: Sandbox) -> None:
+    now = Namespace(annotations=noted({"ipv4pools": ["elsewhere"]}))
+    with pytest.raises(CallerError, match=r"IP pool \(elsewhere\) does not exist") as caught:
+        addition(host, sandbox, annotated({}, {"ipv4pools": ["nowhere"]}, lambda: now)).run()
+    assert caught.value.details.count("of namespace default = ") == 1
+    assert "nowhere" not in str(caught.value)
+    assert host.left_over() == []

@@ -1,0 +1,124 @@
+"""What comes first: annotations, then the network configuration and what the call asks for."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from svc._core.cidr import Address
+from svc.attach.choice import Choice, choose
+from svc.attach.record import AttachmentId
+from svc.attach.request import AddRequest, NodeSettings
+from svc.model.endpoint import Workload
+from svc.model.errors import CallerError, Code
+from svc.model.wishes import Features
+from svc.names import DEFAULT
+from svc.orch.info import Namespace, PodInfo
+from svc.trace import Trace
+
+
+def noted(notes: dict[str, Any]) -> dict[str, str]:
+    return {f"{DEFAULT.annotation_prefix}/{name}": orjson.dumps(value).decode() for name, value in notes.items()}
+
+
+def chosen(
+    notes: dict[str, Any] | None,
+    trace: Trace,
+    *,
+    namespace: dict[str, Any] | None = None,
+    address: str = "",
+    versions: tuple[int, ...] = (4,),
+    ifname: str = "eth0",
+    **more: Any,
+) -> Choice:
+    """Without notes, of a pod that nobody asks for."""
+    request = AddRequest(
+        AttachmentId("net", "c1", ifname), Workload("c1", "web-0", "default"), None, NodeSettings({}, "node1"), versions,
+        {4: ("four",), 6: ("six",)}, Address(address) if address else None, features=Features(True, True), **more,
+    )  # fmt: skip
+    pod = None if notes is None else {"metadata": {"annotations": noted(notes)}}
+    return choose(DEFAULT, request, PodInfo(pod, Namespace(annotations=noted(namespace or {}))), trace)
+
+
+@pytest.fixture
+def trace() -> Trace:
+    return Trace("test")
+
+
+@pytest.mark.parametrize("notes", [None, {}])
+def test_network_decides_where_nobody_else_does(notes: dict[str, Any] | None, trace: Trace) -> None:
+    found = chosen(notes, trace)
+    assert (found.versions, found.pools, found.addresses) == ((4,), {4: ("four",), 6: ("six",)}, ())
+    assert chosen(notes, trace, address="10.0.0.1").addresses == (Address("10.0.0.1"),)
+    assert trace.lines == []
+
+
+def test_namespace_counts_only_with_its_pod(trace: Trace) -> None:
+    """Annotations are read where policy says so: then the pod was asked for."""
+    assert chosen({}, trace, namespace={"ipv4pools": ["blue"]}).pools[4] == ("blue",)
+    assert chosen(None, trace, namespace={"ipv4pools": ["blue"]}).pools[4] == ("four",)
+
+
+def test_annotated_pools_replace_those_of_their_family(trace: Trace) -> None:
+    assert chosen({"ipv4pools": ["blue"]}, trace, versions=(4, 6)).pools == {4: ("blue",), 6: ("six",)}
+    assert chosen({"ipv6pools": ["blue"]}, trace).pools == {4: ("four",), 6: ("blue",)}
+    assert "has no effect: the pod gets no IPv6 address" in trace.lines[0]
+
+
+@pytest.mark.parametrize(
+    ("notes", "left"),
+    [
+        ({"ipAddrs": ["10.0.0.9"]}, ("10.0.0.9",)), ({"ipAddrs": ["fd00::9"]}, ("fd00::9",)),
+        ({"ipAddrsNoIpam": ["10.0.0.9"]}, ("10.0.0.9",)), ({"ipv4pools": ["blue"]}, ()), ({"ipFamilies": ["IPv6"]}, ()),
+    ],
+)  # fmt: skip
+def test_annotations_come_before_the_address_of_the_call(notes: dict[str, Any], left: tuple[str, ...], trace: Trace) -> None:
+    found = chosen(notes, trace, address="10.0.0.1")
+    assert found.addresses == tuple(map(Address, left))
+    (line,) = trace.lines
+    assert "WARNING" in line
+    (name,) = notes
+    assert f"CNI_ARGS IP = '10.0.0.1' is set aside: {DEFAULT.annotation_prefix}/{name} of pod default/web-0 = " in line
+
+
+@pytest.mark.parametrize("notes", [{"ipv6pools": ["blue"]}, {"ipFamilies": ["IPv4", "IPv6"]}])
+def test_other_annotations_leave_the_address_of_the_call(notes: dict[str, Any], trace: Trace) -> None:
+    assert chosen(notes, trace, address="10.0.0.1", versions=(4, 6)).addresses == (Address("10.0.0.1"),)
+
+
+def test_address_of_a_family_that_is_not_assigned_is_refused(trace: Trace) -> None:
+    """Unless the pod asks for that family."""
+    with pytest.raises(CallerError, match="the network assigns none of that family") as caught:
+        chosen({}, trace, address="fd00::1")
+    assert caught.value.code is Code.ADDRESS_UNAVAILABLE
+    assert chosen({"ipFamilies": ["IPv6"]}, trace, address="fd00::1").addresses == (Address("fd00::1"),)
+
+
+def test_other_interfaces_have_no_addresses_of_the_pod(trace: Trace) -> None:
+    notes = {"ipAddrs": ["10.0.0.9"], "ipv4pools": ["blue"], "floatingIPs": ["10.0.0.8"]}
+    found = chosen(notes, trace, ifname="net1")
+    assert (found.addresses, found.pools[4], found.wishes.floating) == ((), ("blue",), ())
+    assert chosen({"ipAddrsNoIpam": ["10.0.0.9"]}, trace, ifname="net1", address="10.0.0.1").addresses == (Address("10.0.0.1"),)
+    assert not chosen({"ipAddrsNoIpam": ["10.0.0.9"]}, trace, ifname="net1").wishes.unmanaged
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        {"ipAddrs": ["10.0.0.9"]},
+        {"ipAddrsNoIpam": ["10.0.0.9"]},
+        {"ipv4pools": ["a"]},
+        {"ipv6pools": ["a"]},
+        {"ipFamilies": ["IPv4"]},
+    ],
+)
+def test_other_ipam_gives_no_pod_its_own(notes: dict[str, Any], trace: Trace) -> None:
+    """R8: refused with the reason; what is no business of IPAM's goes on."""
+    for pod, namespace in ((notes, {}), ({}, notes)):
+        with pytest.raises(CallerError, match="'host-local' gives no pod an address or pool of its own") as caught:
+            chosen(pod, trace, namespace=namespace, ipam_type="host-local")
+        assert next(iter(notes)) in caught.value.details
+    with pytest.raises(CallerError) as caught:
+        chosen({}, trace, ipam_type="host-local", address="10.0.0.1")
+    assert "CNI_ARGS IP = '10.0.0.1'" in caught.value.details
+    assert chosen({"floatingIPs": ["10.0.0.8"]}, trace, ipam_type="host-local").wishes.floating

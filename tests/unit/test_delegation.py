@@ -1,0 +1,70 @@
+"""Who gives the addresses, as the journal remembers it and as other parts ask for it."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from svc.attach.delegation import Delegation
+from svc.attach.record import ADDING, AttachmentId, Record
+from svc.attach.recover import store_of
+from svc.attach.request import AddRequest, NodeSettings
+from svc.model.endpoint import Workload
+from svc.model.errors import CallerError, Code
+
+SECRET = "token-of-the-network"
+KEY = AttachmentId("net", "c1", "eth0")
+
+
+def delegation(**environment: str) -> Delegation:
+    netconf: dict[str, Any] = {"name": "net", "policy": {"k8s_auth_token": SECRET}, "ipam": {"type": "host-local"}}
+    return Delegation("host-local", netconf, {"name": "net"}, {"CNI_COMMAND": "ADD", **environment}, (), "n1")
+
+
+def record(**fields: Any) -> Record:
+    return Record(KEY, ADDING, "boot", (1, 2), "n1", {"kind": "embedded"}, "svc1", "", **fields)
+
+
+def test_journal_keeps_how_to_call_and_no_secret() -> None:
+    remembered = delegation(CNI_PATH="/a", CNI_ARGS="IP=10.0.0.1", CNI_NETNS="/n").remembered()
+    assert remembered == {
+        "plugin": "host-local",
+        "netconf": {"name": "net"},
+        "environment": {"CNI_PATH": "/a", "CNI_NETNS": "/n"},
+    }
+    row = record(delegate=remembered, routes=["10.9.0.0/16"]).to_bytes()
+    assert SECRET.encode() not in row
+    assert Record.from_bytes(row).delegate == remembered
+    assert Record.from_bytes(row).routes == ["10.9.0.0/16"]
+
+
+def test_rows_of_before_have_neither_delegate_nor_routes() -> None:
+    fields = orjson.loads(record().to_bytes())
+    for name in ("delegate", "routes"):
+        del fields[name]
+    old = Record.from_bytes(orjson.dumps(fields))
+    assert (old.delegate, old.routes) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "path"), [("/new:/a", "/a:/b", "/new:/a:/b"), ("", "/a", "/a"), ("/new", "", "/new"), ("", "", "")]
+)
+def test_plugin_is_looked_for_where_it_is_now(now: str, then: str, path: str) -> None:
+    remembered = delegation(CNI_PATH=then).remembered()
+    delegation(CNI_PATH=now).tell_path(remembered)
+    assert remembered["environment"]["CNI_PATH"] == path
+
+
+def test_debts_of_another_plugin_do_not_hold_up_our_own() -> None:
+    """A round of payments ends with the first debt that cannot be paid; each kind has its own."""
+    assert store_of(record()) != store_of(record(delegate=delegation().remembered()))
+
+
+def test_what_needs_our_own_ipam_is_refused_with_the_reason() -> None:
+    where = NodeSettings({"kind": "embedded"}, "n1")
+    request = AddRequest(KEY, Workload("c1"), None, where, (4,), {}, delegation=delegation())
+    with pytest.raises(CallerError) as caught:
+        request.demand_own_ipam("annotation cni.svc.internal/ipAddrs", '["10.0.0.1"]')
+    assert caught.value.code == Code.UNSUPPORTED_FIELD
+    assert "needs our own IPAM, but ipam.type of network 'net' is 'host-local'" in caught.value.msg
+    AddRequest(KEY, Workload("c1"), None, where, (4,), {}).demand_own_ipam("anything", "x")
