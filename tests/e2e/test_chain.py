@@ -13,6 +13,7 @@ from harness.netns import Netns
 from harness.node import Node
 from harness.runtime import Chain, PluginError
 from harness.state import books, remains
+from harness.statements import statement
 from harness.traffic import answers, exchange, neighbour, seconds, server
 
 REFERENCE = Path("/usr/lib/cni")
@@ -113,6 +114,12 @@ def test_chain_works_in_every_version_that_it_speaks(shared_node: Node, chain: M
     assert sorted(shared_node.netns.links()) == ["to-neighbour", "uplink"]
 
 
+@statement(
+    "2.10",
+    "portmap",
+    "An entry with `type` `portmap`, `snat` and the capability `portMappings` gives pods their host ports.",
+    "The reference plugin, behind ours in the list; what the runtime says of ports reaches it.",
+)
 def test_host_port_is_reached_from_everywhere(shared_node: Node, chain: MakeChain, outside: Netns) -> None:
     """By neighbours, by the node on its loopback, and by the pod itself."""
     whole = chain(SVC, PORTMAP)
@@ -124,6 +131,12 @@ def test_host_port_is_reached_from_everywhere(shared_node: Node, chain: MakeChai
     assert not answers(outside, NODE_ADDRESS, HOST_PORT + 1)
 
 
+@statement(
+    "2.10",
+    "bandwidth",
+    "An entry with `type` `bandwidth` and the capability `bandwidth` limits the traffic of pods.",
+    "The reference plugin as well: on the host's end of our pair, which is the first interface of the result.",
+)
 def test_traffic_is_limited_in_both_directions(shared_node: Node, chain: MakeChain) -> None:
     """The same bytes go in, and then out again; each way takes its time."""
     whole = chain(SVC, BANDWIDTH)
@@ -144,6 +157,12 @@ def test_one_direction_may_be_limited_alone(shared_node: Node, chain: MakeChain,
     assert seconds(shared_node.netns, address_of(whole), POD_PORT, SIZE) > ONE_WAY * 0.8
 
 
+@statement(
+    "2.10",
+    "others",
+    "No other plugins are supported in the chain.",
+    "One before ours is warned about in the log; those behind get our result and are none of our business. Nothing breaks.",
+)
 def test_plugin_before_ours_is_warned_about(shared_node: Node, chain: MakeChain, tmp_path: Path) -> None:
     """And breaks nothing; the result is ours."""
     script = """#!/bin/sh
@@ -182,6 +201,12 @@ def test_chain_without_bandwidth_is_not_limited(shared_node: Node, chain: MakeCh
     whole.check()
 
 
+@statement(
+    "2.10",
+    "removed",
+    "Without its section a plugin's function is gone.",
+    "There are no host ports then, or no limits, and everything else works on.",
+)
 def test_chain_without_portmap_has_no_host_port(shared_node: Node, chain: MakeChain, outside: Netns) -> None:
     whole = chain(SVC, BANDWIDTH)
     whole.add()

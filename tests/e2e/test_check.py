@@ -11,6 +11,7 @@ import pytest
 from harness.netns import Netns
 from harness.pod import Pod
 from harness.state import State, store_of
+from harness.statements import field
 from svc.datastore.api import Create, Delete, Update
 from svc.model.keys import HandleKey, ResourceQuery
 from svc.model.resource import Resource
@@ -185,6 +186,7 @@ def test_check_without_previous_result_is_refused(dual: Pod) -> None:
     assert (output["code"], output["msg"]) == (7, "prevResult is missing")
 
 
+@field("prevResult", "CHECK compares kernel and datastore with it; what later plugins have added to it does not count.")
 def test_previous_result_of_another_pod_is_refused(dual: Pod, pods: MakePod) -> None:
     other = pods(ipam={"assign_ipv6": "true"})
     other.add()

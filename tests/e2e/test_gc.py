@@ -9,6 +9,7 @@ import pytest
 from harness.node import Called, Node, netconf
 from harness.pod import Pod
 from harness.state import State, books, faults, remains, store_of
+from harness.statements import field
 from svc._core.cidr import Cidr
 from svc.datastore.api import Create, Delete, Update
 from svc.ipam.allocator import Ipam
@@ -41,6 +42,9 @@ def leak(node: Node, handle: str, by: str = HOST) -> str:
     return str(allocation.address)
 
 
+@field(
+    "cni.dev/valid-attachments", "What the network has beside them goes. `cni.dev/attachments`, its older name, is understood."
+)
 def test_gc_takes_down_what_is_not_valid(pods: MakePod, shared_node: Node) -> None:
     known, unknown = pods(ipam={"assign_ipv6": "true"}), pods(ipam={"assign_ipv6": "true"})
     known.add()

@@ -11,6 +11,7 @@ from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.pod import Pod
 from harness.state import State, remains, store_of
+from harness.statements import field
 from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 
@@ -66,6 +67,7 @@ def test_queues_are_those_of_both_directions_and_ends(pods: MakePod, queues: int
         assert (link["num_tx_queues"], link["num_rx_queues"]) == (queues, queues)
 
 
+@field("nodename_file", "Read with every call. The node agent's own is `nodename` in the state directory, `/var/lib/svc`.")
 def test_node_is_named_by_the_file(filed: MakePod, files: Path, shared_node: Node) -> None:
     """Read with every call: another name counts at once. `nodename` comes before it."""
     pod = filed()
@@ -81,6 +83,7 @@ def test_node_is_named_by_the_file(filed: MakePod, files: Path, shared_node: Nod
         pod.delete()
 
 
+@field("nodename_file_optional", "Where neither it nor `nodename` is given, a file that was named has to be there.")
 def test_file_that_was_named_and_is_missing_fails_the_add_alone(filed: MakePod, files: Path, shared_node: Node) -> None:
     """STATUS tells, DEL does not mind."""
     pod = filed(nodename_file=str(files / "named"))
@@ -94,6 +97,7 @@ def test_file_that_was_named_and_is_missing_fails_the_add_alone(filed: MakePod, 
     assert pod.check().status == 0
 
 
+@field("hostname", "Behind `nodename` and the file, before the host name; a line of level WARNING tells.")
 def test_deprecated_name_is_taken_with_a_warning(pods: MakePod, shared_node: Node) -> None:
     called = pods(hostname="old-node").call("ADD")
     assert endpoint(shared_node).spec["node"] == "old-node"
@@ -112,6 +116,7 @@ def test_mtu_is_that_of_the_file(filed: MakePod, files: Path) -> None:
     assert other.host_link["mtu"] == 1300
 
 
+@field("require_mtu_file", "The file is `mtu` in the state directory; without it and without `mtu` the kernel chooses.")
 def test_mtu_file_that_is_of_no_use_fails_the_add(filed: MakePod, files: Path, shared_node: Node) -> None:
     (files / "mtu").write_text("jumbo")
     pod = filed()
@@ -126,6 +131,7 @@ def test_mtu_file_that_is_of_no_use_fails_the_add(filed: MakePod, files: Path, s
     pod.add()
 
 
+@field("args", "Labels of `org.apache.mesos` are the endpoint's; one of them may name its namespace.")
 def test_labels_of_another_orchestrator_are_on_the_endpoint(pods: MakePod, shared_node: Node) -> None:
     """Of a container that is no pod; one of them is its namespace."""
     labels = [{"key": "tier", "value": "front end"}, {"key": "svc.internal/namespace", "value": "blue"}]
@@ -151,6 +157,9 @@ def test_labels_are_not_for_pods(pods: MakePod, shared_node: Node) -> None:
     assert endpoint(shared_node).labels == {"svc.internal/namespace": "shop", "svc.internal/orchestrator": "k8s"}
 
 
+@field("device_type", "Anything else is refused: pods are wired with pairs of `veth`.")
+@field("dataplane_options", "See `dataplane_options.type`.")
+@field("dataplane_options.type", "Anything else is refused: nobody else wires pods here.")
 @pytest.mark.parametrize(
     "config", [{"device_type": "netkit"}, {"dataplane_options": {"type": "grpc", "socket": "/s"}}], ids=["netkit", "grpc"]
 )

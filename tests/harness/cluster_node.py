@@ -27,7 +27,7 @@ class ClusterNode(Node):
         self.site = sites[0]
         self._ways: dict[int, Way] = {}
         super().__init__(directory, agent=agent)
-        self._connect({site.port for site in sites})
+        self._connect({site.port for site in sites if site.port})
 
     def __enter__(self) -> "ClusterNode":
         return self

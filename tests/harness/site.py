@@ -1,4 +1,5 @@
-"""Datastores that several nodes share: etcd, or the custom resources of an API server, with the names of one deployment."""
+"""Datastores of nodes, with the names of one deployment: etcd or the custom resources of an API server, which several nodes
+share, and the file of a single node."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -6,13 +7,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harness.etcd import Cluster
-from harness.ipam import put, put_node, put_pool
+from harness.ipam import EVERYTHING, put, put_node, put_pool
+from harness.ipam import wipe as wipe_all
 from harness.kube import Kube
 from harness.node import POOL4, POOL6
 from harness.orch import AdministratorStore, install, put_core_node, put_pod, wipe
 from svc.attach.ready import KEY as READY
 from svc.datastore.api import Backend
+from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.etcd.store import EtcdStore
+from svc.datastore.open import EMBEDDED_FILE
+from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 from svc.names import DEFAULT, Names
 
@@ -20,7 +25,7 @@ Json = dict[str, Any]
 
 
 class Site(Protocol):
-    """`config` is its part of a network configuration; `port` is where its server listens on the test's loopback."""
+    """`config` is its part of a network configuration; `port` is where its server listens on the test's loopback, if any."""
 
     names: Names
     config: Json
@@ -37,6 +42,31 @@ class Site(Protocol):
 
     def clear(self) -> None:
         """Deletes everything, nodes and pods included."""
+
+
+class EmbeddedSite:
+    """The file of the node that has this state directory; there is no server."""
+
+    port = 0
+
+    def __init__(self, state_dir: Path, names: Names = DEFAULT) -> None:
+        self.names = names
+        self._file = state_dir / EMBEDDED_FILE
+        self.config: Json = {"datastore_type": "embedded"}
+
+    def open(self) -> Backend:
+        return EmbeddedStore(self._file, self.names)
+
+    def add_node(self, name: str, **labels: str) -> None:
+        with session(self) as store:
+            put_node(store, name, **labels)
+
+    def add_pod(self, name: str, node: str = "node1", **spec: Any) -> str:
+        return ""
+
+    def clear(self) -> None:
+        with session(self) as store:
+            wipe_all(store, *EVERYTHING, *map(ResourceQuery, (READY.kind, "WorkloadEndpoint")))
 
 
 class EtcdSite:

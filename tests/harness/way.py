@@ -1,4 +1,4 @@
-"""A way out of a network namespace: what connects to a port inside reaches the same port of the test's own loopback.
+"""A way out of a network namespace: what connects to a port inside reaches a port of the test's own loopback.
 
 A process of its own, so that a node that outlives a test leaves no threads and sockets in it:
 
@@ -21,11 +21,11 @@ _STOP_SECONDS = 10.0
 
 
 class Way:
-    """To one port; closed, nobody answers inside."""
+    """To one port, from the same one inside unless another one is named; closed, nobody answers inside."""
 
-    def __init__(self, netns: Netns, port: int) -> None:
+    def __init__(self, netns: Netns, port: int, inside: int = 0) -> None:
         with entered(netns):
-            listening = socket.create_server((_HOST, port), backlog=128)
+            listening = socket.create_server((_HOST, inside or port), backlog=128)
         with listening:
             command = [sys.executable, __file__, str(listening.fileno()), str(port)]
             path = os.pathsep.join(filter(None, sys.path))

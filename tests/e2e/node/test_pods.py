@@ -11,6 +11,7 @@ from harness.kube import Kube
 from harness.netns import Netns
 from harness.node import POOL4
 from harness.realnode import RealNode
+from harness.statements import statement
 from harness.traffic import neighbour, steady_rate
 from harness.workloads import PAGE, addresses, clear_pods, delete_pod, inside, put_pod, read_pod, strays
 
@@ -56,6 +57,14 @@ def test_port_of_host_leads_to_pod(web: list[str], outside: Netns) -> None:
         assert page.read().decode() == PAGE
 
 
+@statement(
+    "2.8",
+    "ingress-bandwidth",
+    "A quantity, such as `10M`, in bits a second: limits what the pod receives, by the bandwidth plugin.",
+    "kubelet reads it and tells the bandwidth plugin by the runtime; we put it on the endpoint as well (`qosControls`).",
+    choice="An annotation of our own domain (`qos.svc.internal/ingressBandwidth`) counts more on the endpoint.",
+)
+@statement("2.8", "egress-bandwidth", "The same for what the pod sends.", "As the other one.")
 def test_bandwidth_is_limited_in_both_directions(web: list[str], node: ClusterNode, outside: Netns) -> None:
     pod = inside(node, web[0])
     assert 2e6 < steady_rate(outside, pod, web[0]) < 20e6

@@ -1,0 +1,91 @@
+"""Nodes for the conformance table: each on the node's own file, on etcd and on the orchestrator's API in turn."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cluster_node import ClusterNode
+from harness.kube import Kube
+from harness.netns import Netns
+from harness.orch import PODS, put_pod
+from harness.pod import Pod
+from harness.site import EmbeddedSite, OrchSite, Site
+
+MakePod = Callable[..., Pod]
+Grant = Callable[..., None]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the module's nodes, one after the other."""
+    return tmp_path_factory.mktemp("node") / "node"
+
+
+@pytest.fixture(scope="module", params=["embedded", "etcdv3", "orch"])
+def site(request: pytest.FixtureRequest, home: Path) -> Site:
+    """Each kind of datastore in turn."""
+    if request.param == "embedded":
+        return EmbeddedSite(home / "state")
+    found: Site = request.getfixturevalue({"etcdv3": "etcd_site", "orch": "orch_site"}[request.param])
+    return found
+
+
+@pytest.fixture(scope="module")
+def lasting_node(site: Site, orch_site: OrchSite, home: Path) -> Iterator[ClusterNode]:
+    """It reaches the API server, whichever datastore it is on."""
+    with ClusterNode(home, "node1", site, orch_site) as node:
+        yield node
+        assert node.stop_agent() == 0
+        log = node.log.read_text()
+        assert "Traceback" not in log, log
+
+
+@pytest.fixture
+def make(cluster_node: ClusterNode, orch_site: OrchSite, sandbox: Callable[[], Netns]) -> Iterator[MakePod]:
+    """Makes pods, in the orchestrator's API as well, and at the end deletes what is left of them.
+
+    `annotations` are the pod's; with `with_policy` they are read. Everything else goes to the network configuration.
+    """
+    made: list[Pod] = []
+
+    def pod(
+        web: str = "web-0",
+        /,
+        *,
+        annotations: dict[str, str] | None = None,
+        with_policy: bool = False,
+        args: str = "",
+        **config: Any,
+    ) -> Pod:
+        put_pod(orch_site.kube, web, annotations=annotations)
+        access = {"policy": {"type": "orch"}, "orch": {"kubeconfig": str(orch_site.kubeconfig)}} if with_policy else {}
+        args = ";".join(filter(None, (f"K8S_POD_NAMESPACE=default;K8S_POD_NAME={web}", args)))
+        made.append(cluster_node.pod(sandbox(), f"container-of-{web}", args=args, **{**access, **config}))
+        return made[-1]
+
+    yield pod
+    for each in made:
+        each.call("DEL")
+    orch_site.kube.call("DELETE", f"{PODS}?gracePeriodSeconds=0")
+
+
+@pytest.fixture
+def rights(kube: Kube) -> Iterator[Grant]:
+    """Gives the user `plugin` these rights, and takes them away at the end."""
+    group = "rbac.authorization.k8s.io"
+    subject = {"kind": "User", "name": "plugin", "apiGroup": group}
+    name = {"metadata": {"name": "plugin-reads"}}
+    binding = {"roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "plugin-reads"}, "subjects": [subject]}
+
+    def grant(**resources: list[str]) -> None:
+        rules = [{"apiGroups": [""], "resources": [plural], "verbs": verbs} for plural, verbs in resources.items()]
+        documents: list[dict[str, Any]] = [{"kind": "ClusterRole", "rules": rules}, {"kind": "ClusterRoleBinding", **binding}]
+        kube.apply([{"apiVersion": f"{group}/v1", **name, **document} for document in documents])
+        for plural, verbs in resources.items():
+            kube.await_right("plugin", "", plural, verbs[0], allowed=True)
+
+    yield grant
+    for plural in ("clusterroles", "clusterrolebindings"):
+        kube.call("DELETE", f"/apis/{group}/v1/{plural}/plugin-reads")

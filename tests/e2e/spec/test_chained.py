@@ -1,0 +1,48 @@
+"""Section 2.10: the network list with the plugins chained to ours. What they do is in test_chain.py."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.below import REFERENCE, demand_plugin
+from harness.node import Node
+from harness.statements import statement
+
+pytestmark = pytest.mark.root
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def install(shared_node: Node, tmp_path: Path) -> Iterator[Callable[..., Json]]:
+    """The network list that svcctl writes where the chained plugins are beside ours."""
+    for plugin in ("portmap", "bandwidth"):
+        demand_plugin(plugin)
+        (shared_node.bin_dir / plugin).symlink_to(REFERENCE / plugin)
+
+    def run(*options: str) -> Json:
+        folders = ("--bin-dir", str(shared_node.bin_dir), "--conf-dir", str(tmp_path), "--socket", str(shared_node.socket))
+        shared_node.svcctl("install", *folders, *options)
+        written: Json = json.loads((tmp_path / "10-svc.conflist").read_text())
+        return written
+
+    yield run
+    for plugin in ("portmap", "bandwidth"):
+        (shared_node.bin_dir / plugin).unlink()
+
+
+@statement(
+    "2.10",
+    "shipped",
+    "Both plugins are in the shipped network list.",
+    "`svcctl install --conf-dir` writes them behind ours; `--without` leaves one out.",
+    choice="The version of the list is the newest one that all three speak, not 0.3.0 as in the specification's examples.",
+)
+def test_installed_list_has_both_plugins(install: Callable[..., Json]) -> None:
+    portmap = {"type": "portmap", "snat": True, "capabilities": {"portMappings": True}}
+    bandwidth = {"type": "bandwidth", "capabilities": {"bandwidth": True}}
+    assert install()["plugins"][1:] == [portmap, bandwidth]
+    assert install("--without", "portmap")["plugins"][1:] == [bandwidth]

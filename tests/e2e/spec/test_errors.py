@@ -1,0 +1,49 @@
+"""Section 7: what is said when a call fails, and where."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.pod import Pod
+from harness.statements import TESTS, statement
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+LEVELS = ("ERROR", "WARNING", "INFO", "DEBUG")
+
+
+@statement(
+    "7",
+    "7.3",
+    "Messages of every level go to standard error and to the log file.",
+    "The same lines in both; each has its time, its level and the request's id, which an error carries too.",
+)
+def test_every_level_goes_to_both(make: MakePod, tmp_path: Path) -> None:
+    log = tmp_path / "cni.log"
+    pod = make(log_file_path=str(log), log_level="DEBUG")
+    told = pod.call("DEL", netns="/run/netns/nowhere").stderr
+    told += pod.failed("ADD", ipam={**pod.config["ipam"], "ipv4_pools": ["nowhere"]}).stderr
+    assert log.read_text() == told
+    assert set(re.findall(r"^\S+ \S+ (\w+) \[[0-9a-f]{8}\] ", told, re.MULTILINE)) == {"ERROR", "INFO", "DEBUG"}
+
+
+@statement(
+    "7",
+    "7.4",
+    "Codes and texts of errors are not given.",
+    "Those of the CNI specification below 100, our own from 100 on; [all of them](errors.md) with what to do. An error names"
+    " the field, the value and the remedy.",
+    choice="Every failure has a code of its own kind, and the same one on every datastore.",
+)
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [({"mtu": 1}, 7), ({"ipam": {"type": "svc-ipam", "ipv4_pools": ["nowhere"]}}, 102)],
+    ids=["field", "pool"],
+)
+def test_error_has_its_documented_code(make: MakePod, change: dict[str, object], code: int) -> None:
+    error = make().failed("ADD", **change).output
+    assert error["code"] == code
+    assert f"\n| {code} | " in (TESTS.parent / "docs" / "reference" / "errors.md").read_text()

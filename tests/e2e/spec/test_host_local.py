@@ -1,0 +1,233 @@
+"""Section 2.7 and rules R8 and R9: addresses of Debian's host-local, endpoints on each datastore."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cluster_node import ClusterNode, books
+from harness.kube import Kube
+from harness.local import data_dir, held, offer, section
+from harness.orch import NODES
+from harness.pod import Pod
+from harness.site import OrchSite
+from harness.statements import field, statement
+from svc.names import DEFAULT
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+
+V4, V6 = "10.71.0.0/24", "fd71::/112"
+NEXT_HOP, NEXT_HOP_6 = "169.254.1.1", "fe80::ecee:eeff:feee:eeee"
+EMBEDDED = pytest.mark.parametrize("site", ["embedded"], indirect=True, scope="module")
+ON_ORCH = pytest.mark.parametrize("site", ["orch"], indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def lasting_node(lasting_node: ClusterNode) -> ClusterNode:
+    offer(lasting_node)
+    return lasting_node
+
+
+@pytest.fixture
+def local(cluster_node: ClusterNode, orch_site: OrchSite, make: MakePod) -> MakePod:
+    """Makes pods with addresses of these ranges, each of them the only one of its array."""
+
+    def pod(web: str, *ranges: str, **more: Any) -> Pod:
+        config = {"orch": {"kubeconfig": str(orch_site.kubeconfig)}, **more.pop("config", {})}
+        annotations = more.pop("annotations", None)
+        return make(web, annotations=annotations, ipam=section(cluster_node, *ranges, **more), **config)
+
+    return pod
+
+
+@pytest.fixture
+def pod_cidrs(cluster_node: ClusterNode, kube: Kube) -> Iterator[tuple[str, str]]:
+    """The names of two nodes of the orchestrator, of which one has an IPv4 range, the other one an IPv6 range."""
+    names = ("ranged4", "ranged6")
+    for name, cidr in zip(names, ("10.81.0.0/24", "fd81::/112"), strict=True):
+        spec = {"podCIDR": cidr, "podCIDRs": [cidr]}
+        kube.call("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec})
+    yield names
+    for name in names:
+        kube.call("DELETE", f"{NODES}/{name}")
+
+
+def routes(pod: Pod) -> set[tuple[str, str]]:
+    """Destination and next hop of those that were made for the container."""
+    found = [route for family in ("-4", "-6") for route in pod.netns.ip(family, "route")]
+    return {(route["dst"], route["gateway"]) for route in found if "gateway" in route}
+
+
+def refused(pod: Pod, code: int, *said: str) -> None:
+    error = pod.failed("ADD").output
+    assert error["code"] == code, error
+    for text in said:
+        assert text in error["msg"] + error["details"]
+
+
+@field(
+    "ipam.ranges",
+    "The real host-local plugin is executed and reads the section as it is; it gives an address of each array.",
+)
+@statement(
+    "2.7",
+    "gateway",
+    "The `gateway` of a range does not count, and need not be there.",
+    "host-local spares its address; no route leads there.",
+)
+def test_each_array_gives_an_address(local: MakePod, cluster_node: ClusterNode) -> None:
+    pod = local("web-0", V4, V6)
+    pod.config["ipam"]["ranges"][0][0]["gateway"] = "10.71.0.99"
+    pod.add()
+    v4, v6 = pod.addresses
+    assert (v4.startswith("10.71.0."), v6.startswith("fd71::")) == (True, True)
+    assert set(held(cluster_node)) == {v4, v6}
+    assert books([cluster_node]).allocations == {}, "none of ours"
+    assert routes(pod) == {("default", NEXT_HOP), ("default", NEXT_HOP_6)}
+    pod.delete()
+    assert held(cluster_node) == {}
+
+
+@field(
+    "ipam.subnet",
+    "A CIDR, or one of the node's `spec.podCIDRs`: `usePodCidr` is the IPv4 one, `usePodCidrIPv6` the IPv6 one.",
+    choice="The words are read in any case of their letters, and two CIDRs of one family are refused. A DEL asks nobody.",
+)
+@field("orch.node_name", "Asked for its pod CIDRs only; without it the node that the ADD is for.")
+def test_range_of_the_node_is_taken(local: MakePod, pod_cidrs: tuple[str, str], orch_site: OrchSite, kube: Kube) -> None:
+    kubeconfig = str(orch_site.kubeconfig)
+    four, six = ({"orch": {"kubeconfig": kubeconfig, "node_name": name}} for name in pod_cidrs)
+    pod = local("web-0", "usePodCidr", config=four)
+    pod.add()
+    assert pod.addresses[0].startswith("10.81.0.")
+    pod.delete(orch={"kubeconfig": kubeconfig, "node_name": "nowhere"})
+    other = local("web-1", config=six, subnet="usepodcidripv6")
+    other.add()
+    assert other.addresses[0].startswith("fd81::")
+    refused(local("web-2", "usePodCidr", config=six), 111, "node 'ranged6' has no IPv4 pod CIDR")
+    plain = local("web-3", subnet=V4)
+    plain.add()
+    assert plain.addresses[0].startswith("10.71.0.")
+
+
+@statement(
+    "4",
+    "R8 default routes",
+    "Without `routes` the container has a default route for each of its families.",
+    "By the link-local next hop, as with our own IPAM.",
+)
+@pytest.mark.parametrize(
+    ("ranges", "expected"), [((V4,), {("default", NEXT_HOP)}), ((V6,), {("default", NEXT_HOP_6)})], ids=["IPv4", "IPv6"]
+)
+def test_each_family_has_its_default_route(local: MakePod, ranges: tuple[str, ...], expected: set[tuple[str, str]]) -> None:
+    pod = local("web-0", *ranges)
+    pod.add()
+    assert routes(pod) == expected
+
+
+@field(
+    "ipam.routes",
+    "By `dst`; `gw` does not count.",
+    choice="Routes of a family of which the container has no address are left out.",
+)
+@statement(
+    "4",
+    "R8 routes",
+    "With `routes` there are these and no others, and all lead to the plugin's link-local address.",
+    "169.254.1.1 or `fe80::ecee:eeff:feee:eeee`.",
+)
+@field("include_default_routes", "Before the given ones; of each family that the container has.")
+def test_given_routes_are_the_only_ones(local: MakePod) -> None:
+    given = [{"dst": "10.9.0.0/16", "gw": "10.71.0.1"}, {"dst": "fd09::/64"}]
+    pod = local("web-0", V4, routes=given)
+    pod.add()
+    assert routes(pod) == {("10.9.0.0/16", NEXT_HOP)}
+    pod.delete()
+    pod.add(include_default_routes=True)
+    assert routes(pod) == {("10.9.0.0/16", NEXT_HOP), ("default", NEXT_HOP)}
+
+
+@field("ipam.dataDir", "Of host-local; it is noted for each attachment, which is freed there whatever the network says later.")
+def test_addresses_are_where_the_directory_is_told(local: MakePod, cluster_node: ClusterNode) -> None:
+    pod = local("web-0", V4)
+    pod.add()
+    assert (data_dir(cluster_node) / "net" / pod.addresses[0]).exists()
+    pod.config["ipam"]["dataDir"] = "/nowhere"
+    pod.delete()
+    assert held(cluster_node) == {}
+
+
+@statement(
+    "4",
+    "R8 only subnet",
+    "`usePodCidr` and `usePodCidrIPv6` mean nothing in `rangeStart` and `rangeEnd`.",
+    "They are refused there as a fault of the network configuration.",
+)
+@pytest.mark.parametrize("key", ["rangeStart", "rangeEnd"])
+def test_words_are_for_subnets_alone(local: MakePod, key: str) -> None:
+    pod = local("web-0", V4)
+    pod.config["ipam"]["ranges"][0][0][key] = "usePodCidr"
+    refused(pod, 7, f"{key} = 'usePodCidr'", "for subnet alone")
+
+
+@ON_ORCH
+@statement(
+    "4",
+    "R9",
+    "With host-local and the orchestrator's API the node agent and the proxy have `USE_POD_CIDR` set to `true`.",
+    "They route a node's range as a whole then. It makes no difference to an ADD, which finds the range at the node.",
+    choice="The programs that the variable is for are no part of this project.",
+)
+def test_add_is_the_same_with_the_variable(
+    local: MakePod, orch_site: OrchSite, pod_cidrs: tuple[str, str], tmp_path: Path
+) -> None:
+    pod = local("web-0", "usePodCidr")
+    pod.config["orch"] = {**pod.config["orch"], "node_name": pod_cidrs[0]}
+    pod.add()
+    pod.delete()
+    with ClusterNode(tmp_path / "other", "node1", orch_site) as other:
+        offer(other)
+        other.stop_agent()
+        other.start_agent(USE_POD_CIDR="true")
+        same = pod.copy(node=other)
+        same.add()
+        assert same.addresses[0].startswith("10.81.0.")
+        same.delete()
+
+
+@EMBEDDED
+@statement(
+    "5",
+    "5.3 nodes",
+    "With `usePodCidr` or `usePodCidrIPv6` the plugin needs the right to read nodes.",
+    "`get` of nodes, beside what the policy type needs.",
+)
+def test_range_of_the_node_needs_to_read_nodes(
+    local: MakePod, pod_cidrs: tuple[str, str], kube: Kube, rights: Callable[..., None], tmp_path: Path
+) -> None:
+    kubeconfig = kube.kubeconfig(tmp_path / "kubeconfig", "token-of-plugin")
+    access = {"orch": {"kubeconfig": str(kubeconfig), "node_name": pod_cidrs[0]}}
+    rights(namespaces=["get", "list", "watch"])
+    pod = local("web-0", "usePodCidr", config=access)
+    refused(pod, 111, 'cannot get resource "nodes"')
+    rights(namespaces=["get", "list", "watch"], nodes=["get"])
+    pod.add()
+    assert pod.addresses[0].startswith("10.81.0.")
+
+
+@statement(
+    "4",
+    "R8 own IPAM",
+    "Features that need the plugin's own IPAM do not work with host-local.",
+    "A pod that asks for a pool or an address of its own is refused, and so is a network that names pools.",
+)
+def test_what_needs_our_ipam_is_refused(local: MakePod, cluster_node: ClusterNode) -> None:
+    policy = {"policy": {"type": "orch"}}
+    for number, name in enumerate(("ipv4pools", "ipAddrs")):
+        annotations = {f"{DEFAULT.annotation_prefix}/{name}": '["10.65.0.0/16"]' if number == 0 else '["10.65.0.9"]'}
+        refused(local(f"web-{number}", V4, config=policy, annotations=annotations), 112, name, "host-local")
+    refused(local("web-2", V4, ipv4_pools=["pool4"]), 7, "ipam.ipv4_pools", "needs our own IPAM")
+    assert held(cluster_node) == {}

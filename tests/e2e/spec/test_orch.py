@@ -1,0 +1,135 @@
+"""Sections 2.5, 2.6 and 5: how the orchestrator's API is reached, and what is read there."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.cluster_node import ClusterNode
+from harness.kube import ADMIN_TOKEN, Kube
+from harness.pod import Pod
+from harness.site import OrchSite, Site, session
+from harness.statements import field, statement
+from svc.model.keys import ResourceQuery
+from svc.model.resource import Resource
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+Grant = Callable[..., None]
+
+ON_ORCH = pytest.mark.parametrize("site", ["orch"], indirect=True, scope="module")
+EMBEDDED = pytest.mark.parametrize("site", ["embedded"], indirect=True, scope="module")
+POLICY = {"policy": {"type": "orch"}}
+
+
+def endpoint(site: Site) -> Resource:
+    """The only one."""
+    with session(site) as store:
+        (entry,) = store.list(ResourceQuery("WorkloadEndpoint"))
+    assert isinstance(entry.value, Resource)
+    return entry.value
+
+
+def refused(pod: Pod, code: int, *said: str) -> None:
+    error = pod.failed("ADD").output
+    assert error["code"] == code, error
+    for text in said:
+        assert text in error["msg"] + error["details"]
+
+
+@field(
+    "orch",
+    "How the API is reached, by the datastore `orch` and wherever pods are read; one of the two fields below is needed then.",
+    choice="`kubernetes` is understood as another word for the section.",
+)
+def test_access_is_needed_where_the_api_is_asked(make: MakePod) -> None:
+    refused(make(orch={}, **POLICY), 7, "orch.kubeconfig is missing", "orch.orch_api_root")
+    refused(make("web-1", orch="kubeconfig"), 7, "orch = 'kubeconfig' is a string")
+
+
+@field(
+    "orch.kubeconfig",
+    "Server, authority and credentials (token, token file, certificate or exec plugin) of its current context. A file that has"
+    " changed is read again.",
+)
+@statement(
+    "5",
+    "5.2",
+    "`orch.kubeconfig` or `orch.orch_api_root` gives access to the API, where the plugin finds the labels of pods.",
+    "They are read for every ADD, and stand on the endpoint.",
+)
+def test_labels_come_by_the_kubeconfig(make: MakePod, cluster_node: ClusterNode, orch_site: OrchSite) -> None:
+    make(orch={"kubeconfig": str(orch_site.kubeconfig)}, **POLICY).add()
+    assert endpoint(cluster_node.site).labels["app"] == "web"
+    refused(make("web-1", orch={"kubeconfig": "/nowhere"}, **POLICY), 7, "/nowhere")
+
+
+@field(
+    "orch.orch_api_root",
+    "Credentials, where they are needed, come from `policy.k8s_...` then. What follows `/api/` does not count.",
+    choice="Beside a kubeconfig it replaces the kubeconfig's server, and nothing else of it.",
+)
+@field("policy.k8s_auth_token", "It counts more than the kubeconfig's; it is never logged.")
+@field("policy.k8s_certificate_authority", "For servers whose certificate the system's authorities do not know.")
+def test_url_of_the_api_takes_the_place_of_a_kubeconfig(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
+    access = {"k8s_auth_token": ADMIN_TOKEN, "k8s_certificate_authority": str(kube.authority)}
+    pod = make(orch={"orch_api_root": f"{kube.url}/api/v1"}, policy={"type": "orch", **access})
+    pod.add()
+    assert endpoint(cluster_node.site).labels["app"] == "web"
+    assert ADMIN_TOKEN not in cluster_node.log.read_text()
+    refused(make("web-1", orch={"orch_api_root": "10.0.0.1:6443"}, **POLICY), 7, "orch.orch_api_root", "is not a URL")
+
+
+@ON_ORCH
+@field("policy.k8s_client_certificate", "With its key, instead of a token.")
+@field("policy.k8s_client_key", "With its certificate.")
+def test_client_certificate_is_shown_to_the_api(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
+    identity = {
+        "k8s_client_certificate": str(kube.folder / "client.crt"), "k8s_client_key": str(kube.folder / "client.key"),
+        "k8s_certificate_authority": str(kube.authority),
+    }  # fmt: skip
+    make(orch={"orch_api_root": kube.url}, policy={"type": "orch", **identity}).add()
+    assert endpoint(cluster_node.site).labels["app"] == "web"
+
+
+@field("policy", "See `policy.type`; without it pods are not read, and the endpoint has the network's name as its profile.")
+def test_without_policy_pods_are_not_read(make: MakePod, cluster_node: ClusterNode) -> None:
+    make(policy={}).add()
+    if not isinstance(cluster_node.site, OrchSite):  # whose endpoints are the pods themselves
+        assert "app" not in endpoint(cluster_node.site).labels
+        assert endpoint(cluster_node.site).spec["profiles"] == ["net"]
+
+
+@field(
+    "policy.type",
+    "Pod and namespace are read for every ADD: labels, ports, service account and annotations; the endpoint carries them.",
+    choice="The labels of the namespace, which pools may select by, are read wherever there is access to the API. `k8s`, the"
+    " word of the names profile `calico`, means the same.",
+)
+@pytest.mark.parametrize("kind", ["orch", "k8s"])
+def test_policy_makes_endpoints_complete(make: MakePod, cluster_node: ClusterNode, orch_site: OrchSite, kind: str) -> None:
+    make(policy={"type": kind}, orch={"kubeconfig": str(orch_site.kubeconfig)}).add()
+    found = endpoint(cluster_node.site)
+    assert found.labels["app"] == "web"
+    assert found.spec["profiles"][0] == "kns.default"
+    assert found.spec["ports"] == [{"name": "http", "protocol": "TCP", "port": 8080, "hostPort": 0, "hostIP": ""}]
+    refused(make("web-1", policy={"type": "other"}), 7, "policy.type = 'other'", '"orch", "k8s"')
+
+
+@EMBEDDED
+@statement(
+    "5",
+    "5.3 pods",
+    "With policy type `orch` the plugin needs the right to read the pods of all namespaces.",
+    "`get` of pods is enough, beside `get`, `list` and `watch` of namespaces; `svcctl crd role` prints all rights.",
+    choice="Pods are not listed: each ADD reads its own. Namespaces are read for their annotations and labels.",
+)
+def test_policy_needs_to_read_pods(make: MakePod, cluster_node: ClusterNode, kube: Kube, rights: Grant, tmp_path: Path) -> None:
+    access = {"orch": {"kubeconfig": str(kube.kubeconfig(tmp_path / "kubeconfig", "token-of-plugin"))}, **POLICY}
+    rights(namespaces=["get", "list", "watch"])
+    pod = make(**access)
+    refused(pod, 111, 'cannot get resource "pods"', "svcctl crd role")
+    rights(namespaces=["get", "list", "watch"], pods=["get"])
+    pod.add()
+    assert endpoint(cluster_node.site).labels["app"] == "web"

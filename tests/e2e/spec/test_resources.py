@@ -1,0 +1,204 @@
+"""Section 2.9, the precedence of section 3, and the rules that are about pools."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness.cluster_node import ClusterNode
+from harness.ipam import put_pool
+from harness.node import POOL4
+from harness.pod import Pod
+from harness.site import OrchSite, session
+from harness.statements import statement
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+BLUE = "10.71.0.0/24"
+EMBEDDED = pytest.mark.parametrize("site", ["embedded"], indirect=True, scope="module")  # svcctl alone takes its time
+
+
+def apply(node: ClusterNode, name: str, cidr: str, *, check: bool = True, **spec: Any) -> str:
+    """What svcctl says to it."""
+    pool = {"apiVersion": "svc.internal/v3", "kind": "IPPool", "metadata": {"name": name}, "spec": {"cidr": cidr, **spec}}
+    done = node.ctl("pool", "apply", "-f", "-", stdin=json.dumps(pool), check=check)
+    return done.stdout + done.stderr
+
+
+def stored(node: ClusterNode, name: str) -> dict[str, Any]:
+    found: dict[str, Any]
+    (found,) = json.loads(node.ctl("pool", "get", name, "-o", "json").stdout)
+    return found
+
+
+def refused(pod: Pod, code: int, *said: str) -> None:
+    error = pod.failed("ADD").output
+    assert error["code"] == code, error
+    for text in said:
+        assert text in error["msg"] + error["details"]
+
+
+@EMBEDDED
+@statement(
+    "2.9",
+    "IPPool metadata.name",
+    "A pool is known by its name.",
+    "Network configurations and annotations name it so; `svcctl pool apply` refuses a name that no object may have.",
+)
+@statement("2.9", "IPPool spec.cidr", "The range of the pool's addresses.", "In canonical form; no two pools overlap.")
+def test_pool_is_a_named_range(make: MakePod, cluster_node: ClusterNode) -> None:
+    apply(cluster_node, "blue", BLUE)
+    found = stored(cluster_node, "blue")
+    assert (found["metadata"]["name"], found["spec"]["cidr"]) == ("blue", BLUE)
+    pod = make(ipam={"ipv4_pools": ["blue"]})
+    pod.add()
+    assert pod.addresses[0].startswith("10.71.0.")
+    told = apply(cluster_node, "Red!", "10.71.0.128/25", check=False)
+    assert ("overlap" in told, "metadata.name" in told) == (True, True)
+
+
+@EMBEDDED
+@statement(
+    "2.9",
+    "IPPool spec.ipipMode",
+    "Whether traffic between nodes goes through an IP-in-IP tunnel: `Always`, `CrossSubnet` or `Never`, which is the default.",
+    "Checked and kept for the program that routes between nodes, and read as R5 says; this plugin makes no tunnels.",
+)
+@statement(
+    "2.9",
+    "IPPool spec.natOutgoing",
+    "Whether traffic that leaves the pools gets the node's address.",
+    "Checked and kept for the program that does it; address translation is not this plugin's.",
+    choice="The fields of a pool that the specification does not show (`vxlanMode`, `blockSize`, `namespaceSelector`,"
+    " `disabled`, `disableBGPExport`, `allowedUses`, `assignmentMode`) are those of the deployments that are taken over.",
+)
+def test_pool_keeps_what_is_for_others(make: MakePod, cluster_node: ClusterNode) -> None:
+    apply(cluster_node, "blue", BLUE, ipipMode="Always", natOutgoing=True)
+    spec = stored(cluster_node, "blue")["spec"]
+    assert (spec["ipipMode"], spec["natOutgoing"]) == ("Always", True)
+    make(ipam={"ipv4_pools": ["blue"]}).add()
+    told = apply(cluster_node, "red", "10.72.0.0/24", ipipMode="Sometimes", nodeSelector="rack ==", natOutgoing=1, check=False)
+    assert all(name in told for name in ("ipipMode", "nodeSelector", "natOutgoing"))
+
+
+@statement(
+    "2.9",
+    "IPPool spec.nodeSelector",
+    "An expression on the labels of nodes; without it every node is selected.",
+    "`==`, `!=`, `in`, `not in`, `contains`, `starts with`, `ends with`, `has()`, `all()`, `!`, `&&`, `||`, parentheses.",
+)
+@statement(
+    "4",
+    "R1 node selectors",
+    "A node assigns addresses only from pools that select it.",
+    "By the node's labels at the time of the ADD; a refusal tells of each pool why it does not serve.",
+)
+@statement(
+    "3",
+    "rank 3",
+    "Node selectors of pools decide where neither annotations nor the network configuration do.",
+    "See R1.",
+)
+def test_node_takes_from_pools_that_select_it(make: MakePod, cluster_node: ClusterNode) -> None:
+    with session(cluster_node.site) as store:
+        put_pool(store, "pool4", POOL4, nodeSelector="has(nothing)")
+        put_pool(store, "blue", BLUE, nodeSelector="rack in {'a', 'b'} && !has(draining)")
+    cluster_node.site.add_node("node2", rack="b")
+    pod = make(nodename="node2")
+    pod.add()
+    assert pod.addresses[0].startswith("10.71.0.")
+    refused(make("web-1"), 102, "no IPv4 pool is available to node 'node1'")
+
+
+@statement(
+    "4",
+    "R1 default pools",
+    "Without pools in netconf and annotations addresses come from all that are available.",
+    "In the order of their names; blocks that the node has are filled before it claims others.",
+    choice="Available are pools that are neither disabled nor `Manual`, and whose selectors take the node and the namespace.",
+)
+def test_all_available_pools_are_used(make: MakePod, cluster_node: ClusterNode) -> None:
+    with session(cluster_node.site) as store:
+        put_pool(store, "pool4", "10.75.0.0/31", blockSize=31)
+        put_pool(store, "qool4", "10.76.0.0/31", blockSize=31)
+    made = [make(f"web-{number}") for number in range(4)]
+    for pod in made:
+        pod.add()
+    assert sorted(pod.addresses[0] for pod in made) == ["10.75.0.0", "10.75.0.1", "10.76.0.0", "10.76.0.1"]
+
+
+@statement(
+    "3",
+    "rank 2",
+    "The network configuration counts more than node selectors.",
+    "A pool that it names is used though it does not select the node.",
+)
+def test_netconf_counts_more_than_selectors(make: MakePod, cluster_node: ClusterNode) -> None:
+    with session(cluster_node.site) as store:
+        put_pool(store, "blue", BLUE, nodeSelector="has(nothing)")
+    pod = make(ipam={"ipv4_pools": ["blue"]})
+    pod.add()
+    assert pod.addresses[0].startswith("10.71.0.")
+
+
+@statement(
+    "4",
+    "R2 existing",
+    "A pool that netconf or annotations name has to exist.",
+    "Code 102 with `(NAME) does not exist`. The pools are read anew before anything is refused.",
+    choice="A disabled pool does not exist, and one of the other family is refused as well.",
+)
+@statement("7", "7.1", "Naming a pool that does not exist is an error.", "As R2 says.")
+@statement(
+    "4",
+    "R2 exact",
+    "A range is that of a whole pool; a part of one is no pool.",
+    "Ranges are compared, not their spelling: `fd71:0::/120` is `fd71::/120`.",
+)
+def test_named_pools_exist(make: MakePod, cluster_node: ClusterNode) -> None:
+    with session(cluster_node.site) as store:
+        put_pool(store, "blue", BLUE)
+        put_pool(store, "off", "10.72.0.0/24", disabled=True)
+    for pool, said in (
+        ("nowhere", "(nowhere) does not exist"),
+        ("10.71.0.0/25", "(10.71.0.0/25) does not exist"),
+        ("off", "(off) does not exist"),
+        ("pool6", "(pool6) is not an IPv4 pool"),
+    ):
+        refused(make(f"web-{pool.partition('.')[0]}", ipam={"ipv4_pools": ["blue", pool]}), 102, said)
+
+
+@statement(
+    "4",
+    "R10",
+    "Pods that run keep their addresses; those of a new pool go to pods that are created after it.",
+    "Nothing is assigned but by ADD, and CHECK finds an attachment of a pool that is disabled by now in order.",
+)
+def test_running_pods_keep_their_addresses(make: MakePod, cluster_node: ClusterNode) -> None:
+    pod = make()
+    pod.add()
+    with session(cluster_node.site) as store:
+        put_pool(store, "pool4", POOL4, disabled=True)
+        put_pool(store, "new", "10.73.0.0/24")
+    assert pod.check().status == 0
+    assert pod.copy().add() == pod.result
+    pod.delete()
+    pod.add()
+    assert pod.addresses[0].startswith("10.73.0.")
+
+
+@statement(
+    "4",
+    "R11",
+    "Policy type `orch` needs controllers for policies, profiles and endpoints to run.",
+    "Not for an ADD: it needs nobody but the API server. The endpoint names its profiles and carries labels; whoever enforces"
+    " policy has to know them.",
+    choice="The rules of policies are no part of this project: the deployment's policy agent and controllers bring them.",
+)
+def test_add_needs_no_controllers(make: MakePod, cluster_node: ClusterNode) -> None:
+    pod = make(with_policy=True)
+    pod.add()
+    assert pod.check().status == 0
+    assert isinstance(cluster_node.site, OrchSite) or pod.addresses

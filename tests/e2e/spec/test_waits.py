@@ -1,0 +1,177 @@
+"""Readiness gates (rule R6) and the wait for policy (rule R7), on each datastore."""
+
+import os
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from harness.certificates import Authority
+from harness.cluster_node import ClusterNode, books
+from harness.gate import GateServer, serving, status
+from harness.pod import Pod
+from harness.statements import field, statement
+from svc.attach.record import ADDED
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+Serve = Callable[..., GateServer]
+
+PATIENCE = 30.0  # seconds
+FILE = "k8s default%2Fweb-0 eth0"
+GATE_CLOSED = 115
+
+
+@pytest.fixture
+def serve(cluster_node: ClusterNode) -> Iterator[Serve]:
+    """Starts servers on the node's loopback address."""
+    with ExitStack() as stack:
+        yield lambda code, **options: stack.enter_context(serving(status(code), inside=cluster_node.netns, **options))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    path = tmp_path / "endpoint-status"
+    path.mkdir()
+    return path
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def is_attached(node: ClusterNode) -> bool:
+    return [record.state for record in books([node]).records] == [ADDED]
+
+
+@field(
+    "readiness_gates",
+    "Side by side, at once and then again and again, 100 ms to 5 s apart; no proxy is asked, no redirect followed.",
+    choice="At most 32 of them. They are asked before an address is taken, and not for an attachment that stands.",
+)
+@statement(
+    "4",
+    "R6 all ready",
+    "An ADD goes on when every gate is ready.",
+    "GET, and a status from 200 to 399 is ready; where they are not in time, the error tells the last answer of each.",
+    choice="The specification leaves method and answer open: they are those that probes of the orchestrator use.",
+)
+def test_add_waits_for_all_gates(make: MakePod, cluster_node: ClusterNode, serve: Serve) -> None:
+    opened, closed = serve(204), serve(503)
+    pod = make(readiness_gates=[opened.url, closed.url])
+    calling = pod.begin("ADD")
+    wait_until(lambda: closed.asked > 1)
+    assert not calling.is_over
+    assert books([cluster_node]).allocations == {}
+    closed.behaviour = status(302)
+    called = calling.result()
+    assert (called.status, opened.asked) == (0, 1)
+    error = make("web-1", readiness_gates=["localhost:80"]).failed("ADD").output
+    assert (error["code"], "readiness_gates[0]" in error["msg"]) == (7, True)
+
+
+@field("readiness_gates_timeout_seconds", "Of all gates together; the ADD fails then with code 115, and nothing is left of it.")
+def test_gates_have_their_time(make: MakePod, serve: Serve) -> None:
+    gate = serve(503)
+    error = make(readiness_gates=[gate.url], readiness_gates_timeout_seconds=1).failed("ADD").output
+    assert error["code"] == GATE_CLOSED
+    assert f"{gate.url}: status 503" in error["details"]
+
+
+@field("readiness_gates_tls_verify", "They are, unless this is false.")
+@field("readiness_gates_ca_file", "PEM; looked at with every ADD that has such a gate.")
+@statement(
+    "5",
+    "5.4",
+    "How gates are told who asks is not given.",
+    "They are not: no credential goes to a gate, and a URL with one is refused. The gates of `https` URLs have to show a"
+    " certificate that is trusted.",
+    choice="Trust in a server's certificate is not taken for granted: a gate that anyone can open is none.",
+)
+def test_gates_are_trusted_by_their_certificate(make: MakePod, serve: Serve, tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ours")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("gate", "127.0.0.1"))
+    gate = serve(200, tls=context)
+    pod = make(readiness_gates=[gate.url], readiness_gates_timeout_seconds=1)
+    assert "certificate is not trusted" in pod.failed("ADD").output["details"]
+    pod.add(readiness_gates_ca_file=str(authority.root))
+    pod.delete()
+    pod.add(readiness_gates_tls_verify=False)
+    assert all("authorization" not in head.lower() for head in gate.heads)
+    error = make("web-1", readiness_gates=["https://user:secret@127.0.0.1/"]).failed("ADD").output
+    assert (error["code"], "secret" in str(error)) == (7, False)
+
+
+@field(
+    "policy_setup_timeout_seconds",
+    "Off without it and with 0; a negative number is refused. Any number of pods that wait share one watch of the directory.",
+    choice="Only pods wait, and only at the ADD of an interface that is an endpoint: of each one, where a pod has several.",
+)
+@statement(
+    "4",
+    "R7 held",
+    "A new pod is held until its policy is programmed.",
+    "The ADD answers when the file of the pod's endpoint is in the directory; wiring and endpoint are there before.",
+    choice="A file that names other addresses is an earlier sandbox's and does not count; nothing else in it matters.",
+)
+def test_pod_is_held_until_its_policy_is_there(make: MakePod, cluster_node: ClusterNode, directory: Path) -> None:
+    pod = make(policy_setup_timeout_seconds=60, endpoint_status_dir=str(directory))
+    calling = pod.begin("ADD")
+    wait_until(lambda: is_attached(cluster_node))
+    (directory / "k8s default%2Fanother eth0").touch()
+    assert not calling.is_over
+    (directory / FILE).touch()
+    called = calling.result()
+    assert (called.status, "starts without" in called.stderr) == (0, False)
+    error = make("web-1", policy_setup_timeout_seconds=-1).failed("ADD").output
+    assert "policy_setup_timeout_seconds = -1" in error["msg"]
+
+
+@statement(
+    "4",
+    "R7 elapsed",
+    "Or until its time is over, whichever comes first.",
+    "The ADD succeeds then too; a line of level WARNING tells.",
+    choice="The time begins when everything else is done. It is cut where the whole ADD would take more than 75 seconds: the executable waits for 90.",
+)
+@pytest.mark.parametrize("named", [True, False], ids=["named", "default"])
+def test_pod_starts_when_its_time_is_over(make: MakePod, directory: Path, named: bool) -> None:
+    config = {"endpoint_status_dir": str(directory)} if named else {}
+    called = make(policy_setup_timeout_seconds=1, **config).call("ADD")
+    assert called.status == 0
+    assert "WARNING" in called.stderr
+    assert "starts without" in called.stderr
+    assert f"{directory if named else '/var/run/svc/endpoint-status'}/{FILE}" in called.stderr
+
+
+@field(
+    "endpoint_status_dir",
+    "Where the program that enforces policy has a file for each endpoint that it has set up. Its name is orchestrator,"
+    " namespace and pod, and interface, each escaped as in a URL, with a space between them.",
+    choice="The directory need not exist when an ADD begins to wait, and may be replaced meanwhile.",
+)
+@statement(
+    "4",
+    "R7 writer",
+    "The agent's option `endpointStatusPathPrefix` says where it writes; `endpoint_status_dir` where the plugin reads.",
+    "The plugin reads, and never writes there; the option is that of the program that enforces policy.",
+)
+def test_directory_is_only_read(make: MakePod, cluster_node: ClusterNode, tmp_path: Path) -> None:
+    later = tmp_path / "prefix" / "endpoint-status"
+    pod = make(policy_setup_timeout_seconds=60, endpoint_status_dir=str(later))
+    calling = pod.begin("ADD")
+    wait_until(lambda: is_attached(cluster_node))
+    assert not later.exists()
+    later.mkdir(parents=True)
+    (later / FILE).touch()
+    assert calling.result().status == 0
+    pod.delete()
+    assert os.listdir(later) == [FILE]

@@ -1,0 +1,191 @@
+"""The statements of the specification and the tests that show them: the rows of docs/reference/spec.md.
+
+A row stands on its test, as a decorator: neither can go without the other. `tests/reference.py` prints the rows.
+"""
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import TypeVar
+
+import pytest
+
+from svc.netconf.fields import FIELDS, Field
+
+TESTS = Path(__file__).parents[1]
+FOLDER = TESTS / "e2e"
+_ROWS = "__statements__"
+
+Test = TypeVar("Test", bound=Callable[..., None])
+
+EVERYWHERE = ("embedded", "etcdv3", "orch")
+_DATASTORES: Mapping[str, Sequence[str]] = {  # of the tests that use these fixtures
+    "make": EVERYWHERE, "local": EVERYWHERE, "pods": ("embedded",), "chain": ("embedded",), "shared_node": ("embedded",),
+    "filed": ("embedded",), "dual": ("embedded",), "install": ("embedded",), "world": ("etcdv3",), "real": ("orch",),
+    "web": ("orch",),
+}  # fmt: skip
+
+# Every statement of the specification that a deployment can rely on: section, what it is about, the names of its statements.
+SPECIFICATION: Mapping[str, tuple[str, Sequence[str]]] = {
+    "2.1": (
+        "Fields of the network configuration",
+        (
+            "name", "cniVersion", "type", "nodename", "datastore_type", "log_level", "log_file_path", "log_file_max_size",
+            "log_file_max_age", "log_file_max_count", "ipam", "container_settings", "readiness_gates", "orch", "policy",
+            "policy_setup_timeout_seconds", "endpoint_status_dir", "feature_control", "feature_control.ip_addrs_no_ipam",
+            "feature_control.floating_ips", "num_queues", "standard error",
+        ),
+    ),
+    "2.2": (
+        "Options of etcd",
+        (
+            "etcd_endpoints", "etcd_discovery_srv", "etcd_key_file", "etcd_cert_file", "etcd_ca_cert_file", "etcd_authority",
+            "etcd_scheme",
+        ),
+    ),
+    "2.3": (
+        "The `ipam` section",
+        ("ipam.type", "ipam.assign_ipv4", "ipam.assign_ipv6", "ipam.ipv4_pools", "ipam.ipv6_pools", "CNI_ARGS IP"),
+    ),
+    "2.4": ("The `container_settings` section", ("container_settings.allow_ip_forwarding",)),
+    "2.5": ("The `orch` section", ("orch.kubeconfig", "orch.orch_api_root", "orch.node_name")),
+    "2.6": ("The `policy` section", ("policy.type",)),
+    "2.7": ("The `ipam` section of host-local", ("ipam.ranges", "ipam.subnet", "ipam.routes", "gateway")),
+    "2.8": (
+        "Annotations of pods and namespaces",
+        (
+            "ipv4pools", "ipv6pools", "ipAddrs", "ipAddrsNoIpam", "floatingIPs", "ingress-bandwidth", "egress-bandwidth",
+            "namespaces",
+        ),
+    ),
+    "2.9": (
+        "Resources",
+        (
+            "IPPool metadata.name", "IPPool spec.cidr", "IPPool spec.ipipMode", "IPPool spec.natOutgoing",
+            "IPPool spec.nodeSelector", "Installation", "host endpoints",
+        ),
+    ),
+    "2.10": ("Chained plugins", ("portmap", "bandwidth", "shipped", "removed", "others")),
+    "3": ("Precedence of what chooses an address", ("rank 1", "rank 2", "rank 3")),
+    "4": (
+        "Rules",
+        (
+            "R1 default pools", "R1 node selectors", "R2 existing", "R2 exact", "R3 pod", "R3 namespace", "R3 netconf",
+            "R4 together", "R4 families", "R4 priority", "R5 conflicts", "R5 floating", "R6 all ready", "R7 held",
+            "R7 elapsed", "R7 writer", "R8 default routes", "R8 routes", "R8 only subnet", "R8 own IPAM", "R9", "R10", "R11",
+        ),
+    ),
+    "5": ("Authentication", ("5.1", "5.2", "5.3 pods", "5.3 nodes", "5.4")),
+    "7": ("Errors", ("7.1", "7.2", "7.3", "7.4")),
+    "8": (
+        "Limits",
+        ("log_file_max_size", "log_file_max_age", "log_file_max_count", "num_queues", "addresses", "portmap"),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One statement in our own words, how it is done, and which choice was made where it leaves one.
+
+    Of a field `text` is empty: the table of fields says it. `test` is the test's node id below `tests`; empty where there is
+    none, and `how` says why. `datastores` are those that the test runs on.
+    """
+
+    section: str
+    name: str
+    text: str
+    how: str
+    choice: str = ""
+    test: str = ""
+    datastores: Sequence[str] = ()
+
+
+# What no test of ours can show, and the reason.
+UNTESTED: tuple[Row, ...] = (
+    Row(
+        "2.9",
+        "Installation",
+        "`spec.svcNetwork` (`linuxPolicySetupTimeoutSeconds`, `ipPools[].cidr`) and `spec.cni` (`type`, `ipam.type`) of the"
+        " operator's resource `Installation` `default` become the network configuration and the pools.",
+        "Not yet: nothing reads the resource. Its API version and section have their place in the names profile.",
+    ),
+    Row(
+        "2.9",
+        "host endpoints",
+        "Automatic ones carry the label `created-by` with the controllers' name, and their names end in `-auto-hep`.",
+        "Not yet: nothing makes or reads host endpoints. Label prefix and controllers' name stand in the names profile.",
+    ),
+    Row(
+        "8",
+        "portmap",
+        "Draining a node is slow where there are 100 nodes and 4000 services or more.",
+        "A limit of the portmap plugin, which is not part of this project; without its section there is no such limit.",
+    ),
+)
+
+
+def statement(section: str, name: str, text: str, how: str, choice: str = "") -> Callable[[Test], Test]:
+    """The decorated test shows this statement."""
+    return _row(lambda test: Row(section, name, text, how, choice, test))
+
+
+def field(path: str, how: str, choice: str = "") -> Callable[[Test], Test]:
+    """The decorated test shows that this field of the network configuration does what the table of fields says."""
+    section = next((number for number, (_, names) in SPECIFICATION.items() if path in names), field_of(path).section)
+    return _row(lambda test: Row(section, path, "", how, choice, test))
+
+
+def field_of(path: str) -> Field:
+    return next(field for field in FIELDS if field.path == path)
+
+
+def _row(make: Callable[[str], Row]) -> Callable[[Test], Test]:
+    def decorate(test: Test) -> Test:
+        file = Path(test.__code__.co_filename)
+        row = make(f"{file.relative_to(TESTS)}::{test.__name__}")
+        setattr(test, _ROWS, [row, *getattr(test, _ROWS, ())])
+        return test
+
+    return decorate
+
+
+def rows() -> list[Row]:
+    """All of them, those without a test included, in the order of the specification; what we have added comes last."""
+    files = [file for file in sorted(FOLDER.rglob("test_*.py")) if "harness.statements" in file.read_text()]
+    found = [*UNTESTED, *(row for file in files for row in _rows_of(_load(file)))]
+    return sorted(found, key=_place)
+
+
+def _place(row: Row) -> tuple[int, int]:
+    sections = list(SPECIFICATION)
+    if row.section not in sections:
+        return len(sections), 0
+    names = SPECIFICATION[row.section][1]
+    return sections.index(row.section), names.index(row.name) if row.name in names else len(names)
+
+
+def _rows_of(module: ModuleType) -> Iterator[Row]:
+    for value in vars(module).values():
+        for row in getattr(value, _ROWS, ()):
+            yield replace(row, datastores=_datastores(value))
+
+
+def _datastores(test: Callable[..., None]) -> Sequence[str]:
+    """By the test's mark for one of them, else by its fixtures."""
+    marks: Sequence[pytest.Mark] = getattr(test, "pytestmark", ())
+    chosen = [mark.args[1] for mark in marks if mark.name == "parametrize" and mark.args[0] == "site"]
+    used = [_DATASTORES[name] for name in inspect.signature(test).parameters if name in _DATASTORES]
+    return next(iter((*chosen, *used)))
+
+
+def _load(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"statements_of_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,102 @@
+"""Writes docs/reference/spec.md: `python tests/reference.py`. With `--print` it only prints it."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from harness.statements import SPECIFICATION, TESTS, Row, field_of, rows
+from svc.netconf.fields import FIELDS, Field
+
+PAGE = TESTS.parent / "docs" / "reference" / "spec.md"
+OURS = "Fields that we have added"
+_PATHS = {field.path for field in FIELDS}
+
+HEAD = """# The specification, statement by statement
+
+What a deployment may rely on, how it is done, and the test that shows it: through the installed executable, on each of the
+real datastores that are named. Types, defaults and allowed values are those that the code declares
+(`svc/netconf/fields.py`); everything else stands on the tests.
+
+This page is generated: `python tests/reference.py` writes it, and a test fails where it is out of date or a row is missing.
+"""
+CHOICES = """
+## Where the specification leaves a choice
+
+| Statement | What we do |
+|---|---|
+"""
+
+
+def page() -> str:
+    """All of it."""
+    found = rows()
+    sections = [_section(section, title, found) for section, (title, _) in SPECIFICATION.items()]
+    return "".join([HEAD, *sections, _additions(found), CHOICES, *_choices(found)])
+
+
+def _section(section: str, title: str, found: Iterable[Row]) -> str:
+    names = SPECIFICATION[section][1]
+    own = [row for row in found if row.section == section and row.name in names]
+    return f"\n## {section} {title}\n" + _fields(own) + _statements(own)
+
+
+def _additions(found: Iterable[Row]) -> str:
+    known = {(section, name) for section, (_, names) in SPECIFICATION.items() for name in names}
+    return f"\n## {OURS}\n" + _fields([row for row in found if (row.section, row.name) not in known])
+
+
+def _fields(own: Iterable[Row]) -> str:
+    lines = [_field_line(field_of(row.name), row) for row in own if row.name in _PATHS and not row.text]
+    head = "\n| Field | Type | Default | Meaning | How | Test |\n|---|---|---|---|---|---|\n"
+    return head + "".join(lines) if lines else ""
+
+
+def _field_line(field: Field, row: Row) -> str:
+    kind = field.type + (f": {', '.join(f'`{word}`' for word in field.allowed if word)}" if field.allowed else "")
+    return _line(f"`{field.path}`", kind, _default(field), field.meaning, row.how, _test(row))
+
+
+def _default(field: Field) -> str:
+    if field.required:
+        return "required"
+    if field.default in (None, "", ()):
+        return ""
+    return f"`{field.default}`" if not isinstance(field.default, bool) else f"`{str(field.default).lower()}`"
+
+
+def _statements(own: Iterable[Row]) -> str:
+    lines = [_line(row.name, row.text, row.how, _test(row)) for row in own if row.text]
+    return "\n| | Statement | How | Test |\n|---|---|---|---|\n" + "".join(lines) if lines else ""
+
+
+def _choices(found: Iterable[Row]) -> Iterator[str]:
+    return (_line(_number(row), row.choice) for row in found if row.choice)
+
+
+def _number(row: Row) -> str:
+    """Some names have the number in them."""
+    known = row.section in SPECIFICATION and not row.name.startswith((f"{row.section}.", "R"))
+    return f"{row.section} {row.name}" if known else row.name
+
+
+def _test(row: Row) -> str:
+    if not row.test:
+        return "none"
+    file, _, function = row.test.partition("::")
+    return f"[`{function}`](../../tests/{file}) on {', '.join(row.datastores)}"
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+
+
+def main(arguments: list[str]) -> None:
+    """Prints or writes the page."""
+    if arguments == ["--print"]:
+        sys.stdout.write(page())
+    else:
+        Path(PAGE).write_text(page())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
