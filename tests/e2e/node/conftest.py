@@ -16,8 +16,11 @@ from harness.workloads import clear_pods
 
 
 @pytest.fixture(scope="package", autouse=True)
-def nothing_left_behind() -> Iterator[None]:
-    """Looks at these tests as a whole: what runs on their node may be started again in the middle of one."""
+def nothing_left_behind(orch_site: OrchSite) -> Iterator[None]:
+    """Looks at these tests as a whole: what runs on their node may be started again in the middle of one.
+
+    The API server outlives them.
+    """
     before = Footprint.take()
     yield
     demand_nothing_since(before)
