@@ -86,8 +86,8 @@ def refused(pod: Pod, code: int, *said: str) -> None:
     "ipv4pools",
     "The IPv4 pools to choose from: a JSON list of names or ranges.",
     "Read with `policy.type`, at every ADD.",
-    choice="Annotations that the specification does not name (`ipFamilies`, `hwAddr`, `allowedSourcePrefixes`, and those that shape"
-    " traffic) are those of the deployments that are taken over. Faulty ones are told together, and nothing is assigned.",
+    choice="Annotations that the specification does not name (`ipFamilies`, `hwAddr`, `allowedSourcePrefixes`, and those that"
+    " shape traffic) are those of the deployments that are taken over. Faulty ones are told together, and nothing is assigned.",
 )
 @statement("2.8", "ipv6pools", "The same for IPv6.", "It does not switch IPv6 on: `ipam.assign_ipv6` and `ipFamilies` do.")
 @statement(
