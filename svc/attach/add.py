@@ -9,7 +9,7 @@ from svc.attach.addresses import Taken, give_back, not_held, source_of
 from svc.attach.choice import Choice, choose_now
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
-from svc.attach.endpoints import drop_endpoint, endpoint_stands, write_endpoint
+from svc.attach.endpoints import drop_endpoint, endpoint_stands, require_place, write_endpoint
 from svc.attach.hold import await_gates, await_policy
 from svc.attach.profiles import ensure_profile
 from svc.attach.record import ADDED, ADDING, Record
@@ -41,6 +41,7 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
 
 
 def _add(context: Context, session: Session, request: AddRequest, began: float, trace: Trace) -> Steps[Result]:
+    require_place(session, request)
     pod = _pod(context, session, request)
     previous = context.journal.get(request.id)
     if previous is not None:

@@ -4,6 +4,7 @@ from datetime import datetime, timezone
 from uuid import uuid4
 
 from svc.attach.record import Record
+from svc.attach.request import AddRequest
 from svc.attach.session import Session
 from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, StoreError, Update
 from svc.model.endpoint import KIND, has_endpoint
@@ -11,6 +12,13 @@ from svc.model.keys import ResourceKey
 from svc.model.resource import Resource, stamp
 
 _TRIES = 6
+
+
+def require_place(session: Session, request: AddRequest) -> None:
+    """StoreError where the datastore has no place for the endpoint: before anything is done for it."""
+    if session.settings["kind"] == "orch" and request.sandbox is not None and not request.workload.is_pod:
+        details = "pass K8S_POD_NAME and K8S_POD_NAMESPACE in CNI_ARGS, or use another datastore"
+        raise StoreError("a container that is no pod has no place in the orchestrator's API", details=details)
 
 
 def write_endpoint(session: Session, resource: Resource) -> None:

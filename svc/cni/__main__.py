@@ -11,9 +11,9 @@ from pathlib import Path
 from svc.attach.context import Context
 from svc.attach.session import OpenBackend, Sessions
 from svc.cni.edge import answer, failed_before_start
-from svc.cni.exclusive import alone
+from svc.cni.exclusive import alone, is_served
 from svc.cni.inputs import Inputs, Reply
-from svc.cni.install import Installed, read_record
+from svc.cni.install import SOCKET_NAME, Installed, read_record
 from svc.datastore.open import open_backend
 from svc.model.errors import Code, PeerError, SvcError
 from svc.names import DEFAULT
@@ -58,7 +58,7 @@ def _answer(inputs: Inputs, installed: Installed) -> Reply:
     try:
         if inputs.environment.get("CNI_COMMAND") == "STATUS":
             raise PeerError("not ready: the agent is not running", details="start svc-agent", code=Code.NOT_AVAILABLE)
-        return _alone_but_for_waits(_steps(inputs, installed, trace), installed.state_dir)
+        return _alone_but_for_waits(_steps(inputs, installed, trace), installed)
     except SvcError as error:
         return failed_before_start(inputs, error, trace)
     except OSError as failure:
@@ -73,10 +73,15 @@ def _steps(inputs: Inputs, installed: Installed, trace: Trace) -> Steps[Reply]:
         context.close()
 
 
-def _alone_but_for_waits(steps: Steps[Reply], state_dir: Path) -> Reply:
-    """While it waits, the journal has all or nothing of it: others may go on, and an agent may start."""
+def _alone_but_for_waits(steps: Steps[Reply], installed: Installed) -> Reply:
+    """While it waits, the journal has all or nothing of it: others may go on, and an agent may start. One that has started
+    before anything was done serves the container: TRY_AGAIN."""
+    begun = False
     while True:
-        with alone(state_dir):
+        with alone(installed.state_dir):
+            if not begun and is_served(installed.run_dir / SOCKET_NAME):
+                raise PeerError("the agent has been started meanwhile", details="repeat the call", code=Code.TRY_AGAIN)
+            begun = True
             try:
                 wait = next(steps)
             except StopIteration as end:

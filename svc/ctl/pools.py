@@ -3,13 +3,14 @@
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from svc._core.cidr import Cidr
 from svc.ctl import release
 from svc.ctl.resources import CREATED, UNCHANGED, UPDATED, find
 from svc.ctl.retry import retry
-from svc.datastore.api import Backend, Create, Delete, Entry, NotFound, Update
+from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, Update
 from svc.model.errors import CallerError, Code
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.pool import Pool, check_pool, with_defaults
@@ -39,25 +40,46 @@ def delete(backend: Backend, name: str) -> None:
 
 
 def _apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> list[str]:
-    guard = _guard(backend)
+    guard = _guard(backend) if backend.atomic else []
     present = _present(backend)
     _check(resources, present, [block.cidr for block in release.blocks(backend)])
     steps = [_step(present.get(resource.name), resource, now) for resource in resources]
     writes = [write for _, write in steps if write]
-    backend.write([*guard, *writes] if any(isinstance(write, Create) for write in writes) else writes, durable=True)
+    created = [write for write in writes if isinstance(write, Create)]
+    if created and not backend.atomic:
+        writes = [*_admitted(backend, resources, created), *(write for write in writes if isinstance(write, Update))]
+    backend.write([*guard, *writes] if created else writes, durable=True)
     return [outcome for outcome, _ in steps]
 
 
 def _guard(backend: Backend) -> list[Update]:
-    """Written with a new pool, unchanged: of two that look for overlaps at the same time, the later is refused and looks again.
-
-    Only a store that writes all or nothing can be asked to.
-    """
+    """Written with a new pool, unchanged: of two that look for overlaps at once, the later is refused and looks again."""
     try:
-        entry = backend.get(ResourceKey("ClusterInformation", "default")) if backend.atomic else None
+        entry = backend.get(ResourceKey("ClusterInformation", "default"))
     except NotFound:
         return []
-    return [Update(entry.key, entry.value, entry.revision)] if entry else []
+    return [Update(entry.key, entry.value, entry.revision)]
+
+
+def _admitted(backend: Backend, resources: Sequence[Resource], created: Sequence[Create]) -> list[Update]:
+    """The same for a store that cannot write all or nothing: new pools are made out of use, looked at beside whatever others
+    have made meanwhile, and withdrawn if they overlap. Of two that do, the later one at least sees the other. Conflict then;
+    what is returned puts them into use."""
+    drafts = [entry for write in created for entry in backend.write([_draft(write)], durable=True) if entry]
+    try:
+        _check(resources, _present(backend), [block.cidr for block in release.blocks(backend)])
+    except CallerError:
+        for entry in drafts:
+            with suppress(NotFound, Conflict):
+                backend.write([Delete(entry.key, entry.revision)], durable=True)
+        raise Conflict(drafts[0].key) from None
+    return [Update(entry.key, write.value, entry.revision) for entry, write in zip(drafts, created, strict=True)]
+
+
+def _draft(write: Create) -> Create:
+    assert isinstance(write.value, Resource)
+    resource = write.value
+    return Create(write.key, Resource(KIND, dict(resource.metadata), resource.spec | {"disabled": True}, resource.status))
 
 
 def _present(backend: Backend) -> dict[str, Entry]:

@@ -27,11 +27,12 @@ class Rest:
     now: datetime
 
     def is_over(self, released_at: str) -> bool:
-        """A time that cannot be read is long ago."""
+        """A time that cannot be read is long ago. So is one further ahead than any rest lasts: a clock was wrong then, and
+        the address would rest until that time has come."""
         if self.seconds <= 0:
             return True
-        since = moment(released_at)
-        return since is None or since < self.now - timedelta(seconds=self.seconds)
+        since, length = moment(released_at), timedelta(seconds=self.seconds)
+        return since is None or since < self.now - length or since > self.now + length
 
 
 def host_affinity(host: str) -> str:

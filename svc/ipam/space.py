@@ -17,7 +17,7 @@ from svc.model.ipam import Block
 from svc.model.keys import BlockQuery
 from svc.model.pool import Pool
 
-IDLE = timedelta(seconds=60)  # how long ago an empty block was claimed before it may be taken from its owner
+IDLE = timedelta(seconds=60)  # how long ago an empty block was claimed (or ahead, by a wrong clock) before it may be taken
 
 
 class Space:
@@ -78,7 +78,7 @@ class Space:
 
     def _is_idle(self, block: Block) -> bool:
         claimed = blocks.moment(block.claimed_at) or datetime.min.replace(tzinfo=timezone.utc)
-        return blocks.is_empty(block) and self._now - claimed > IDLE and not self._reserved.covers(block.cidr)
+        return blocks.is_empty(block) and abs(self._now - claimed) > IDLE and not self._reserved.covers(block.cidr)
 
     def _start(self, pool: Pool) -> int:
         return zlib.crc32(self._node.encode()) % pool.cidr.block_count(pool.block_size)

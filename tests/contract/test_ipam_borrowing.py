@@ -221,10 +221,11 @@ def test_an_empty_block_is_taken_from_its_owner(store: Backend) -> None:
     demand_whole_claims(store)
 
 
-def test_what_was_just_claimed_is_left_to_its_owner(store: Backend) -> None:
-    """It is about to be used; an unknown time of claim is long ago."""
+@pytest.mark.parametrize("claimed_at", [None, "2126-11-20T18:03:21Z"], ids=["unknown", "in future"])
+def test_what_was_just_claimed_is_left_to_its_owner(store: Backend, claimed_at: str | None) -> None:
+    """It is about to be used; an unknown time of claim, or one that a wrong clock has written, is long ago."""
     owned_by(store, "node2", *CIDRS[:3])
-    owned_by(store, "node2", CIDRS[3], claimed_at=None)
+    owned_by(store, "node2", CIDRS[3], claimed_at=claimed_at)
     (got,) = take(Ipam(store, NODE), "net.c")
     assert block_of(store, got).cidr == Cidr(CIDRS[3])
     assert block_of(store, got).affinity == "host:node1"

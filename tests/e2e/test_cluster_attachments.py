@@ -90,11 +90,13 @@ def test_container_comes_and_goes(cluster_node: ClusterNode, sandbox: MakeSandbo
 
 @ON_ORCH
 def test_container_has_no_place_beside_pods(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
-    """It is refused, and leaves nothing."""
+    """It is refused before anything is done for it."""
     container = cluster_node.pod(sandbox())
     error = container.failed("ADD").output
     assert (error["code"], "K8S_POD_NAME" in error["details"]) == (104, True)
     assert remains([cluster_node]) == []
+    with session(cluster_node.site) as store:
+        assert blocks(store) == {}
     container.delete()
 
 

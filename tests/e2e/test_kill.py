@@ -60,18 +60,18 @@ def pod(node: Node, request: pytest.FixtureRequest) -> Iterator[Pod]:
         yield Pod(node, netns, "c1", netconf(ipam=ipam))
 
 
-def call_once(pod: Pod, verb: str, step: str, when: str) -> int:
-    """A call without an agent, as the executable would make it, with a mine in its way; the exit status."""
+def call_once(pod: Pod, verb: str, *mine: str) -> "subprocess.CompletedProcess[bytes]":
+    """A call without an agent, as the executable would make it, with a mine in its way, if any."""
     program = (ONE_SHOT, "--name", "svc", "--install", str(pod.node.bin_dir / "svc.install"))
     environment = {
         "CNI_COMMAND": verb, "CNI_CONTAINERID": pod.container, "CNI_NETNS": pod.netns.path, "CNI_IFNAME": pod.ifname,
         "CNI_PATH": str(pod.node.bin_dir), "PATH": os.environ["PATH"],
     }  # fmt: skip
-    done = subprocess.run(
-        ["ip", "netns", "exec", pod.node.netns.name, *MINE, step, when, *program],
+    started = (*MINE, *mine, *program) if mine else (sys.executable, "-m", program[0].removesuffix(".__main__"), *program[1:])
+    return subprocess.run(
+        ["ip", "netns", "exec", pod.node.netns.name, *started],
         input=json.dumps(pod.config).encode(), capture_output=True, check=False, env=environment,
     )  # fmt: skip
-    return done.returncode
 
 
 def works_from_end_to_end(pod: Pod) -> None:
@@ -86,7 +86,7 @@ def works_from_end_to_end(pod: Pod) -> None:
 @ADD_STEP
 def test_killed_one_shot_add_leaves_nothing(node: Node, pod: Pod, step: str, when: str) -> None:
     """After the last step it is complete, though nobody was told: the runtime's DEL takes it down."""
-    assert call_once(pod, "ADD", step, when) == -signal.SIGKILL
+    assert call_once(pod, "ADD", step, when).returncode == -signal.SIGKILL
     node.start_agent()
     if (step.endswith("note_result"), when) == (True, "after"):
         assert faults(node) == []
@@ -133,6 +133,18 @@ def test_killed_delete_is_finished_by_the_next(node: Node, pod: Pod, step: str, 
 def test_killed_one_shot_delete_is_finished_by_the_next(node: Node, pod: Pod, step: str) -> None:
     """By one without an agent, too."""
     pod.add()
-    assert call_once(pod, "DEL", step, "after") == -signal.SIGKILL
+    assert call_once(pod, "DEL", step, "after").returncode == -signal.SIGKILL
     pod.delete()
     assert remains(node) == []
+
+
+@pytest.mark.parametrize("verb", ["ADD", "DEL"])
+def test_one_shot_call_that_comes_late_leaves_the_container_to_the_agent(node: Node, pod: Pod, verb: str) -> None:
+    """It found no agent, and had to wait until one had started, which serves the same container by now."""
+    node.start_agent()
+    pod.add()
+    late = call_once(pod, verb)
+    assert (late.returncode, json.loads(late.stdout)["code"]) == (1, 11)
+    assert pod.check().status == 0
+    assert faults(node) == []
+    pod.delete()

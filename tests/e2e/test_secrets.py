@@ -47,7 +47,8 @@ def files_with(directory: Path, text: str) -> list[Path]:
 
 
 def test_token_is_written_nowhere(node: ClusterNode, web: Pod, tmp_path: Path) -> None:
-    called = [web.call("ADD"), web.call("STATUS")]
+    web.add()
+    called = [web.call("ADD"), web.check()]
     assert [each.status for each in called] == [0, 0], called
     assert "k8s_auth_token" not in (tmp_path / "cni.log").read_text()
     assert files_with(tmp_path, ADMIN_TOKEN) == []

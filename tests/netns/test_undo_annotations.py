@@ -1,6 +1,7 @@
 """An ADD whose addresses annotations choose, and that fails: nothing is left, and what others have is not touched."""
 
 import itertools
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from svc.model.wishes import Features
 from svc.names import DEFAULT
 from svc.orch.info import Namespace, PodInfo
 from svc.trace import Trace
+from svc.waits.wait import carried_out
 
 pytestmark = pytest.mark.root
 
@@ -61,11 +63,11 @@ def addition(host: Host, sandbox: Sandbox, pod: PodInfo, container: str = "c1") 
     key = AttachmentId("net", container, "eth0")
     request = AddRequest(key, workload, sandbox, WHERE, (4, 6), {}, features=Features(True, True))
     choice, pod = choose_now(session.names, request, pod, host.trace)
-    return Addition(host.context, session, request, pod, choice, host.trace)
+    return Addition(host.context, session, request, pod, choice, time.monotonic(), host.trace)
 
 
 def attach(host: Host, sandbox: Sandbox, notes: dict[str, Any], container: str = "c1") -> Result:
-    return addition(host, sandbox, annotated(notes), container).run()
+    return carried_out(addition(host, sandbox, annotated(notes), container).run())
 
 
 def detach(host: Host, sandbox: Sandbox, container: str) -> None:
@@ -96,7 +98,7 @@ def test_step_that_fails_leaves_nothing(host: Host, sandbox: Sandbox, pod: Netns
 
     setattr(failing, step, fail)
     with pytest.raises(PeerError, match="the step failed"):
-        failing.run()
+        carried_out(failing.run())
     assert host.left_over() == []
     assert pod.links() == []
     attach(host, sandbox, WAYS[way])
@@ -175,7 +177,7 @@ def gone() -> Namespace:
 def test_namespace_that_is_deleted_in_the_middle(host: Host, sandbox: Sandbox, notes: dict[str, Any]) -> None:
     """Before a refusal it is read again: then that is what is told, and nothing is kept."""
     with pytest.raises(PeerError, match="namespace default does not exist") as caught:
-        addition(host, sandbox, annotated({}, notes, gone)).run()
+        carried_out(addition(host, sandbox, annotated({}, notes, gone)).run())
     assert caught.value.code is Code.ORCHESTRATOR
     assert host.left_over() == []
 
@@ -185,7 +187,7 @@ def test_namespace_that_is_deleted_in_the_middle(host: Host, sandbox: Sandbox, n
 )
 def test_nothing_is_refused_on_account_of_what_is_remembered(host: Host, sandbox: Sandbox, notes: dict[str, Any]) -> None:
     now = Namespace(annotations=noted({"ipAddrs": ["10.65.0.9"]}))
-    result = addition(host, sandbox, annotated({}, notes, lambda: now)).run()
+    result = carried_out(addition(host, sandbox, annotated({}, notes, lambda: now)).run())
     assert [ip.address for ip in result.ips] == ["10.65.0.9/32"]
     assert host.books().disagreements(host.links()) == []
 
@@ -193,7 +195,7 @@ def test_nothing_is_refused_on_account_of_what_is_remembered(host: Host, sandbox
 def test_refusal_by_what_is_read_anew_names_it(host: Host, sandbox: Sandbox) -> None:
     now = Namespace(annotations=noted({"ipv4pools": ["elsewhere"]}))
     with pytest.raises(CallerError, match=r"IP pool \(elsewhere\) does not exist") as caught:
-        addition(host, sandbox, annotated({}, {"ipv4pools": ["nowhere"]}, lambda: now)).run()
+        carried_out(addition(host, sandbox, annotated({}, {"ipv4pools": ["nowhere"]}, lambda: now)).run())
     assert caught.value.details.count("of namespace default = ") == 1
     assert "nowhere" not in str(caught.value)
     assert host.left_over() == []

@@ -118,9 +118,12 @@ def _document(allocations: str, unallocated: str, attributes: str, sequence: int
     )
 
 
-@pytest.mark.parametrize(("seconds", "passed", "free"), [(60, 60, 0), (60, 61, 1), (0, 0, 1), (-1, 0, 1), (3600, 61, 0)])
+@pytest.mark.parametrize(
+    ("seconds", "passed", "free"), [(60, 60, 0), (60, 61, 1), (0, 0, 1), (-1, 0, 1), (3600, 61, 0), (60, -60, 0), (60, -61, 1)]
+)
 def test_addresses_rest_for_longer_than_the_cooldown(seconds: int, passed: int, free: int) -> None:
-    """The time since the release must exceed it; without one they are free at once."""
+    """The time since the release must exceed it; without one they are free at once. A clock that was set back since, or that
+    of another node, keeps them for no more than the cooldown."""
     block = new()
     blocks.assign(block, owner("a"))
     blocks.release(block, [0], Rest(60, NOW))

@@ -7,6 +7,7 @@ import pytest
 
 from svc._core.cidr import Address
 from svc.attach.choice import Choice, choose
+from svc.attach.delegation import Delegation
 from svc.attach.record import AttachmentId
 from svc.attach.request import AddRequest, NodeSettings
 from svc.model.endpoint import Workload
@@ -15,6 +16,8 @@ from svc.model.wishes import Features
 from svc.names import DEFAULT
 from svc.orch.info import Namespace, PodInfo
 from svc.trace import Trace
+
+HOST_LOCAL = Delegation("host-local", {}, {}, {}, (), "node1")
 
 
 def noted(notes: dict[str, Any]) -> dict[str, str]:
@@ -116,9 +119,6 @@ def test_other_ipam_gives_no_pod_its_own(notes: dict[str, Any], trace: Trace) ->
     """R8: refused with the reason; what is no business of IPAM's goes on."""
     for pod, namespace in ((notes, {}), ({}, notes)):
         with pytest.raises(CallerError, match="'host-local' gives no pod an address or pool of its own") as caught:
-            chosen(pod, trace, namespace=namespace, ipam_type="host-local")
+            chosen(pod, trace, namespace=namespace, delegation=HOST_LOCAL)
         assert next(iter(notes)) in caught.value.details
-    with pytest.raises(CallerError) as caught:
-        chosen({}, trace, ipam_type="host-local", address="10.0.0.1")
-    assert "CNI_ARGS IP = '10.0.0.1'" in caught.value.details
-    assert chosen({"floatingIPs": ["10.0.0.8"]}, trace, ipam_type="host-local").wishes.floating
+    assert chosen({"floatingIPs": ["10.0.0.8"]}, trace, delegation=HOST_LOCAL).wishes.floating

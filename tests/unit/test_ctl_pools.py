@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.wrapped import Interfering
+from harness.wrapped import Interfering, Piecemeal
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
 from svc.ctl import nodes, pools, release, resources
@@ -344,3 +344,39 @@ def test_long_lists_of_names_are_cut(store: Recorder) -> None:
     with pytest.raises(CallerError) as caught:
         resources.find(store, "Node", "x")
     assert caught.value.details.endswith("n18, n19 and 5 more")
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_pools_applied_key_by_key_at_the_same_time_never_overlap(store: Recorder, number: int) -> None:
+    """Whichever write the other comes before: one of the two is in use at the end, and is whole."""
+    refused = []
+
+    def other() -> None:
+        try:
+            pools.apply(Piecemeal(store), [pool("b", "10.0.0.128/25")], NOW)
+        except CallerError as refusal:
+            refused.append(refusal)
+
+    crossed = Interfering(store, number, other)
+    try:
+        pools.apply(Piecemeal(crossed), [pool("a", "10.0.0.0/24")], NOW)
+    except CallerError as refusal:
+        refused.append(refusal)
+    assert len(refused) == (number < 3)
+    assert all("overlaps IP pool" in refusal.details for refusal in refused)
+    (left,) = resources.get(store, "IPPool")
+    assert "disabled" not in left.spec or left.spec["disabled"] is False
+
+
+def test_a_pool_that_was_left_out_of_use_is_put_into_use(store: Recorder) -> None:
+    """By applying it again: whoever made it was killed before it could."""
+    crossed = Interfering(store, 2, _interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        pools.apply(Piecemeal(crossed), [pool("a")], NOW)
+    assert stored_pool(store, "a").spec["disabled"] is True
+    assert pools.apply(Piecemeal(store), [pool("a")], NOW) == ["updated"]
+    assert stored_pool(store, "a").spec.get("disabled", False) is False
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt

@@ -8,9 +8,6 @@ import pytest
 from svc.attach.delegation import Delegation
 from svc.attach.record import ADDING, AttachmentId, Record
 from svc.attach.recover import store_of
-from svc.attach.request import AddRequest, NodeSettings
-from svc.model.endpoint import Workload
-from svc.model.errors import CallerError, Code
 
 SECRET = "token-of-the-network"
 KEY = AttachmentId("net", "c1", "eth0")
@@ -58,13 +55,3 @@ def test_plugin_is_looked_for_where_it_is_now(now: str, then: str, path: str) ->
 def test_debts_of_another_plugin_do_not_hold_up_our_own() -> None:
     """A round of payments ends with the first debt that cannot be paid; each kind has its own."""
     assert store_of(record()) != store_of(record(delegate=delegation().remembered()))
-
-
-def test_what_needs_our_own_ipam_is_refused_with_the_reason() -> None:
-    where = NodeSettings({"kind": "embedded"}, "n1")
-    request = AddRequest(KEY, Workload("c1"), None, where, (4,), {}, delegation=delegation())
-    with pytest.raises(CallerError) as caught:
-        request.demand_own_ipam("annotation cni.svc.internal/ipAddrs", '["10.0.0.1"]')
-    assert caught.value.code == Code.UNSUPPORTED_FIELD
-    assert "needs our own IPAM, but ipam.type of network 'net' is 'host-local'" in caught.value.msg
-    AddRequest(KEY, Workload("c1"), None, where, (4,), {}).demand_own_ipam("anything", "x")

@@ -40,7 +40,7 @@ _OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.min_reconnect_backoff_ms", int(DIAL_SECONDS * 1000)),  # this is the time for a connection
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 250),  # less than the rounds of a call take: after an outage the first call succeeds
     ("grpc.dns_min_time_between_resolutions_ms", 1000),
     ("grpc.enable_http_proxy", 0),  # what the environment of a runtime names is for images
     ("grpc.use_local_subchannel_pool", 1),  # sessions with other credentials share no connection
