@@ -34,13 +34,14 @@ class ServerTls:
 
 @dataclass
 class Member:
-    """One server; `folder` outlives its process."""
+    """One server; `folder` outlives its process. `durable` as real ones are: a commit waits for the disk."""
 
     name: str
     folder: Path
     tls: ServerTls | None = None
     flags: Sequence[str] = ()
     host: str = _HOST  # for clients
+    durable: bool = False
     ports: list[int] = field(default_factory=lambda: free_ports(3))  # clients, peers, health
     process: "subprocess.Popen[bytes] | None" = None
 
@@ -60,12 +61,12 @@ class Member:
     def start(self, cluster: str = "") -> None:
         """Starts it, for the first time or again, and does not wait."""
         command = [
-            "etcd", f"--name={self.name}", f"--data-dir={self.folder / self.name}", "--unsafe-no-fsync",
+            "etcd", f"--name={self.name}", f"--data-dir={self.folder / self.name}",
             f"--listen-client-urls={self.url}", f"--advertise-client-urls={self.url}",
             f"--listen-peer-urls=http://{_HOST}:{self.ports[1]}",
             f"--initial-advertise-peer-urls=http://{_HOST}:{self.ports[1]}",
             f"--initial-cluster={cluster or self.peer}", f"--listen-metrics-urls=http://{_HOST}:{self.ports[2]}",
-            *(self.tls.flags() if self.tls else ()), *self.flags,
+            *(() if self.durable else ("--unsafe-no-fsync",)), *(self.tls.flags() if self.tls else ()), *self.flags,
         ]  # fmt: skip
         with (self.folder / f"{self.name}.log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -149,12 +150,19 @@ class Cluster:
 
 @contextmanager
 def cluster(
-    folder: Path, members: int = 1, *, tls: ServerTls | None = None, flags: Sequence[str] = (), host: str = _HOST
+    folder: Path,
+    members: int = 1,
+    *,
+    tls: ServerTls | None = None,
+    flags: Sequence[str] = (),
+    host: str = _HOST,
+    durable: bool = False,
 ) -> Iterator[Cluster]:
-    """A running cluster with its data below `folder`. Skips the test where there is no etcd."""
+    """A running cluster with its data below `folder`, whose disk is not waited for unless it is to be `durable`. Skips the test
+    where there is no etcd."""
     if shutil.which("etcd") is None or shutil.which("etcdctl") is None:
         pytest.skip("needs etcd and etcdctl (Debian: etcd-server, etcd-client)")
-    running = Cluster([Member(f"m{number}", folder, tls, flags, host) for number in range(members)])
+    running = Cluster([Member(f"m{number}", folder, tls, flags, host, durable) for number in range(members)])
     try:
         running.start()
         yield running
