@@ -166,11 +166,11 @@ def test_addresses_are_where_the_directory_is_told(local: MakePod, cluster_node:
     "`usePodCidr` and `usePodCidrIPv6` mean nothing in `rangeStart` and `rangeEnd`.",
     "They are refused there as a fault of the network configuration.",
 )
-@pytest.mark.parametrize("key", ["rangeStart", "rangeEnd"])
-def test_words_are_for_subnets_alone(local: MakePod, key: str) -> None:
-    pod = local("web-0", V4)
-    pod.config["ipam"]["ranges"][0][0][key] = "usePodCidr"
-    refused(pod, 7, f"{key} = 'usePodCidr'", "for subnet alone")
+def test_words_are_for_subnets_alone(local: MakePod) -> None:
+    for key in ("rangeStart", "rangeEnd"):
+        pod = local(f"web-{key[5:].lower()}", V4)
+        pod.config["ipam"]["ranges"][0][0][key] = "usePodCidr"
+        refused(pod, 7, f"{key} = 'usePodCidr'", "for subnet alone")
 
 
 @ON_ORCH

@@ -164,8 +164,8 @@ def test_mtu_is_that_of_both_ends(pods: MakePod, mtu: int) -> None:
     choice="At most 4096, which is what the kernel takes.",
 )
 @pytest.mark.parametrize(("config", "queues"), [({}, 1), ({"num_queues": 3}, 3)], ids=["default", "three"])
-def test_queues_are_those_of_both_ends(make: MakePod, config: dict[str, int], queues: int) -> None:
-    pod = make(**config)
+def test_queues_are_those_of_both_ends(pods: MakePod, config: dict[str, int], queues: int) -> None:
+    pod = pods(**config)
     pod.add()
     (inner,) = pod.netns.ip("-d", "link", "show", "dev", "eth0")
     for link in (inner, pod.host_link):
@@ -281,8 +281,8 @@ def test_container_settings_are_an_object(pods: MakePod) -> None:
     "`net.ipv4.ip_forward` and `net.ipv6.conf.all.forwarding` of the sandbox are set to it, whatever they were.",
 )
 @pytest.mark.parametrize(("settings", "value"), [({}, "0"), ({"allow_ip_forwarding": True}, "1")], ids=["default", "true"])
-def test_container_forwards_only_when_allowed(make: MakePod, settings: dict[str, bool], value: str) -> None:
-    pod = make(container_settings=settings, ipam=DUAL)
+def test_container_forwards_only_when_allowed(pods: MakePod, settings: dict[str, bool], value: str) -> None:
+    pod = pods(container_settings=settings, ipam=DUAL)
     paths = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
     for path in paths:
         pod.netns.run("sh", "-c", f"echo {1 - int(value)} > /proc/sys/{path}")

@@ -24,6 +24,7 @@ Serve = Callable[..., GateServer]
 PATIENCE = 30.0  # seconds
 FILE = "k8s default%2Fweb-0 eth0"
 GATE_CLOSED = 115
+EMBEDDED = pytest.mark.parametrize("site", ["embedded"], indirect=True, scope="module")  # gates come before any datastore
 
 
 @pytest.fixture
@@ -77,6 +78,7 @@ def test_add_waits_for_all_gates(make: MakePod, cluster_node: ClusterNode, serve
     assert (error["code"], "readiness_gates[0]" in error["msg"]) == (7, True)
 
 
+@EMBEDDED
 @field("readiness_gates_timeout_seconds", "Of all gates together; the ADD fails then with code 115, and nothing is left of it.")
 def test_gates_have_their_time(make: MakePod, serve: Serve) -> None:
     gate = serve(503)
@@ -85,6 +87,7 @@ def test_gates_have_their_time(make: MakePod, serve: Serve) -> None:
     assert f"{gate.url}: status 503" in error["details"]
 
 
+@EMBEDDED
 @field("readiness_gates_tls_verify", "They are, unless this is false.")
 @field("readiness_gates_ca_file", "PEM; looked at with every ADD that has such a gate.")
 @statement(
@@ -140,8 +143,8 @@ def test_pod_is_held_until_its_policy_is_there(make: MakePod, cluster_node: Clus
     "R7 elapsed",
     "Or until its time is over, whichever comes first.",
     "The ADD succeeds then too; a line of level WARNING tells.",
-    choice="The time begins when everything else is done. It is cut where the whole ADD would take more than 75"
-    " seconds: the executable waits for 90.",
+    choice="The time begins when everything else is done. It is cut where the whole ADD would take more than"
+    " 75 seconds: the executable waits for 90.",
 )
 @pytest.mark.parametrize("named", [True, False], ids=["named", "default"])
 def test_pod_starts_when_its_time_is_over(make: MakePod, directory: Path, named: bool) -> None:
