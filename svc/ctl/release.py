@@ -8,7 +8,7 @@ from svc._core.cidr import Cidr
 from svc.ctl.retry import retry
 from svc.datastore.api import Backend, NotFound
 from svc.ipam import giveup
-from svc.ipam.blocks import Rest
+from svc.ipam.blocks import Rest, collect
 from svc.ipam.claim import ClaimLost
 from svc.model.ipam import Block
 from svc.model.keys import AffinityKey, AffinityQuery, BlockQuery
@@ -30,10 +30,9 @@ def affinities(backend: Backend) -> Iterator[AffinityKey]:
 
 
 def count_used(block: Block) -> int:
-    """Addresses that somebody holds; those that only cool down are nobody's."""
-    attributes = enumerate(block.attributes or ())
-    cooling = [tag for tag, attribute in attributes if attribute.released_at and not attribute.handle_id]
-    return block.ordinals.used - sum(len(block.ordinals.tagged(tag)) for tag in cooling)
+    """Addresses that somebody holds; those that only cool down are nobody's, and free in the block afterwards."""
+    collect(block, _over())
+    return block.ordinals.used
 
 
 def count_of_node(block: Block, node: str) -> int:

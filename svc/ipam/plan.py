@@ -44,6 +44,7 @@ class Plan:
         self._collected: dict[Cidr, Block] = {}
         self._blocks: dict[Cidr, Block] = {}
         self._handles: dict[str, Handle] = {}
+        self._takers: set[str] = set()  # handles that are given an address, whatever else they lose
         self._rest: Rest | None = None
 
     def rest(self) -> Rest:
@@ -95,10 +96,12 @@ class Plan:
         """Makes the changes of one request the plan's."""
         self._blocks.update(draft.blocks)
         self._handles.update(draft.handles)
+        self._takers |= draft.takers
 
     def writes(self) -> list[Write]:
         """Handles that grow, blocks, handles that shrink: whoever reads in between finds a handle too many, never an
-        address without one. Where writes are not atomic, a handle that does both only grows (see `settle`)."""
+        address without one. Where writes are not atomic, a handle that does both only grows (see `settle`). It comes first
+        even where its count stays as it is: if somebody has changed it, that is found out before its new address is written."""
         growing: list[str] = []
         shrinking: list[str] = []
         for name in self._handles:
@@ -140,7 +143,7 @@ class Plan:
         return known.value if known is not None and isinstance(known.value, Handle) else Handle({})
 
     def _only_shrinks(self, name: str) -> bool:
-        if name not in self._known_handles:
+        if name not in self._known_handles or name in self._takers:
             return False
         before, after = self._before(name).blocks, self._handles[name].blocks
         return all(count <= before.get(cidr, 0) for cidr, count in after.items())
@@ -181,6 +184,7 @@ class Draft:
         self._plan = plan
         self.blocks: dict[Cidr, Block] = {}
         self.handles: dict[str, Handle] = {}
+        self.takers: set[str] = set()
 
     def block(self, cidr: Cidr) -> Block:
         """A copy to change; NotFound."""
@@ -199,6 +203,8 @@ class Draft:
     def count(self, name: str, cidr: Cidr, difference: int) -> None:
         """Notes that the handle holds more addresses of the block, or fewer."""
         self.handles[name] = self.handle(name).changed(str(cidr), difference)
+        if difference > 0:
+            self.takers.add(name)
 
     def held(self, name: str, version: int) -> list[Address]:
         """The addresses of one family that the handle holds, as far as both are known."""

@@ -23,7 +23,7 @@ from svc.ipam.requests import Assign, Freed, Held, Release, ReleaseAddresses, Re
 from svc.ipam.settings import rest_of
 from svc.ipam.view import View
 from svc.model.ipam import IpamConfig
-from svc.model.keys import AffinityKey
+from svc.model.keys import AffinityKey, HandleKey
 
 KINDS = pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLY_LOST, Kind.OUTAGE], ids=lambda kind: str(kind.value))
 BOTH = (4, 6)
@@ -218,6 +218,18 @@ def test_others_may_be_at_work_between_any_two_writes(store: Backend, name: str,
         _restore(store, before)
         if crossed.calls["write"] < number:
             return
+
+
+@EVERY_CALL
+@pytest.mark.parametrize("deed", DEEDS)
+def test_others_may_have_been_at_work_since_a_handle_was_read(store: Backend, name: str, deed: str) -> None:
+    """The blocks are as they are now, the handles are as they were."""
+    requests = CALLS[name](store)
+    read = [store.get(HandleKey(handle)) for handle in ("net.a", "net.b")]
+    DEEDS[deed](store)
+    outcomes = Group(Piecemeal(store), View(store, NODE), NODE, requests, read).carry_out()
+    assert not any(isinstance(outcome, BaseException) for outcome in outcomes)
+    holdings(store)
 
 
 def test_a_handle_that_counts_too_many_is_put_right_by_its_release(store: Backend) -> None:
