@@ -57,15 +57,15 @@ class Lobby:
             own.close()
 
     def _take_in(self, wait: Wait, fd: int) -> None:
+        if self._thread is None:  # first, for it may be refused
+            thread = threading.Thread(target=self._run, name="lobby", daemon=True)
+            thread.start()
+            self._thread = thread
         self._epoll.register(fd, _GONE)
         self._waits[fd] = wait
         heapq.heappush(self._deadlines, (wait.deadline, next(self._numbers), wait))
         if self._deadlines[0][2] is wait:
             self._wake()
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="lobby", daemon=True)
-            thread.start()
-            self._thread = thread
 
     def _let_go(self, fd: int, wait: Wait) -> None:
         """Late, perhaps: the connection may be closed by then, and its number be another one's."""

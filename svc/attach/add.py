@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 from svc.attach.addresses import Taken, give_back, not_held, source_of
 from svc.attach.choice import Choice, choose_now
@@ -36,8 +36,13 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
     """
     began = time.monotonic()
     session = context.session(request.where.profile, request.where.datastore, request.where.node)
-    with nullcontext() if request.gates.urls else session.ipam.announced():  # at a gate it might wait for long
+    with _announced(session, request):
         return (yield from _add(context, session, request, began, trace))
+
+
+def _announced(session: Session, request: AddRequest) -> AbstractContextManager[None]:
+    """Others wait for who is announced: not for one that may wait at a gate for long, or that never asks our own IPAM."""
+    return nullcontext() if request.gates.urls or request.delegation else session.ipam.announced()
 
 
 def _add(context: Context, session: Session, request: AddRequest, began: float, trace: Trace) -> Steps[Result]:

@@ -74,6 +74,6 @@ def _refuse(outcome: End, what: str, seconds: float, states: str) -> NoReturn:
     reason = "its DEL has come" if outcome is End.DELETED else "the runtime has given up"
     raise CallerError(
         f"the container is not wanted any more: {reason} during its ADD",
-        details="nothing was kept",
+        details="nothing of this call was kept",
         code=Code.UNKNOWN_CONTAINER,
     )

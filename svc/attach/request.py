@@ -11,9 +11,10 @@ from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code
 from svc.model.hold import NO_GATES, NO_POLICY_SETUP, GateSettings, PolicySettings
 
+from svc.model.wishes import NO_FEATURES, Features
+
 if TYPE_CHECKING:
     from svc.attach.delegation import Delegation
-from svc.model.wishes import NO_FEATURES, Features
 
 
 @dataclass(frozen=True, slots=True)

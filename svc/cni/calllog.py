@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from contextlib import suppress
 from typing import Final
 
 from svc.cni.logfile import append
@@ -33,7 +34,8 @@ def write_lines(trace: Trace, netconf: NetConf | None) -> bytes:
     now = time.monotonic()
     if rotated or now - _tidied.get(netconf.log_file_path, -_DAY) >= _DAY:
         _tidied[netconf.log_file_path] = now
-        threading.Thread(target=_tidy, args=(netconf,), name="log-rotation").start()
+        with suppress(RuntimeError):  # the system has no thread to give: the next rotation will do
+            threading.Thread(target=_tidy, args=(netconf,), name="log-rotation").start()
     return data
 
 

@@ -35,8 +35,7 @@ class Checkpoints:
             return
         self._commits = 0
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
-            self._thread.start()
+            self._thread = self._started()
         self._due.set()
 
     def close(self) -> None:
@@ -45,6 +44,16 @@ class Checkpoints:
         self._due.set()
         if self._thread is not None:
             self._thread.join()
+
+    def _started(self) -> threading.Thread | None:
+        """None where the system has no thread to give: the commit was made, and must not look as if it had failed."""
+        thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as failure:
+            _log.warning("no checkpoint of %s: %s", self._path, failure)
+            return None
+        return thread
 
     def _run(self) -> None:
         while self._due.wait() and not self._over:

@@ -217,3 +217,16 @@ def test_gate_of_two_addresses_is_asked_at_the_one_that_serves(gates: Gates) -> 
         wait = begin(gates, server.url.replace("127.0.0.1", "localhost"))
         wait.join()
         assert wait.outcome is End.DONE
+
+
+def test_a_thread_that_the_system_refuses_leaves_nobody_waiting(gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError):
+        patched.setattr(threading.Thread, "start", refuse)
+        begin(gates, url)
+    begin(gates, url).end(End.GONE)
+    wait_until(lambda: threads() == 0)
+
+
+def refuse(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")

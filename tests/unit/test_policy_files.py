@@ -167,3 +167,20 @@ def test_closing_ends_what_waits(tmp_path: Path) -> None:
     files.close()
     assert {wait.outcome for wait in waits} == {End.STOPPING}
     assert threads() == 0
+
+
+def test_a_thread_that_the_system_refuses_leaves_nobody_waiting(
+    files: StatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError):
+        patched.setattr(threading.Thread, "start", refuse)
+        begin(files, tmp_path, "lost")
+    wait = begin(files, tmp_path, "found")
+    (tmp_path / "found").touch()
+    wait.join()
+    assert wait.outcome == End.DONE
+    wait_until(lambda: threads() == 0)
+
+
+def refuse(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
