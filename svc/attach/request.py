@@ -10,7 +10,6 @@ from svc.attach.record import AttachmentId
 from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code
 from svc.model.hold import NO_GATES, NO_POLICY_SETUP, GateSettings, PolicySettings
-
 from svc.model.wishes import NO_FEATURES, Features
 
 if TYPE_CHECKING:

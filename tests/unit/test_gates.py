@@ -221,9 +221,10 @@ def test_gate_of_two_addresses_is_asked_at_the_one_that_serves(gates: Gates) -> 
 
 def test_a_thread_that_the_system_refuses_leaves_nobody_waiting(gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    with monkeypatch.context() as patched, pytest.raises(RuntimeError):
+    with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        begin(gates, url)
+        with pytest.raises(RuntimeError):
+            begin(gates, url)
     begin(gates, url).end(End.GONE)
     wait_until(lambda: threads() == 0)
 

@@ -110,9 +110,10 @@ def test_a_thread_that_the_system_refuses_leaves_nobody_waiting(
         raise RuntimeError("can't start new thread")
 
     lobby = Lobby()
-    with monkeypatch.context() as patched, pytest.raises(RuntimeError):
+    with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        hold(lobby, callers())
+        with pytest.raises(RuntimeError):
+            hold(lobby, callers())
     caller = hold(lobby, callers())
     lobby.close()
     assert caller.wait.outcome == End.STOPPING

@@ -172,9 +172,10 @@ def test_closing_ends_what_waits(tmp_path: Path) -> None:
 def test_a_thread_that_the_system_refuses_leaves_nobody_waiting(
     files: StatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patched, pytest.raises(RuntimeError):
+    with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        begin(files, tmp_path, "lost")
+        with pytest.raises(RuntimeError):
+            begin(files, tmp_path, "lost")
     wait = begin(files, tmp_path, "found")
     (tmp_path / "found").touch()
     wait.join()
