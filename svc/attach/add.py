@@ -86,7 +86,7 @@ def _pod(context: Context, session: Session, request: AddRequest) -> PodInfo:
     if not (request.orchestrator and workload.is_pod) or (request.delegation and not request.policy):
         session.expect_ready()
         return PodInfo()
-    pods = context.pods(request.orchestrator)
+    pods = context.orchestrators.pods(request.orchestrator)
     return pods.read(workload.namespace, workload.pod if request.policy else "", request.pod_uid, session.expect_ready)
 
 

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 from svc._core import nsock
 from svc.attach.credentials import Credentials
 from svc.attach.journal import Journal
+from svc.attach.orchestrators import Orchestrators
 from svc.attach.session import OpenBackend, Session, Sessions
 from svc.dataplane.kernel import Kernel
 from svc.dataplane.reaper import Reaper
 from svc.dataplane.wire import Forwarding
-from svc.datastore.open import open_client
 from svc.metrics import Metrics
 from svc.names import Names
 
 if TYPE_CHECKING:
-    from svc.orch.pods import Pods
     from svc.waits.gates import Gates
     from svc.waits.policy import StatusFiles
 
@@ -36,6 +35,7 @@ class Context:
         self.own_netns = nsock.own_netns_identity()
         self.journal = Journal(state_dir / "journal.db")
         self.sessions = Sessions(open_backend)
+        self.orchestrators = Orchestrators()
         self.credentials = Credentials()
         self.kernel = Kernel()
         self.forwarding = Forwarding()
@@ -43,22 +43,11 @@ class Context:
         self.metrics = Metrics()
         self._gates: Gates | None = None
         self._status_files: StatusFiles | None = None
-        self._orchestrators: dict[tuple[tuple[str, str], ...], Pods] = {}
         self._lock = threading.Lock()
 
     def session(self, profile: str, settings: dict[str, str], node: str) -> Session:
         """CallerError for a profile that cannot be loaded or a kind of store that is not served; StoreError."""
         return self.sessions.get(self.names_of(profile), self.credentials.completed(settings), node)
-
-    def pods(self, access: tuple[tuple[str, str], ...]) -> "Pods":
-        """Those of the API server that is reached so. CallerError for settings that lead nowhere."""
-        with self._lock:
-            if access not in self._orchestrators:
-                client = open_client(dict(access))
-                from svc.orch.pods import Pods  # only here: it loads that client's package
-
-                self._orchestrators[access] = Pods(client)
-            return self._orchestrators[access]
 
     def gates(self) -> "Gates":
         """The readiness gates that are waited for."""
@@ -79,15 +68,15 @@ class Context:
             return self._status_files
 
     def close_idle(self, seconds: float) -> None:
-        """Sessions that no call has asked for this long."""
+        """Sessions and clients that no call has asked for this long."""
         self.sessions.close_idle(seconds)
+        self.orchestrators.close_idle(seconds)
 
     def close(self) -> None:
         for waits in (self._gates, self._status_files):
             if waits is not None:
                 waits.close()
-        for pods in self._orchestrators.values():
-            pods.close()
+        self.orchestrators.close()
         self.reaper.close()
         self.kernel.close()
         self.forwarding.close()

@@ -95,7 +95,7 @@ def resolved(context: "Context", delegation: Delegation) -> Json:
     wanted = hostlocal.families(delegation.netconf)
     if not wanted:
         return hostlocal.resolved(delegation.netconf, {})
-    node = context.pods(delegation.access).node(delegation.node)
+    node = context.orchestrators.pods(delegation.access).node(delegation.node)
     return hostlocal.resolved(delegation.netconf, node_ranges(node, wanted))
 
 

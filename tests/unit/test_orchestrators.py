@@ -1,0 +1,48 @@
+"""Warm clients of the orchestrator's API: which calls share one, when one is closed."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from svc.attach.orchestrators import Access, Orchestrators
+from svc.model.errors import PeerError
+
+NOBODY = "http://127.0.0.1:9"
+
+
+def access(token: str) -> Access:
+    return (("k8s_auth_token", token), ("orch_api_root", NOBODY))
+
+
+@pytest.fixture
+def orchestrators() -> Iterator[Orchestrators]:
+    with closing(Orchestrators()) as orchestrators:
+        yield orchestrators
+
+
+def ask(orchestrators: Orchestrators, token: str) -> None:
+    with pytest.raises(PeerError):
+        orchestrators.pods(access(token)).read("default", "", "", lambda: None)
+
+
+def threads() -> int:
+    return sum(thread.name.startswith(("namespaces", "pods")) for thread in threading.enumerate())
+
+
+def test_equal_access_shares_a_client(orchestrators: Orchestrators) -> None:
+    first = orchestrators.pods(access("a"))
+    assert orchestrators.pods(access("a")) is first
+    assert orchestrators.pods(access("b")) is not first
+
+
+def test_clients_of_old_tokens_go_with_their_threads(orchestrators: Orchestrators) -> None:
+    for token in ("a", "b"):
+        ask(orchestrators, token)
+    assert threads() > 0
+    orchestrators.close_idle(60.0)
+    assert threads() > 0
+    orchestrators.close_idle(0.0)
+    assert threads() == 0
+    ask(orchestrators, "b")
