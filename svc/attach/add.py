@@ -58,11 +58,11 @@ def _add(context: Context, session: Session, request: AddRequest, began: float, 
             return result
     if (yield from await_gates(context, request, trace)):
         pod = _pod(context, session, request)
-    choice, pod = choose_now(session.names, request, pod, trace)
+    choice = choose_now(session.names, request, pod, trace)
     if previous is not None:
         _clear_away(context, previous, trace)
     try:
-        return (yield from Addition(context, session, request, pod, choice, began, trace).run())
+        return (yield from Addition(context, session, request, choice, began, trace).run())
     except SvcError as refusal:
         shared = join(context, session, request, trace) if refusal.code in JOINABLE else None
         if shared is None:
@@ -94,26 +94,18 @@ class Addition:
     """One ADD on its way. The steps of `run` are its order; each leaves its undo behind."""
 
     def __init__(
-        self,
-        context: Context,
-        session: Session,
-        request: AddRequest,
-        pod: PodInfo,
-        choice: Choice,
-        began: float,
-        trace: Trace,
+        self, context: Context, session: Session, request: AddRequest, choice: Choice, began: float, trace: Trace
     ) -> None:
         self._context = context
         self._session = session
         self._request = request
-        self._pod = pod
+        self._pod = choice.pod.pod
         self._began = began
-        self._choice = choice
         self._trace = trace
         self._undo = ExitStack()
         self._undo_failed = False
         self._taken = Taken((), (), ())
-        self._source = source_of(context, session, request, pod, choice, trace)
+        self._source = source_of(context, session, request, choice, trace)
         self._record = Record(
             id=request.id,
             state=ADDING,
@@ -240,8 +232,8 @@ class Addition:
         )
 
     def _facts(self) -> PodFacts:
-        if self._pod.pod:
-            return facts_of(self._session.names, self._pod.pod)
+        if self._pod:
+            return facts_of(self._session.names, self._pod)
         return PodFacts(dict(self._request.labels), "", "", [], [self._record.id.network])
 
     def _result(self) -> Result:

@@ -16,7 +16,6 @@ from svc.ipam.requests import Allocation, Assign, Release
 from svc.model.errors import Code, SvcError
 from svc.model.result import Dns, IpConfig, Route
 from svc.model.wishes import ADDRESSES, FAMILIES, POOLS, Wishes
-from svc.orch.info import PodInfo
 from svc.times import date_and_time
 from svc.trace import Trace
 
@@ -43,10 +42,9 @@ class Source(Protocol):
 class OwnIpam:
     """Addresses from our own pools."""
 
-    def __init__(self, session: Session, request: AddRequest, pod: PodInfo, choice: Choice) -> None:
+    def __init__(self, session: Session, request: AddRequest, choice: Choice) -> None:
         self._session = session
         self._request = request
-        self._pod = pod
         self._choice = choice
 
     def take(self, record: Record) -> Taken:
@@ -67,7 +65,7 @@ class OwnIpam:
             versions=self._choice.versions,
             pools=dict(self._choice.pools),
             addresses=self._choice.addresses,
-            namespace_labels=self._pod.namespace.labels,
+            namespace_labels=self._choice.pod.namespace.labels,
         )
 
     def _owner(self) -> dict[str, str]:
@@ -151,13 +149,10 @@ class Chosen:
     """What was chosen, and chosen again where the namespace has changed: nothing is refused on account of what was
     remembered of it."""
 
-    def __init__(
-        self, context: Context, session: Session, request: AddRequest, pod: PodInfo, choice: Choice, trace: Trace
-    ) -> None:
+    def __init__(self, context: Context, session: Session, request: AddRequest, choice: Choice, trace: Trace) -> None:
         self._context = context
         self._session = session
         self._request = request
-        self._pod = pod
         self._choice = choice
         self._trace = trace
 
@@ -166,9 +161,10 @@ class Chosen:
             try:
                 return self._source().take(record)
             except SvcError as refusal:
-                if refusal.code not in REFUSALS or (fresh := self._pod.refreshed()).namespace == self._pod.namespace:
+                pod = self._choice.pod
+                if refusal.code not in REFUSALS or (fresh := pod.refreshed()).namespace == pod.namespace:
                     raise
-            self._pod, self._choice = fresh, choose(self._session.names, self._request, fresh, self._trace)
+            self._choice = choose(self._session.names, self._request, fresh, self._trace)
             return self._source().take(record)
         except SvcError as refusal:
             _tell_annotations(refusal, self._choice.wishes)
@@ -178,14 +174,14 @@ class Chosen:
         choice = self._choice
         if choice.wishes.unmanaged:
             return Bypass(self._session, choice.addresses, self._trace)
-        own = OwnIpam(self._session, self._request, self._pod, choice)
+        own = OwnIpam(self._session, self._request, choice)
         return GivenAddresses(self._context, own, self._session) if choice.wishes.addresses else own
 
 
-def source_of(context: Context, session: Session, request: AddRequest, pod: PodInfo, choice: Choice, trace: Trace) -> Source:
+def source_of(context: Context, session: Session, request: AddRequest, choice: Choice, trace: Trace) -> Source:
     """Where the request's addresses are to come from. SvcError when that can be refused before anything is noted."""
     if request.delegation is None:
-        return Chosen(context, session, request, pod, choice, trace)
+        return Chosen(context, session, request, choice, trace)
     from svc.attach.delegation import Delegated
 
     return Delegated(context, request.delegation, trace)

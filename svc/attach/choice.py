@@ -15,12 +15,14 @@ from svc.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The families and the pools they are taken from, or the very `addresses`; `wishes` are what annotations ask for."""
+    """The families and the pools they are taken from, or the very `addresses`; `wishes` are what annotations of `pod` and
+    of its namespace ask for."""
 
+    pod: PodInfo
     versions: tuple[int, ...]
     pools: Mapping[int, tuple[str, ...]]
     addresses: tuple[Address, ...]
-    wishes: Wishes = NO_WISHES
+    wishes: Wishes
 
 
 def choose(names: Names, request: AddRequest, pod: PodInfo, trace: Trace) -> Choice:
@@ -32,18 +34,18 @@ def choose(names: Names, request: AddRequest, pod: PodInfo, trace: Trace) -> Cho
     for warning in (*wishes.warnings, *_left_aside(wishes, versions)):
         trace.warning(warning)
     addresses = wishes.addresses or ((address,) if address else ())
-    return Choice(versions, {**request.pools, **wishes.pools}, addresses, wishes)
+    return Choice(pod, versions, {**request.pools, **wishes.pools}, addresses, wishes)
 
 
-def choose_now(names: Names, request: AddRequest, pod: PodInfo, trace: Trace) -> tuple[Choice, PodInfo]:
+def choose_now(names: Names, request: AddRequest, pod: PodInfo, trace: Trace) -> Choice:
     """As `choose`, where nothing is refused on account of what was remembered of the namespace."""
     try:
-        return choose(names, request, pod, trace), pod
+        return choose(names, request, pod, trace)
     except CallerError:
         fresh = pod.refreshed()
         if fresh.namespace == pod.namespace:
             raise
-        return choose(names, request, fresh, trace), fresh
+        return choose(names, request, fresh, trace)
 
 
 def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> Wishes:

@@ -62,8 +62,8 @@ def addition(host: Host, sandbox: Sandbox, pod: PodInfo, container: str = "c1") 
     workload = Workload(container, "web-0", "default")
     key = AttachmentId("net", container, "eth0")
     request = AddRequest(key, workload, sandbox, WHERE, (4, 6), {}, features=Features(True, True))
-    choice, pod = choose_now(session.names, request, pod, host.trace)
-    return Addition(host.context, session, request, pod, choice, time.monotonic(), host.trace)
+    choice = choose_now(session.names, request, pod, host.trace)
+    return Addition(host.context, session, request, choice, time.monotonic(), host.trace)
 
 
 def attach(host: Host, sandbox: Sandbox, notes: dict[str, Any], container: str = "c1") -> Result:
