@@ -15,7 +15,7 @@ from svc.attach.profiles import ensure_profile
 from svc.attach.record import ADDED, ADDING, Record
 from svc.attach.request import AddRequest, Sandbox
 from svc.attach.session import Session
-from svc.attach.shared import JOINABLE, join, still_shares
+from svc.attach.shared import join, may_join, still_shares
 from svc.attach.teardown import owe, take_down, unwire
 from svc.dataplane.plan import effective_mtu
 from svc.dataplane.wire import HostNameTaken, Wired, wire
@@ -64,7 +64,7 @@ def _add(context: Context, session: Session, request: AddRequest, began: float, 
     try:
         return (yield from Addition(context, session, request, choice, began, trace).run())
     except SvcError as refusal:
-        shared = join(context, session, request, trace) if refusal.code in JOINABLE else None
+        shared = join(context, session, request, trace) if may_join(request, refusal) else None
         if shared is None:
             raise
         return shared

@@ -22,8 +22,17 @@ from svc.model.errors import Code, SvcError
 from svc.model.result import Result
 from svc.trace import Trace
 
-JOINABLE = (Code.INTERFACE_EXISTS, Code.NO_ADDRESS, Code.POOL, Code.ADDRESS_UNAVAILABLE)
-"""What an ADD is refused with where an interface may be there already: addresses come before the kernel tells of it."""
+_JOINABLE = (Code.INTERFACE_EXISTS, Code.NO_ADDRESS, Code.POOL, Code.ADDRESS_UNAVAILABLE)
+
+
+def may_join(request: AddRequest, refusal: SvcError) -> bool:
+    """Whether an ADD was refused what it can do without where the interface is there already: addresses come before the kernel
+    tells of it."""
+    if request.delegation is None:
+        return refusal.code in _JOINABLE
+    from svc.attach.delegate import Refused  # loaded by now
+
+    return isinstance(refusal, Refused) or refusal.code in _JOINABLE
 
 
 def join(context: Context, session: Session, request: AddRequest, trace: Trace) -> Result | None:

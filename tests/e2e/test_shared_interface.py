@@ -9,6 +9,7 @@ import pytest
 
 from harness.cluster_node import ClusterNode
 from harness.cluster_node import remains as cluster_remains
+from harness.local import held, offer, section
 from harness.netns import Netns
 from harness.node import Called, Node
 from harness.pod import Pod
@@ -108,6 +109,24 @@ def test_no_address_is_needed_to_join(first: Pod) -> None:
     second = in_network(first, "other", ipam={"type": "svc-ipam", "ipv4_pools": ["nowhere"]})
     assert second.add() == first.result
     second.delete()
+
+
+def test_no_address_of_another_plugin_is_needed_to_join(first: Pod, pods: MakePod) -> None:
+    """Neither where it has one, which goes back, nor where it has none left."""
+    offer(first.node)
+    ipam = section(first.node, "10.72.0.0/30")  # one beside the gateway's
+    second = in_network(first, "other", ipam=ipam)
+    assert second.add() == first.result
+    assert held(first.node, "other") == {}
+    second.delete()
+    last = pods(name="other", ipam=ipam)
+    last.add()
+    assert second.add() == first.result
+    assert profiles(first.node).count(["net", "other"]) == 1
+    second.delete()
+    assert first.check().status == last.check().status == 0
+    last.delete()
+    assert held(first.node, "other") == {}
 
 
 def test_address_that_the_interface_lacks_cannot_be_asked_for(first: Pod) -> None:
