@@ -81,13 +81,14 @@ def _clear_away(context: Context, previous: Record, trace: Trace) -> None:
 
 
 def _pod(context: Context, session: Session, request: AddRequest) -> PodInfo:
-    """What the orchestrator says, where it is to be asked. Whether the datastore is locked is asked meanwhile."""
-    workload = request.workload
+    """What the orchestrator says, where it is to be asked. Whether the datastore is locked is asked meanwhile; right now where
+    no write of an address will ask again."""
+    workload, ask = request.workload, session.require_ready if request.delegation else session.expect_ready
     if not (request.orchestrator and workload.is_pod) or (request.delegation and not request.policy):
-        session.expect_ready()
+        ask()
         return PodInfo()
     pods = context.orchestrators.pods(request.orchestrator)
-    return pods.read(workload.namespace, workload.pod if request.policy else "", request.pod_uid, session.expect_ready)
+    return pods.read(workload.namespace, workload.pod if request.policy else "", request.pod_uid, ask)
 
 
 class Addition:

@@ -130,6 +130,7 @@ class Bypass:
         self._trace = trace
 
     def take(self, record: Record) -> Taken:
+        self._session.require_ready()  # no write of an address will ask
         for address in self._addresses:
             self._warn(address)
         record.unmanaged = True

@@ -40,6 +40,7 @@ def join(context: Context, session: Session, request: AddRequest, trace: Trace) 
     host = _host(context, session, request)
     if host is None or context.journal.get(request.id) is not None:  # a failed ADD that is still owed something
         return None
+    session.require_ready()  # a refusal may have come before any write
     record = Record(
         id=request.id,
         state=ADDING,

@@ -257,6 +257,17 @@ def test_status_hears_of_the_plugin(local: MakePod) -> None:
     assert local().call("STATUS").status == 0
 
 
+def test_locked_store_takes_no_endpoint_either(own_local: MakePod, node: Node) -> None:
+    """No write of an address tells of it here."""
+    pod, other = own_local(), own_local()
+    pod.add()
+    node.svcctl("clusterinfo", "lock")
+    assert other.failed("ADD").output["code"] == 105
+    assert list(held(node).values()) == [pod.container]
+    node.svcctl("clusterinfo", "unlock")
+    other.add()
+
+
 # again and again
 
 

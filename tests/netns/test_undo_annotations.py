@@ -16,11 +16,15 @@ from svc._core.cidr import Address
 from svc.attach.add import Addition
 from svc.attach.choice import choose_now
 from svc.attach.delete import delete
+from svc.attach.ready import Locked
 from svc.attach.record import AttachmentId
 from svc.attach.request import AddRequest, Sandbox
+from svc.datastore.api import Update
 from svc.ipam.requests import Assign, Release
 from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code, PeerError, SvcError
+from svc.model.keys import ResourceKey
+from svc.model.resource import Resource
 from svc.model.result import Result
 from svc.model.wishes import Features
 from svc.names import DEFAULT
@@ -164,6 +168,17 @@ def test_address_that_another_handle_got_meanwhile_is_not_freed(host: Host, sand
     assert caught.value.code is Code.ADDRESS_UNAVAILABLE
     assert "net.stranger" in caught.value.details
     assert host.books().allocations == {"10.65.0.9": "net.stranger"}
+
+
+def test_locked_store_takes_no_endpoint_of_unmanaged_addresses_either(host: Host, sandbox: Sandbox) -> None:
+    attach(host, sandbox, WAYS["unmanaged"])
+    detach(host, sandbox, "c1")
+    entry = host.store.get(ResourceKey("ClusterInformation", "default"))
+    assert isinstance(entry.value, Resource)
+    entry.value.spec["datastoreReady"] = False
+    host.store.write([Update(entry.key, entry.value, entry.revision)])
+    with pytest.raises(Locked):
+        attach(host, sandbox, WAYS["unmanaged"])
 
 
 # what is remembered of the namespace
