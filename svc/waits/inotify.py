@@ -25,6 +25,7 @@ class Inotify:
     """Watches one directory at a time, for one thread; `wake` is for any other."""
 
     def __init__(self) -> None:
+        """OSError where no descriptor is left."""
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._fd = self._watch = -1

@@ -7,6 +7,7 @@ its content names addresses, and none of them is the endpoint's, it does not cou
 it holds, nothing at all included, that it is there is what counts.
 """
 
+import logging
 import os
 import stat
 import threading
@@ -23,6 +24,8 @@ from svc.waits.wait import End, Wait
 LOOK_SECONDS: Final = 0.5  # between looks at what cannot be watched, and at whether the path leads to another directory
 _LARGEST: Final = 64 << 10  # bytes; what is larger is no status that we know
 _ADDRESSES: Final = ("ipv4Nets", "ipv6Nets")
+
+_log = logging.getLogger(__name__)
 
 
 def file_name(orchestrator: str, namespace: str, pod: str, endpoint: str) -> str:
@@ -117,7 +120,14 @@ class Directory:
                 self._inotify.wake()
 
     def _run(self) -> None:
-        with Inotify() as inotify:
+        try:
+            inotify = Inotify()
+        except OSError as failure:  # no descriptor left: the next call that waits has another try, for all
+            _log.warning("status files in %s are not looked for: %s", self._path, failure)
+            with self._lock:
+                self._thread = None
+            return
+        with inotify:
             watched: tuple[int, int] | None = None
             while (names := self._wanted(inotify)) is not None:
                 if (found := _identity(self._path)) != watched or found is None:

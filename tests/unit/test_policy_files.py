@@ -1,5 +1,6 @@
 """The policy set-up wait by itself: file names, and one watch for all."""
 
+import errno
 import os
 import threading
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from svc.waits import policy as module
 from svc.waits.inotify import Inotify, Lost
 from svc.waits.policy import PolicyWait, StatusFiles, file_name, stands
 from svc.waits.wait import End
@@ -181,6 +183,24 @@ def test_a_thread_that_the_system_refuses_leaves_nobody_waiting(
     wait.join()
     assert wait.outcome == End.DONE
     wait_until(lambda: threads() == 0)
+
+
+def test_no_descriptor_left_is_for_the_next_call_to_try_again(
+    files: StatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none_left() -> Inotify:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "Inotify", none_left)
+        first = begin(files, tmp_path, "a")
+        wait_until(lambda: threads() == 0)
+    assert "Too many open files" in caplog.text
+    second = begin(files, tmp_path, "b")
+    for wait, name in ((first, "a"), (second, "b")):
+        (tmp_path / name).touch()
+        wait.join()
+        assert wait.outcome == End.DONE
 
 
 def refuse(_: threading.Thread) -> None:
