@@ -93,12 +93,12 @@ class Combiner(Generic[Request, Result]):
         """As long as they outnumber those who wait: what a group gains then is worth it. Only those that are announced by now
         count: otherwise there might always be another one."""
         awaited = self._announced.copy()
-        while awaited and len(self._waiting) < self._limit:
-            awaited = {thread: until for thread, until in awaited.items() if self._announced.get(thread) == until}
-            left = max(awaited.values(), default=0.0) - time.monotonic()
-            if left <= 0 or len(awaited) <= len(self._waiting):
+        while len(self._waiting) < self._limit:
+            now = time.monotonic()
+            awaited = {thread: until for thread, until in awaited.items() if self._announced.get(thread) == until > now}
+            if len(awaited) <= len(self._waiting):
                 return
-            self._arrival.wait(left)
+            self._arrival.wait(min(awaited.values()) - now)
 
     def _lead(self) -> None:
         with self._lock:
