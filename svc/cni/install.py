@@ -5,7 +5,6 @@ from pathlib import Path
 
 from svc.names import Names
 
-RECORD_NAME = "svc.install"
 SOCKET_NAME = "agent.sock"
 
 

@@ -24,11 +24,8 @@ _REMEDIES = (  # what the message says, what to do
     ("errors resolving", _NAME),
     ("DNS resolution failed", _NAME),
     (NO_ANSWER_IN_TIME, "look at the server's health (etcdctl endpoint health) and at the network between"),
-    ("Socket closed", "look whether etcd runs there, and whether it wants https:// and a client certificate (etcd_cert_file)"),
-    (
-        "onnection reset",
-        "look whether etcd runs there, and whether it wants https:// and a client certificate (etcd_cert_file)",
-    ),
+    ("Socket closed", _PLAIN),
+    ("onnection reset", _PLAIN),
     ("database space exceeded", "compact and defragment etcd, then disarm its alarm (etcdctl alarm disarm)"),
     ("permission denied", "grant the user of the client certificate read and write on all keys below the key root"),
     ("user name is empty", "etcd wants an authenticated user: set etcd_cert_file, with the user as its common name"),

@@ -32,7 +32,6 @@ UNREACHABLE_SECONDS = 2.0  # for a server that does not answer at all
 PAGE = 500  # objects of a list at a time
 WATCH_SECONDS = 240  # after which the server ends a watch, so that one behind a dead connection does not live for ever
 
-MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
