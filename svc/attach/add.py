@@ -1,7 +1,6 @@
 """ADD as a transaction: intent, addresses, wiring, endpoint, result. Every step registers its undo."""
 
 import os
-import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 
@@ -34,13 +33,12 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
 
     It yields where it waits for what is no part of the attachment; no lock is held then.
     """
-    began = time.monotonic()
     session = context.session(request.where.profile, request.where.datastore, request.where.node)
     with nullcontext() if request.gates.urls else session.ipam.announced():  # at a gate it might wait for long
-        return (yield from _add(context, session, request, began, trace))
+        return (yield from _add(context, session, request, trace))
 
 
-def _add(context: Context, session: Session, request: AddRequest, began: float, trace: Trace) -> Steps[Result]:
+def _add(context: Context, session: Session, request: AddRequest, trace: Trace) -> Steps[Result]:
     require_place(session, request)
     pod = _pod(context, session, request)
     previous = context.journal.get(request.id)
@@ -49,7 +47,7 @@ def _add(context: Context, session: Session, request: AddRequest, began: float, 
         result = _recorded_result(context, session, previous, request, trace)
         if result is not None:
             trace.info("attached already: the recorded result is returned")
-            yield from await_policy(context, session, request, previous.addresses, began, trace)
+            yield from await_policy(context, session, request, previous.addresses, trace)
             return result
     if (yield from await_gates(context, request, trace)):
         pod = _pod(context, session, request)
@@ -57,7 +55,7 @@ def _add(context: Context, session: Session, request: AddRequest, began: float, 
     if previous is not None:
         _clear_away(context, previous, trace)
     try:
-        return (yield from Addition(context, session, request, pod, choice, began, trace).run())
+        return (yield from Addition(context, session, request, pod, choice, trace).run())
     except SvcError as refusal:
         shared = join(context, session, request, trace) if refusal.code in JOINABLE else None
         if shared is None:
@@ -95,14 +93,12 @@ class Addition:
         request: AddRequest,
         pod: PodInfo,
         choice: Choice,
-        began: float,
         trace: Trace,
     ) -> None:
         self._context = context
         self._session = session
         self._request = request
         self._pod = pod
-        self._began = began
         self._choice = choice
         self._trace = trace
         self._undo = ExitStack()
@@ -177,7 +173,7 @@ class Addition:
 
     def await_policy(self) -> Steps[None]:
         """Who is killed meanwhile leaves a whole attachment, which a DEL takes down; who learns that nobody waits undoes it."""
-        yield from await_policy(self._context, self._session, self._request, self._record.addresses, self._began, self._trace)
+        yield from await_policy(self._context, self._session, self._request, self._record.addresses, self._trace)
 
     def _wire_once(self, sandbox: Sandbox) -> Wired:
         wiring = self._record.wiring()
