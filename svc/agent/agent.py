@@ -83,7 +83,7 @@ class Agent:
         self._listener = Listener(settings.socket, self._admit)
         self._crew = Crew(self._next_job)
         self._crew.start()
-        self._upkeep = Upkeep(self._context, self._put)
+        self._upkeep = Upkeep(self._context, self._put, self._queue.is_paused)
         self._upkeep.start()
 
     def _serve(self, told: socket.socket) -> None:
