@@ -34,7 +34,7 @@
 #define LATEST_VERSION "1.1.0"
 #define SPEC_VERSIONS(_) "0.1.0" _ "0.2.0" _ "0.3.0" _ "0.3.1" _ "0.4.0" _ "1.0.0" _ LATEST_VERSION
 
-enum {  // bytes; the first four as in svc/agent/frame.py
+enum {  // bytes; the first four as in svc/cni/frame.py
     NAME_LIMIT = 256, ENVIRONMENT_LIMIT = 128 << 10, INPUT_LIMIT = 1 << 20, REPLY_LIMIT = 16 << 20, HEADER_SIZE = 24,
     INSTALL_LIMIT = 4 << 10, VERSION_LIMIT = 16, SHOWN_LIMIT = 5000,
 };

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from svc.agent.frame import pack_patience, pack_reply
 from svc.agent.queue import Job
+from svc.cni.frame import pack_patience, pack_reply
 from svc.cni.inputs import Inputs, Reply
 from svc.metrics import Metrics
 from svc.trace import Trace, new_request_id

@@ -22,8 +22,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from svc.agent.client import call
-from svc.agent.frame import REPLY_LIMIT, STDIN_LIMIT, Frame, FrameError, RequestReader, pack_patience, pack_reply
+from svc.cni.client import call
+from svc.cni.frame import REPLY_LIMIT, STDIN_LIMIT, Frame, FrameError, RequestReader, pack_patience, pack_reply
 from svc.cni.inputs import Reply
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from svc.agent.call import Call
-from svc.agent.frame import PATIENCE_LIMIT, ReplyReader
 from svc.agent.queue import Job
+from svc.cni.frame import PATIENCE_LIMIT, ReplyReader
 from svc.cni.inputs import Inputs, Reply
 from svc.metrics import Metrics
 from svc.waits.wait import Steps, Wait

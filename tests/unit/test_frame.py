@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svc.agent.frame import (
+from svc.cni.frame import (
     ENVIRONMENT_LIMIT,
     NAME_LIMIT,
     PROFILE_LIMIT,

@@ -120,13 +120,16 @@ class ReplyReader:
 
     def __init__(self) -> None:
         self._data = bytearray()
+        self.asked = 0.0  # seconds, from the last chunk on, that the agent has asked to be given, if any
 
     def feed(self, data: bytes) -> Reply | None:
         """The reply, once it is whole."""
         self._data += data
+        self.asked = 0.0
         while self._data.startswith(_WAITING):
             if len(self._data) < _REPLY.size:
                 return None
+            self.asked = int.from_bytes(self._data[8:12], "little") / 1000
             del self._data[: _REPLY.size]
         whole = _REPLY.unpack(self._data)
         return None if whole is None else Reply(whole[0][0], *whole[1])
