@@ -34,10 +34,11 @@
 #define LATEST_VERSION "1.1.0"
 #define SPEC_VERSIONS(_) "0.1.0" _ "0.2.0" _ "0.3.0" _ "0.3.1" _ "0.4.0" _ "1.0.0" _ LATEST_VERSION
 
-enum {  // bytes; the first four as in svc/agent/frame.py
+enum {  // bytes; the first four as in svc/cni/frame.py
     NAME_LIMIT = 256, ENVIRONMENT_LIMIT = 128 << 10, INPUT_LIMIT = 1 << 20, REPLY_LIMIT = 16 << 20, HEADER_SIZE = 24,
     INSTALL_LIMIT = 4 << 10, VERSION_LIMIT = 16, SHOWN_LIMIT = 5000,
 };
+enum { PATIENCE = 256 };  // in place of an exit status: the call waits, its reply may take so many milliseconds from now on
 
 struct limit { int64_t ms; const char *text; };
 #define SECONDS(n) {(n) * SECOND_MS, #n " s"}
@@ -327,11 +328,11 @@ static int send_request(int fd, int64_t until) {
     return n < 0 ? errno : write_all(fd, request.data + n, request.size - (size_t)n, until);
 }
 
-static void receive(int fd, void *data, size_t size, int64_t until) {
+static void receive(int fd, void *data, size_t size, int64_t until, const char *limit) {
     size_t have = 0;
     int cause = read_all(fd, data, size, &have, until);
     if (cause == ETIMEDOUT)
-        fail_agent("did not answer within ", verb->limit.text);
+        fail_agent("did not answer within ", limit);
     if (have < size)
         fail_agent("closed the connection before the end of its reply", "");
 }
@@ -343,9 +344,18 @@ static _Noreturn void call_agent(int fd, int64_t started, const struct limit *se
     if (cause && cause != EPIPE && cause != ECONNRESET)  // these two: it may have refused the call, and said why
         fail_agent("cannot be told: ", strerror(cause));
     struct { char magic[4]; uint32_t status, stdout_size, stderr_size; } reply;
-    receive(fd, &reply, sizeof reply, started + verb->limit.ms);
-    size_t status = le32toh(reply.status), stdout_size = le32toh(reply.stdout_size);
-    size_t size = stdout_size + le32toh(reply.stderr_size);
+    size_t status, stdout_size, size;
+    const char *limit = verb->limit.text;
+    int64_t until = started + verb->limit.ms;
+    for (;;) {
+        receive(fd, &reply, sizeof reply, until, limit);
+        status = le32toh(reply.status), stdout_size = le32toh(reply.stdout_size);
+        if (status != PATIENCE || stdout_size > INT32_MAX)
+            break;
+        until = now_ms() + (int64_t)stdout_size;
+        limit = "the time that it asked for";
+    }
+    size = stdout_size + le32toh(reply.stderr_size);
     if (memcmp(reply.magic, "SVC1", 4) != 0 || status > 255)
         fail_agent("speaks another protocol: is it of another version?", "");
     if (size > REPLY_LIMIT)
@@ -353,7 +363,7 @@ static _Noreturn void call_agent(int fd, int64_t started, const struct limit *se
     char *text = mmap(NULL, size + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (text == MAP_FAILED)
         fail_agent("sent a reply for which there is no memory", "");
-    receive(fd, text, size, started + verb->limit.ms);
+    receive(fd, text, size, until, limit);
     bool printed = print(STDOUT_FILENO, text, stdout_size);
     print(STDERR_FILENO, text + stdout_size, size - stdout_size);
     _exit(printed || status ? (int)status : 1);

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench import ROOT
-from svc.agent.frame import RequestReader, pack_reply
+from svc.cni.frame import RequestReader, pack_reply
 
 NETCONF = b'{"cniVersion":"1.1.0","name":"net","type":"svc","ipam":{"type":"svc-ipam"}}'
 RESULT = b'{"cniVersion":"1.1.0"}\n'

@@ -15,7 +15,7 @@ from bench import programs
 from bench.quiet import wait_until_quiet
 from bench.runtime import Call, Outcome, Runtime
 from harness.node import Node, netconf
-from svc.agent.frame import Frame, pack_request, parse_reply
+from svc.cni.frame import Frame, pack_request, parse_reply
 
 IFNAME = "eth0"
 VERSION = "1.0.0"  # the newest that all competitors speak

@@ -15,7 +15,6 @@ from types import FrameType
 
 from svc.agent.call import Call
 from svc.agent.crew import Crew
-from svc.agent.frame import Frame
 from svc.agent.listener import Listener
 from svc.agent.lobby import Lobby
 from svc.agent.notify import notify
@@ -25,6 +24,7 @@ from svc.attach.context import Context
 from svc.attach.recover import recover
 from svc.cni.edge import answer
 from svc.cni.exclusive import alone
+from svc.cni.frame import Frame
 from svc.cni.inputs import Inputs
 from svc.datastore.open import open_backend
 from svc.model.errors import CallerError, Code
@@ -83,7 +83,7 @@ class Agent:
         self._listener = Listener(settings.socket, self._admit)
         self._crew = Crew(self._next_job)
         self._crew.start()
-        self._upkeep = Upkeep(self._context, self._put)
+        self._upkeep = Upkeep(self._context, self._put, self._queue.is_paused)
         self._upkeep.start()
 
     def _serve(self, told: socket.socket) -> None:

@@ -2,15 +2,19 @@
 
 import logging
 import socket
+import time
 from collections.abc import Callable
+from contextlib import suppress
 
-from svc.agent.frame import pack_reply
 from svc.agent.queue import Job
+from svc.cni.frame import pack_patience, pack_reply
 from svc.cni.inputs import Inputs, Reply
 from svc.metrics import Metrics
 from svc.trace import Trace, new_request_id
 from svc.waits.wait import Steps, Wait
 
+USUAL_SECONDS = 90.0  # within which the executable expects the reply to an ADD, unless it is told otherwise
+WORK_SECONDS = 30.0  # of these, for what an ADD does besides waiting
 REPLY_SECONDS = 5.0  # a client that does not take its reply by then has gone
 
 log = logging.getLogger("svc.agent")
@@ -28,6 +32,7 @@ class Call:
         self._metrics = metrics
         self._trace = Trace(new_request_id())
         self._steps: Steps[Reply] | None = None
+        self._expected = 0.0  # by when, of the monotonic clock, the client expects the reply
 
     def run(self, job: Job) -> Wait | None:
         """What it waits for; None when it is done."""
@@ -36,7 +41,7 @@ class Call:
                 self._end(None)
                 return None
             assert self._steps is not None
-            return next(self._steps)
+            return self._announced(next(self._steps))
         except StopIteration as end:
             self._end(end.value)
             return None
@@ -52,8 +57,18 @@ class Call:
         waited = self._trace.phases["queue"] = job.waited()
         self._metrics.count("queue_seconds_sum", waited / 1000)
         self._metrics.count("queue_seconds_count")
+        self._expected = time.monotonic() - waited / 1000 + USUAL_SECONDS
         self._steps = self._answer(self._inputs, self._trace)
         return True
+
+    def _announced(self, wait: Wait) -> Wait:
+        """The client learns of a wait that it would not sit out."""
+        until = wait.deadline + WORK_SECONDS
+        if until > self._expected:
+            self._expected = until
+            with suppress(OSError):  # it has gone: whoever minds the wait sees that
+                self.connection.sendall(pack_patience(until - time.monotonic()))
+        return wait
 
     def _end(self, reply: Reply | None) -> None:
         with self.connection:

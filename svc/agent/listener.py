@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from svc.agent.frame import Frame, FrameError, RequestReader
+from svc.cni.frame import Frame, FrameError, RequestReader
 
 READ_SECONDS = 5.0  # from accept to a whole request
 LAST_SECONDS = 1.0  # the same at the end

@@ -92,6 +92,11 @@ class AdmissionQueue:
             self._paused.pop(job.key, None)
             self._admit(job)
 
+    def is_paused(self, key: str) -> bool:
+        """Whether a job of this key waits, and keeps those behind it waiting."""
+        with self._lock:
+            return key in self._paused
+
     def done(self, job: Job) -> None:
         """The next job of its key may run: whoever reports this takes again."""
         with self._lock:

@@ -19,16 +19,18 @@ log = logging.getLogger("svc.agent")
 
 
 class Upkeep:
-    """`put` takes a job for the agent's threads, so that a debt is paid in turn with the calls of its container.
+    """`put` takes a job for the agent's threads, so that a debt is paid in turn with the calls of its container. `is_paused`
+    tells of a container whether one of its calls waits.
 
     Debts of one datastore are paid one after another. Its round ends with the first that cannot be paid: the others would
     wait as long for nothing, and occupy a thread each. Their order is random, lest one that never can be paid keeps the
     others for ever.
     """
 
-    def __init__(self, context: Context, put: Callable[[Job], None]) -> None:
+    def __init__(self, context: Context, put: Callable[[Job], None], is_paused: Callable[[str], bool]) -> None:
         self._context = context
         self._put = put
+        self._is_paused = is_paused
         self._stopping = threading.Event()
         self._under_way: set[Store] = set()
         self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
@@ -58,6 +60,8 @@ class Upkeep:
             self._go_on(store, random.sample(owed[store], len(owed[store])))
 
     def _go_on(self, store: Store, records: list[Record]) -> None:
+        while records and self._is_paused(records[-1].id.container_id):  # it would hold up all the others
+            records.pop()
         if not records or self._stopping.is_set():
             self._under_way.discard(store)
             return

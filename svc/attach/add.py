@@ -1,7 +1,6 @@
 """ADD as a transaction: intent, addresses, wiring, endpoint, result. Every step registers its undo."""
 
 import os
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 
@@ -34,10 +33,13 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
 
     It yields where it waits for what is no part of the attachment; no lock is held then.
     """
-    began = time.monotonic()
-    session = context.session(request.where.profile, request.where.datastore, request.where.node)
+    session = _session(context, request)
     with _announced(session, request):
-        return (yield from _add(context, session, request, began, trace))
+        return (yield from _add(context, session, request, trace))
+
+
+def _session(context: Context, request: AddRequest) -> Session:
+    return context.session(request.where.profile, request.where.datastore, request.where.node)
 
 
 def _announced(session: Session, request: AddRequest) -> AbstractContextManager[None]:
@@ -45,7 +47,7 @@ def _announced(session: Session, request: AddRequest) -> AbstractContextManager[
     return nullcontext() if request.gates.urls or request.delegation else session.ipam.announced()
 
 
-def _add(context: Context, session: Session, request: AddRequest, began: float, trace: Trace) -> Steps[Result]:
+def _add(context: Context, session: Session, request: AddRequest, trace: Trace) -> Steps[Result]:
     require_place(session, request)
     pod = _pod(context, session, request)
     previous = context.journal.get(request.id)
@@ -54,15 +56,16 @@ def _add(context: Context, session: Session, request: AddRequest, began: float, 
         result = _recorded_result(context, session, previous, request, trace)
         if result is not None:
             trace.info("attached already: the recorded result is returned")
-            yield from await_policy(context, session, request, previous.addresses, began, trace)
+            yield from await_policy(context, session, request, previous.addresses, trace)
             return result
     if (yield from await_gates(context, request, trace)):
+        session = _session(context, request)  # nobody may have asked for it meanwhile: then it is closed
         pod = _pod(context, session, request)
     choice = choose_now(session.names, request, pod, trace)
     if previous is not None:
         _clear_away(context, previous, trace)
     try:
-        return (yield from Addition(context, session, request, choice, began, trace).run())
+        return (yield from Addition(context, session, request, choice, trace).run())
     except SvcError as refusal:
         shared = join(context, session, request, trace) if may_join(request, refusal) else None
         if shared is None:
@@ -94,14 +97,11 @@ def _pod(context: Context, session: Session, request: AddRequest) -> PodInfo:
 class Addition:
     """One ADD on its way. The steps of `run` are its order; each leaves its undo behind."""
 
-    def __init__(
-        self, context: Context, session: Session, request: AddRequest, choice: Choice, began: float, trace: Trace
-    ) -> None:
+    def __init__(self, context: Context, session: Session, request: AddRequest, choice: Choice, trace: Trace) -> None:
         self._context = context
         self._session = session
         self._request = request
         self._pod = choice.pod.pod
-        self._began = began
         self._trace = trace
         self._undo = ExitStack()
         self._undo_failed = False
@@ -175,7 +175,7 @@ class Addition:
 
     def await_policy(self) -> Steps[None]:
         """Who is killed meanwhile leaves a whole attachment, which a DEL takes down; who learns that nobody waits undoes it."""
-        yield from await_policy(self._context, self._session, self._request, self._record.addresses, self._began, self._trace)
+        yield from await_policy(self._context, self._session, self._request, self._record.addresses, self._trace)
 
     def _wire_once(self, sandbox: Sandbox) -> Wired:
         wiring = self._record.wiring()

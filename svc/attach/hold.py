@@ -12,7 +12,6 @@ from svc.model.errors import CallerError, Code, PeerError
 from svc.trace import Trace
 from svc.waits.wait import End, Steps
 
-CALL_SECONDS = 75.0  # an ADD waits no longer in all: the executable gives up after 90 s
 STALE_SECONDS = 1.0  # what was read before a longer wait is read again
 STATUS_DIRECTORY = "endpoint-status"  # under the run directory of the deployment
 
@@ -36,7 +35,7 @@ def await_gates(context: Context, request: AddRequest, trace: Trace) -> Steps[bo
 
 
 def await_policy(
-    context: Context, session: Session, request: AddRequest, addresses: Sequence[str], began: float, trace: Trace
+    context: Context, session: Session, request: AddRequest, addresses: Sequence[str], trace: Trace
 ) -> Steps[None]:
     """Holds a pod whose interface is an endpoint, but not longer than may be. CallerError when nobody waits any more."""
     workload, ifname = request.workload, request.id.ifname
@@ -48,8 +47,7 @@ def await_policy(
     name = file_name(workload.orchestrator(session.names), workload.namespace, workload.pod, ifname)
     directory = request.policy_setup.directory or f"{session.names.run_dir}/{STATUS_DIRECTORY}"
     with trace.phase("policy"):
-        deadline = min(time.monotonic() + request.policy_setup.seconds, began + CALL_SECONDS)
-        wait = context.status_files().wait(directory, name, addresses, deadline)
+        wait = context.status_files().wait(directory, name, addresses, time.monotonic() + request.policy_setup.seconds)
         if wait.outcome is None:
             yield wait
     outcome = wait.outcome or End.LATE

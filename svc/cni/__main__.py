@@ -6,6 +6,7 @@ Standard input holds the network configuration; the environment is the runtime's
 import argparse
 import os
 import sys
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from svc.attach.context import Context
@@ -19,7 +20,9 @@ from svc.model.errors import Code, PeerError, SvcError
 from svc.names import DEFAULT
 from svc.netconf.profiles import Profiles
 from svc.trace import Trace, new_request_id
-from svc.waits.wait import Steps
+from svc.waits.wait import Steps, Wait
+
+AGENT_SECONDS = 90.0  # as the executable gives it
 
 
 def main() -> int:
@@ -58,7 +61,8 @@ def _answer(inputs: Inputs, installed: Installed) -> Reply:
     try:
         if inputs.environment.get("CNI_COMMAND") == "STATUS":
             raise PeerError("not ready: the agent is not running", details="start svc-agent", code=Code.NOT_AVAILABLE)
-        return _alone_but_for_waits(_steps(inputs, installed, trace), installed)
+        reply = _carried_out(_steps(inputs, installed, trace), installed)
+        return reply or _handed_on(inputs, installed)
     except SvcError as error:
         return failed_before_start(inputs, error, trace)
     except OSError as failure:
@@ -73,21 +77,42 @@ def _steps(inputs: Inputs, installed: Installed, trace: Trace) -> Steps[Reply]:
         context.close()
 
 
-def _alone_but_for_waits(steps: Steps[Reply], installed: Installed) -> Reply:
-    """While it waits, the journal has all or nothing of it: others may go on, and an agent may start. One that has started
-    before anything was done serves the container: TRY_AGAIN."""
-    begun = False
+def _carried_out(steps: Steps[Reply], installed: Installed) -> Reply | None:
+    """Alone, but while it waits: then the journal has all or nothing of it, others may go on, and an agent may start. None, and
+    nothing is done, where one has started before the first step."""
+    wait: Wait | None = None
     while True:
         with alone(installed.state_dir):
-            if not begun and is_served(installed.run_dir / SOCKET_NAME):
-                raise PeerError("the agent has been started meanwhile", details="repeat the call", code=Code.TRY_AGAIN)
-            begun = True
+            if wait is None and is_served(installed.run_dir / SOCKET_NAME):
+                return None
             try:
                 wait = next(steps)
             except StopIteration as end:
                 reply: Reply = end.value
                 return reply
         wait.join()
+
+
+def _handed_on(inputs: Inputs, installed: Installed) -> Reply:
+    """By the agent, as if the executable had found it in the first place."""
+    from svc.cni.client import call
+    from svc.cni.frame import Frame, FrameError
+
+    environment = {name: text for name, text in inputs.environment.items() if name.startswith("CNI_") or name == "TRACEPARENT"}
+    frame = Frame(inputs.name, environment, inputs.stdin, has_descriptor=False, profile=inputs.profile)
+    with ExitStack() as stack:
+        netns = -1
+        with suppress(OSError):  # the agent says what is wrong with it
+            netns = os.open(environment.get("CNI_NETNS", ""), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            stack.callback(os.close, netns)
+        try:
+            return call(str(installed.run_dir / SOCKET_NAME), frame, netns_fd=netns, timeout=AGENT_SECONDS)
+        except (OSError, FrameError) as failure:
+            raise PeerError(
+                f"the agent, which has been started meanwhile, did not answer: {failure}",
+                details="repeat the call",
+                code=Code.IO_FAILURE,
+            ) from failure
 
 
 def _unusable(state_dir: Path, failure: OSError) -> PeerError:

@@ -160,7 +160,7 @@ def test_no_writes_do_nothing(backend: Backend) -> None:
 def test_failing_write_spares_the_others_or_tells_of_them(backend: Backend, failing: Write) -> None:
     """An atomic store changes nothing; another one stops there and says what it has done."""
     present, last = create(backend, HandleKey("b"), handle(1)), create(backend, HandleKey("c"), handle(1))
-    writes: list[Write] = [Create(HandleKey("a"), handle(1)), failing, Delete(last.key, last.revision)]
+    writes: list[Write] = [Create(HandleKey("a"), handle(1)), failing, Update(last.key, handle(2), last.revision)]
     with pytest.raises(StoreError) as caught:
         backend.write(writes)
     assert [backend.get(present.key), backend.get(last.key)] == [present, last]

@@ -19,8 +19,8 @@ from harness.netns import run
 from harness.node import Node, netconf
 from harness.pod import Pod
 from harness.state import State, books, faults, remains
-from svc.agent.client import call
-from svc.agent.frame import Frame, pack_request, parse_reply
+from svc.cni.client import call
+from svc.cni.frame import Frame, pack_request, parse_reply
 from svc.cni.inputs import Reply
 
 pytestmark = pytest.mark.root

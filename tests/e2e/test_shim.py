@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,8 +22,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from svc.agent.client import call
-from svc.agent.frame import REPLY_LIMIT, STDIN_LIMIT, Frame, FrameError, RequestReader, pack_reply
+from svc.cni.client import call
+from svc.cni.frame import REPLY_LIMIT, STDIN_LIMIT, Frame, FrameError, RequestReader, pack_patience, pack_reply
 from svc.cni.inputs import Reply
 
 ROOT = Path(__file__).parents[2]
@@ -613,11 +614,11 @@ def test_connection_closed_early_is_an_error(shim: Shim, verb: str, size: int) -
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "protocol"),
         (b"SVC2" + bytes(12), "protocol"),
-        (b"SVC1\0\1\0\0" + bytes(8), "protocol"),
+        (b"SVC1\0\2\0\0" + bytes(8), "protocol"),
         (b"SVC1" + bytes(4) + (REPLY_LIMIT + 1).to_bytes(4, "little") + bytes(4), "16 MiB"),
         (b"SVC1" + bytes(4) + b"\xff" * 8, "16 MiB"),
     ],
-    ids=["other protocol", "other version", "status 256", "too large", "far too large"],
+    ids=["other protocol", "other version", "status 512", "too large", "far too large"],
 )
 def test_reply_that_is_none_is_an_error(shim: Shim, reply: bytes, word: str) -> None:
     """Something else may listen there."""
@@ -647,6 +648,31 @@ def test_every_verb_has_a_deadline(hasty_shim: Shim, verb: str, limit: str) -> N
         error = error_of(hasty_shim.run(verb))
     assert error["code"] == (50 if verb == "STATUS" else 5)
     assert f"within {limit}" in error["msg"]
+
+
+def test_agent_may_ask_for_more_time(hasty_shim: Shim) -> None:
+    """As often as it likes; CHECK has 100 ms here."""
+
+    def wait(agent: FakeAgent, connection: socket.socket) -> None:
+        agent.receive(connection)
+        for _ in range(2):
+            connection.sendall(pack_patience(PATIENCE))
+            time.sleep(0.2)
+        connection.sendall(pack_reply(0, b"done", b""))
+
+    with FakeAgent(hasty_shim.socket, wait):
+        result = hasty_shim.run("CHECK")
+    assert (result.returncode, result.stdout) == (0, b"done")
+
+
+def test_time_that_was_asked_for_is_a_deadline_too(hasty_shim: Shim) -> None:
+    def wait(agent: FakeAgent, connection: socket.socket) -> None:
+        agent.receive(connection)
+        connection.sendall(pack_patience(0.3))
+        assert connection.recv(1) == b""
+
+    with FakeAgent(hasty_shim.socket, wait):
+        assert "did not answer within the time that it asked for" in error_of(hasty_shim.run("CHECK"))["msg"]
 
 
 def test_deadline_holds_while_bytes_trickle(hasty_shim: Shim) -> None:

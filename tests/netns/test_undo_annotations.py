@@ -1,7 +1,6 @@
 """An ADD whose addresses annotations choose, and that fails: nothing is left, and what others have is not touched."""
 
 import itertools
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,7 +66,7 @@ def addition(host: Host, sandbox: Sandbox, pod: PodInfo, container: str = "c1") 
     key = AttachmentId("net", container, "eth0")
     request = AddRequest(key, workload, sandbox, WHERE, (4, 6), {}, features=Features(True, True))
     choice = choose_now(session.names, request, pod, host.trace)
-    return Addition(host.context, session, request, choice, time.monotonic(), host.trace)
+    return Addition(host.context, session, request, choice, host.trace)
 
 
 def attach(host: Host, sandbox: Sandbox, notes: dict[str, Any], container: str = "c1") -> Result:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svc.agent.frame import (
+from svc.cni.frame import (
     ENVIRONMENT_LIMIT,
     NAME_LIMIT,
     PROFILE_LIMIT,
@@ -17,6 +17,7 @@ from svc.agent.frame import (
     FrameError,
     ReplyReader,
     RequestReader,
+    pack_patience,
     pack_reply,
     pack_request,
     parse_reply,
@@ -121,6 +122,15 @@ def test_garbage_is_refused(data: bytes) -> None:
         ReplyReader().feed(data)
 
 
+@given(st.lists(st.floats(0, 1e9), max_size=3), st.integers(1, 40))
+def test_what_asks_for_patience_is_no_reply(seconds: list[float], piece: int) -> None:
+    data = b"".join(map(pack_patience, seconds)) + pack_reply(1, b"out", b"err")
+    reader = ReplyReader()
+    replies = [reader.feed(data[start : start + piece]) for start in range(0, len(data), piece)]
+    assert replies[:-1] == [None] * (len(replies) - 1)
+    assert replies[-1] == Reply(1, b"out", b"err")
+
+
 @given(st.binary(max_size=200))
 def test_garbage_after_the_magic_never_escapes(data: bytes) -> None:
     """Whatever follows the magic is a frame, an unfinished one, or a FrameError."""
@@ -158,9 +168,9 @@ def test_reply_over_its_limit_is_refused(stdout: int, stderr: int) -> None:
 
 
 def test_exit_status_over_a_byte_is_refused() -> None:
-    """256 would reach the runtime as success."""
-    with pytest.raises(FrameError, match="status 256"):
-        parse_reply(reply_header(status=256))
+    """512 would reach the runtime as success; 256 is none."""
+    with pytest.raises(FrameError, match="status 512"):
+        parse_reply(reply_header(status=512))
     with pytest.raises(FrameError, match="status -1"):
         pack_reply(-1, b"", b"")
 

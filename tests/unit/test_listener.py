@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from svc.agent import listener as listening
-from svc.agent.frame import Frame, pack_request
 from svc.agent.listener import Listener
+from svc.cni.frame import Frame, pack_request
 
 PATIENCE = 20.0  # seconds
 SHORT = 0.1  # seconds, for deadlines that a test waits for

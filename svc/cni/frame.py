@@ -6,6 +6,8 @@ Request: `SVC1`, lengths of name, profile, environment and stdin, flags (bit 0: 
 name, profile, environment (`KEY=VALUE` strings, each ended by a NUL) and stdin. The profile is that of the installation, never
 of the call.
 Reply: `SVC1`, exit status, lengths of stdout and stderr, then stdout and stderr.
+Before it, any number of times: `SVC1`, 256, milliseconds, 0. The call waits for something, and its reply may take so long from
+now on, rather than what is usual for its verb.
 
 Name and values are whatever the runtime passed: what is not UTF-8 survives as surrogate escapes, as in `os.environ`.
 """
@@ -26,7 +28,10 @@ ENVIRONMENT_LIMIT: Final = 128 << 10  # bytes
 STDIN_LIMIT: Final = 1 << 20  # bytes
 REPLY_LIMIT: Final = 16 << 20  # bytes, stdout and stderr together
 
+PATIENCE_LIMIT: Final = 2**31 - 1  # milliseconds
+
 _DESCRIPTOR: Final = 1
+_PATIENCE: Final = 256  # in place of an exit status, which has a byte
 _TEXT: Final = ("utf-8", "surrogateescape")
 _ENVIRONMENT: Final = re.compile(rb"(?:[^=\0]+=[^\0]*\0)*")
 
@@ -51,6 +56,11 @@ class _Layout:
 
     def __init__(self, header: str, limits: dict[str, int], sizes: slice) -> None:
         self._header, self._limits, self._sizes = struct.Struct(header), limits, sizes
+
+    @property
+    def size(self) -> int:
+        """Of the header, in bytes."""
+        return self._header.size
 
     def pack(self, fields: Sequence[int], parts: Sequence[bytes]) -> bytes:
         self._check(fields)
@@ -86,6 +96,7 @@ _REQUEST_LIMITS: Final = {
 }
 _REQUEST: Final = _Layout("<4s5I", _REQUEST_LIMITS, slice(0, 4))
 _REPLY: Final = _Layout("<4s3I", {"status": 255, "stdout": REPLY_LIMIT, "stderr": REPLY_LIMIT}, slice(1, 3))
+_WAITING: Final = MAGIC + struct.pack("<I", _PATIENCE)
 
 
 class RequestReader:
@@ -109,10 +120,17 @@ class ReplyReader:
 
     def __init__(self) -> None:
         self._data = bytearray()
+        self.asked = 0.0  # seconds, from the last chunk on, that the agent has asked to be given, if any
 
     def feed(self, data: bytes) -> Reply | None:
         """The reply, once it is whole."""
         self._data += data
+        self.asked = 0.0
+        while self._data.startswith(_WAITING):
+            if len(self._data) < _REPLY.size:
+                return None
+            self.asked = int.from_bytes(self._data[8:12], "little") / 1000
+            del self._data[: _REPLY.size]
         whole = _REPLY.unpack(self._data)
         return None if whole is None else Reply(whole[0][0], *whole[1])
 
@@ -134,6 +152,11 @@ def pack_request(frame: Frame) -> bytes:
 def pack_reply(status: int, stdout: bytes, stderr: bytes) -> bytes:
     """As the executable takes it; FrameError when it is too large."""
     return _REPLY.pack([status, len(stdout), len(stderr)], (stdout, stderr))
+
+
+def pack_patience(seconds: float) -> bytes:
+    """What asks the executable to wait so long."""
+    return _WAITING + struct.pack("<2I", min(round(seconds * 1000), PATIENCE_LIMIT), 0)
 
 
 def _pack_variable(key: str, value: str) -> bytes:

@@ -6,14 +6,15 @@ import socket
 import time
 from contextlib import suppress
 
-from svc.agent.frame import Frame, ReplyReader, pack_request
+from svc.cni.frame import Frame, ReplyReader, pack_request
 from svc.cni.inputs import Reply
 
 _CHUNK = 64 << 10  # bytes
 
 
 def call(socket_path: str, frame: Frame, *, netns_fd: int = -1, timeout: float) -> Reply:
-    """The agent's reply. `netns_fd` (-1: none) stays the caller's; `timeout` is for the whole call, in seconds.
+    """The agent's reply. `netns_fd` (-1: none) stays the caller's; `timeout` is for the whole call, in seconds, unless the
+    agent asks for more.
 
     Raises TimeoutError, other OSErrors of the socket, ConnectionError when the agent closes early, and FrameError.
     """
@@ -55,3 +56,5 @@ def _receive(connection: socket.socket, until: float) -> Reply:
             raise ConnectionError("the agent closed the connection before the end of its reply")
         if (reply := reader.feed(data)) is not None:
             return reply
+        if reader.asked:
+            until = time.monotonic() + reader.asked

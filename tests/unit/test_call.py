@@ -1,0 +1,80 @@
+"""A request on its way through the agent: what its client is told while it waits."""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from svc.agent.call import Call
+from svc.agent.queue import Job
+from svc.cni.frame import PATIENCE_LIMIT, ReplyReader
+from svc.cni.inputs import Inputs, Reply
+from svc.metrics import Metrics
+from svc.waits.wait import Steps, Wait
+
+REPLY = Reply(0, b"out", b"")
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, client = socket.socketpair()
+    with ours, client:
+        yield ours, client
+
+
+def run(connection: socket.socket, *deadlines: float) -> None:
+    def answer(_inputs: Inputs, _trace: object) -> Steps[Reply]:
+        for deadline in deadlines:
+            yield Wait(deadline)
+        return REPLY
+
+    call = Call(connection, Inputs("svc", dict(os.environ), b""), answer, Metrics())
+    job = Job("ADD", "c1", call.run)
+    for _ in deadlines:
+        assert call.run(job) is not None
+    assert call.run(job) is None
+
+
+def received(client: socket.socket) -> bytes:
+    data = b""
+    while chunk := client.recv(1 << 16):
+        data += chunk
+    return data
+
+
+def asked(data: bytes) -> list[float]:
+    """Seconds, of every frame but the last one."""
+    whole = len(data) - len(data) % 16 - 16
+    return [int.from_bytes(data[start + 8 : start + 12], "little") / 1000 for start in range(0, whole, 16)]
+
+
+def test_client_of_a_long_wait_is_asked_for_patience(ends: tuple[socket.socket, socket.socket]) -> None:
+    now = time.monotonic()
+    run(ends[0], now + 200, now + 100, now + 300)
+    data = received(ends[1])
+    first, second = asked(data)  # the wait between them ends before the first time is over
+    assert 200 < first < 240
+    assert 300 < second < 340
+    assert ReplyReader().feed(data) == REPLY
+
+
+def test_client_of_a_short_wait_is_not(ends: tuple[socket.socket, socket.socket]) -> None:
+    now = time.monotonic()
+    run(ends[0], now + 1, now + 30)
+    data = received(ends[1])
+    assert asked(data) == []
+    assert ReplyReader().feed(data) == REPLY
+
+
+def test_patience_has_a_limit(ends: tuple[socket.socket, socket.socket]) -> None:
+    run(ends[0], time.monotonic() + 1e9)
+    assert asked(received(ends[1])) == [PATIENCE_LIMIT / 1000]
+
+
+def test_client_that_has_gone_is_no_failure(ends: tuple[socket.socket, socket.socket]) -> None:
+    ends[1].close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("svc.agent.call._hung_up", lambda _connection: False)
+        run(ends[0], time.monotonic() + 1e6)
