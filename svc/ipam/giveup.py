@@ -12,7 +12,7 @@ from svc.datastore.api import Backend, Conflict, Delete, Entry, KeyedError, NotF
 from svc.ipam import blocks, errors
 from svc.ipam.blocks import Rest
 from svc.ipam.claim import ClaimLost
-from svc.ipam.tries import ATTEMPTS
+from svc.ipam.tries import ATTEMPTS, attempts
 from svc.model.ipam import PENDING_DELETION, Affinity, Block
 from svc.model.keys import AffinityKey, BlockKey
 
@@ -26,7 +26,7 @@ def give_up(backend: Backend, key: AffinityKey, rest: Rest, *, only_empty: bool,
 
     NotEmpty when `only_empty` and it is not; ClaimLost when the block is another's, or was written since `sequence`: then a
     stale affinity is deleted. PeerError when the race is always lost, Damaged."""
-    for _ in range(ATTEMPTS):
+    for _ in attempts():
         with suppress(Conflict, NotFound):
             _try(backend, key, rest, only_empty, sequence)
             return

@@ -22,7 +22,7 @@ from svc.ipam.plan import Plan, Planned
 from svc.ipam.releasing import release, release_addresses
 from svc.ipam.requests import Answer, Assign, Freed, Held, Release, ReleaseAddresses, Request
 from svc.ipam.settle import Progress, corrections, settle
-from svc.ipam.tries import ATTEMPTS
+from svc.ipam.tries import ATTEMPTS, attempts
 from svc.ipam.view import View, node_labels
 from svc.model.errors import SvcError
 from svc.model.ipam import Block
@@ -66,7 +66,7 @@ class Group:
         return [self._outcomes[number] for number in sorted(self._outcomes)]
 
     def _run(self) -> None:
-        for _ in range(ATTEMPTS):
+        for _ in attempts():
             try:
                 self._attempt()
             except (KeyedError, ClaimLost) as lost:

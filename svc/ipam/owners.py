@@ -12,7 +12,7 @@ from svc.datastore.api import Backend, Conflict, Entry, NotFound, Update
 from svc.ipam import blocks, errors
 from svc.ipam.releasing import bare
 from svc.ipam.settings import read_settings, rest_of
-from svc.ipam.tries import ATTEMPTS
+from svc.ipam.tries import ATTEMPTS, attempts
 from svc.ipam.view import read_pools
 from svc.model.ipam import Attribute, Block
 from svc.model.keys import BlockKey, BlockQuery
@@ -55,7 +55,7 @@ def set_owners(
 ) -> None:
     """Changes one or both, of this address alone. CallerError, and nothing changed, when the handle does not hold it or an
     owner is not the expected one; PeerError when the race is always lost."""
-    for _ in range(ATTEMPTS):
+    for _ in attempts():
         entry, block = _locate(backend, address)
         present = _held(block, address)
         if bare(present.handle_id) != bare(handle):

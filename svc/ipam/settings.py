@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from svc.datastore.api import Backend, Conflict, Create, NotFound, Update, Write
 from svc.ipam import errors
 from svc.ipam.blocks import Rest
-from svc.ipam.tries import ATTEMPTS
+from svc.ipam.tries import ATTEMPTS, attempts
 from svc.model.errors import Code
 from svc.model.faults import Faults
 from svc.model.ipam import IpamConfig
@@ -37,7 +37,7 @@ def rest_of(settings: IpamConfig) -> Rest:
 def configure(backend: Backend, settings: IpamConfig) -> None:
     """Stores the settings, durably. CallerError, naming all faults, when they do not go together."""
     check_settings(settings)
-    for _ in range(ATTEMPTS):
+    for _ in attempts():
         try:
             backend.write([_write(backend, settings)], durable=True)
             return

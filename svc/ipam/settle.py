@@ -20,7 +20,7 @@ from svc._core.cidr import Cidr
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, KeyedError, NotFound, PartialWrite, Update, Write
 from svc.ipam import blocks, errors
 from svc.ipam.plan import Plan
-from svc.ipam.tries import ATTEMPTS
+from svc.ipam.tries import ATTEMPTS, attempts
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey, Key
 
@@ -74,7 +74,7 @@ def settle(backend: Backend, due: Mapping[str, Correction]) -> None:
 
 def recount(backend: Backend, name: str, cidrs: Iterable[str]) -> None:
     """Makes a handle count what it holds in these blocks. StoreError, PeerError when the races are always lost."""
-    for _ in range(ATTEMPTS):
+    for _ in attempts():
         with suppress(Conflict, NotFound):
             entry = _stored(backend, name)
             before = after = _value(entry)
