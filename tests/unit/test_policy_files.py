@@ -3,12 +3,13 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from harness.patience import wait_until
 from svc.waits.inotify import Inotify, Lost
 from svc.waits.policy import PolicyWait, StatusFiles, file_name, stands
 from svc.waits.wait import End
@@ -25,13 +26,6 @@ def files() -> Iterator[StatusFiles]:
 
 def begin(files: StatusFiles, directory: Path, name: str) -> PolicyWait:
     return files.wait(str(directory), name, ADDRESSES, time.monotonic() + PATIENCE)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.002)
 
 
 def threads() -> int:
