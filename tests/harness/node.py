@@ -98,9 +98,9 @@ class Node:
         run("ip", "-n", name, "-6", "route", "add", "default", "via", "2001:db8::fe")
 
     def _install(self) -> None:
-        self._prepare("install", "--bin-dir", str(self.bin_dir), "--socket", str(self.socket))
+        self.prepare("install", "--bin-dir", str(self.bin_dir), "--socket", str(self.socket))
 
-    def _prepare(self, *arguments: str, stdin: str | None = None) -> None:
+    def prepare(self, *arguments: str, stdin: str | None = None) -> None:
         """svcctl in this process: hundreds of nodes are made, and starting Python takes longer than what it does."""
         done = CliRunner().invoke(main, [*self._directories, *arguments], input=stdin, catch_exceptions=False)
         if done.exit_code:
@@ -118,13 +118,11 @@ class Node:
         return done
 
     def apply_pool(self, name: str, cidr: str, **spec: object) -> None:
-        self._prepare("pool", "apply", "-f", "-", stdin=pool_document(name, cidr, **spec))
+        self.prepare("pool", "apply", "-f", "-", stdin=pool_document(name, cidr, **spec))
 
     def apply_pools(self) -> None:
         """One pool of each family."""
-        self._prepare(
-            "pool", "apply", "-f", "-", stdin=f"{pool_document('pool4', POOL4)}\n---\n{pool_document('pool6', POOL6)}"
-        )
+        self.prepare("pool", "apply", "-f", "-", stdin=f"{pool_document('pool4', POOL4)}\n---\n{pool_document('pool6', POOL6)}")
 
     # the agent
 
