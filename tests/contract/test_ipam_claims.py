@@ -37,6 +37,7 @@ POOL = "10.65.0.0/28"  # four blocks of four addresses
 SIZE = 30
 CLAIM = [["create affinity pending"], ["update affinity pending"], ["create block"], ["update affinity confirmed"]]
 EVERY_FAULT = pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLY_LOST, Kind.OUTAGE], ids=lambda kind: str(kind.value))
+BOTH_WAYS = pytest.mark.only_over("embedded", "piecemeal")  # faults strike above a store: what counts is that one writes parts
 BROKEN_AT = range(1, len(CLAIM) + 2)  # of a claim, or at the assignment that follows it
 
 
@@ -122,6 +123,7 @@ def test_a_claim_in_doubt_is_confirmed_before_it_is_used(store: Backend, state: 
 # broken-off claims
 
 
+@BOTH_WAYS
 @EVERY_FAULT
 @pytest.mark.parametrize("number", BROKEN_AT)
 def test_whatever_write_fails_the_next_call_puts_it_right(store: Backend, kind: Kind, number: int) -> None:
@@ -141,6 +143,7 @@ def test_whatever_write_fails_the_next_call_puts_it_right(store: Backend, kind: 
     demand_whole_claims(store)
 
 
+@BOTH_WAYS
 @EVERY_FAULT
 @pytest.mark.parametrize("number", BROKEN_AT)
 def test_the_process_that_saw_the_failure_goes_on(store: Backend, kind: Kind, number: int) -> None:
@@ -156,6 +159,7 @@ def test_the_process_that_saw_the_failure_goes_on(store: Backend, kind: Kind, nu
     demand_whole_claims(store)
 
 
+@BOTH_WAYS
 @EVERY_FAULT
 def test_failed_releases_can_be_repeated(store: Backend, kind: Kind) -> None:
     """By the same process and by another, until nothing is held."""
@@ -173,6 +177,7 @@ def test_failed_releases_can_be_repeated(store: Backend, kind: Kind) -> None:
     demand_whole_claims(store)
 
 
+@BOTH_WAYS
 @pytest.mark.parametrize("number", BROKEN_AT)
 @pytest.mark.parametrize("at", ["", "10.65.0.6"])
 def test_another_node_is_not_kept_from_a_block_that_was_not_made(store: Backend, number: int, at: str) -> None:

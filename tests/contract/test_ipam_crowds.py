@@ -116,6 +116,9 @@ def test_rivals_for_the_last_addresses_share_them_out(open_store: OpenStore) -> 
     assert sum(len(addresses) for addresses in holdings(store).values()) == 32
 
 
+WHATEVER_THE_STORE = pytest.mark.only_over("embedded", "etcdv3")  # hundreds of writes to come to the point, slow one by one
+
+
 # what it costs: calls of the datastore are counted, for a remote one answers each of them over the network
 
 
@@ -138,6 +141,7 @@ def test_a_restarted_node_reads_its_blocks_once(backend: Backend) -> None:
     assert counting.calls == {"get": 0, "list": 0, "write": 2}
 
 
+@WHATEVER_THE_STORE
 def test_an_exhausted_cluster_is_listed_twice_at_most(backend: Backend) -> None:
     """However many pools there are: once from memory, once anew before the refusal. The refusal stays short."""
     put_node(backend)
@@ -155,6 +159,7 @@ def test_an_exhausted_cluster_is_listed_twice_at_most(backend: Backend) -> None:
     assert "and 180 more" in refusal.value.details
 
 
+@WHATEVER_THE_STORE
 def test_a_node_finds_its_pool_among_a_thousand(backend: Backend) -> None:
     """The one whose selector selects it, and nothing is read again for the next address."""
     put_node(backend, rack="777")
@@ -198,6 +203,7 @@ def _late(gated: Gated, ipam: Ipam, name: str) -> Callable[[], tuple[str, ...]]:
     return call
 
 
+@WHATEVER_THE_STORE
 @pytest.mark.parametrize(("cidr", "version"), [("10.0.0.0/8", 4), ("fd00::/20", 6), ("2000::/3", 6), ("0.0.0.0/0", 4)])
 def test_large_pools_are_never_walked(backend: Backend, cidr: str, version: int) -> None:
     """Their blocks are more than can be counted; every node starts in its own place."""

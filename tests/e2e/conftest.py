@@ -1,6 +1,6 @@
 """Nodes and pods for end-to-end tests."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
@@ -15,7 +15,7 @@ from harness.kube import Kube
 from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.pod import Pod
-from harness.site import EtcdSite, OrchSite, Site, furnish
+from harness.site import EtcdSite, OrchSite, Site, furnish, site_called
 from harness.state import remains
 
 MakePod = Callable[..., Pod]
@@ -111,17 +111,28 @@ def orch_site(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> Site:
     return OrchSite(kube, tmp_path_factory.mktemp("site"))
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the module's nodes, one after the other."""
+    return tmp_path_factory.mktemp("node") / "node"
+
+
 @pytest.fixture(scope="module", params=["etcdv3", "orch"])
-def site(request: pytest.FixtureRequest) -> Site:
+def site(request: pytest.FixtureRequest, home: Path) -> Site:
     """Each kind of shared datastore in turn."""
-    found: Site = request.getfixturevalue({"etcdv3": "etcd_site", "orch": "orch_site"}[request.param])
-    return found
+    return site_called(request, home)
 
 
 @pytest.fixture(scope="module")
-def lasting_node(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterNode]:
+def further_sites() -> Sequence[Site]:
+    """What the node reaches beside its datastore."""
+    return ()
+
+
+@pytest.fixture(scope="module")
+def lasting_node(site: Site, further_sites: Sequence[Site], home: Path) -> Iterator[ClusterNode]:
     """`node1` of the site, for all tests of a module."""
-    with ClusterNode(tmp_path_factory.mktemp("node") / "node", "node1", site) as node:
+    with ClusterNode(home, "node1", site, *further_sites) as node:
         yield node
         _demand_sound_end(node)
 

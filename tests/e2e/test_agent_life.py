@@ -7,7 +7,6 @@ import socket
 import sqlite3
 import stat
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from harness.node import BIN, Node
+from harness.patience import wait_until
 from harness.pod import Pod
 from harness.state import books, edit_journal, faults, remains
 
@@ -152,13 +152,6 @@ def busy_store(node: Node) -> Iterator[None]:
         connection.execute("BEGIN IMMEDIATE")
         yield
         connection.execute("ROLLBACK")
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.001)
 
 
 def has_pending_signal(pid: int) -> bool:

@@ -17,6 +17,7 @@ import pytest
 
 from harness.netns import run
 from harness.node import Node, netconf
+from harness.patience import wait_until
 from harness.pod import Pod
 from harness.state import State, books, faults, remains
 from svc.cni.client import call
@@ -44,13 +45,6 @@ def connect(shared_node: Node) -> Iterator[Connect]:
             return client
 
         yield make
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < until, "it never came to pass"
-        time.sleep(0.002)
 
 
 def received(client: socket.socket) -> bytes:
@@ -104,7 +98,7 @@ def test_silent_clients_are_dropped_and_keep_nobody_waiting(connect: Connect, po
     connected = descriptors(shared_node)
     drip(clients[-1])
     assert [received(client) for client in clients] == [b""] * 200
-    assert 4 < time.monotonic() - started < 10
+    assert time.monotonic() - started > 4, "they had their time"
     wait_until(lambda: descriptors(shared_node) == connected - 200)
 
 
@@ -139,7 +133,7 @@ def test_garbage_costs_the_connection_at_once(connect: Connect, shared_node: Nod
     client = connect()
     client.sendall(data)
     assert received(client) == b""
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 4, "before silent ones are dropped"
     assert shared_node.call("STATUS", netconf()).status == 0
     assert State.read(shared_node) == before
 

@@ -11,10 +11,10 @@ from harness.cluster_node import ClusterNode, faults, remains
 from harness.netns import Netns
 from harness.pod import Pod
 from harness.site import Site, furnish
+from harness.steps import ADD_STEPS, points
 
 pytestmark = pytest.mark.root
 
-STEPS = ("note_intent", "take_addresses", "wire", "write_endpoint", "note_result")
 WRITE = "svc.datastore.orch.store:OrchStore._attempt"
 ON_ORCH = pytest.mark.parametrize("site", ["orch"], indirect=True, scope="module")
 
@@ -63,12 +63,11 @@ def works_from_end_to_end(node: ClusterNode, pod: Pod) -> None:
     assert remains([node]) == []
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("step", STEPS)
+@points(ADD_STEPS)
 def test_killed_agent_leaves_nothing_of_an_add(node: ClusterNode, web: Pod, step: str, when: str) -> None:
     """After the last step it is complete, though nobody was told: the same ADD is answered with what it got."""
-    kill_at(node, web, f"svc.attach.add:Addition.{step}", when)
-    if (step, when) == ("note_result", "after"):
+    kill_at(node, web, step, when)
+    if (step, when) == (ADD_STEPS["note_result"], "after"):
         assert faults([node]) == []
     else:
         assert remains([node]) == []

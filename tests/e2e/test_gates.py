@@ -1,29 +1,25 @@
 """Readiness gates: an ADD goes on when all of them answer, and keeps nothing when they do not."""
 
-import os
-import signal
 import ssl
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.certificates import Authority
 from harness.gate import Behaviour, GateServer, dribbling, free_port, raw, resetting, serving, silent, status, to_itself
-from harness.netns import Netns
-from harness.node import Called, Calling, Node
+from harness.gated import refused
+from harness.node import Called, Node
+from harness.patience import wait_until
 from harness.pod import Pod
-from harness.state import faults, remains
+from harness.state import remains
 
 pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
 Serve = Callable[..., GateServer]
 
-PATIENCE = 30.0
 LONG = {"readiness_gates_timeout_seconds": 60}
 SHORT = {"readiness_gates_timeout_seconds": 1}
 
@@ -33,38 +29,6 @@ def serve(shared_node: Node) -> Iterator[Serve]:
     """Starts servers on the node's loopback addresses."""
     with ExitStack() as stack:
         yield lambda behaviour, **options: stack.enter_context(serving(behaviour, inside=shared_node.netns, **options))
-
-
-@pytest.fixture
-def own_gate(node: Node) -> Iterator[GateServer]:
-    """A closed one, on the node of this test alone."""
-    with serving(status(503), inside=node.netns) as server:
-        yield server
-
-
-def refused(pod: Pod) -> dict[str, Any]:
-    """The error of an ADD whose gates did not open; nothing is kept of it."""
-    output = pod.failed("ADD").output
-    assert output["code"] == 115
-    assert remains(pod.node) == []
-    assert pod.netns.links() == []
-    return dict(output)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
-def waiting(node: Node) -> int:
-    """Calls that the agent has under way: each keeps its namespace open."""
-    found = 0
-    for fd in Path(f"/proc/{node.agent_pid}/fd").iterdir():
-        with suppress(FileNotFoundError):
-            found += "/svc-sandbox-" in os.readlink(fd)
-    return found
 
 
 def tls(authority: Authority, *hosts: str) -> ssl.SSLContext:
@@ -296,150 +260,6 @@ def test_proxies_of_the_environment_are_ignored(own_pods: MakePod, node: Node) -
         node.start_agent(http_proxy=proxy.url, HTTP_PROXY=proxy.url, all_proxy=proxy.url, ALL_PROXY=proxy.url)
         own_pods(readiness_gates=[gate.url]).add()
         assert (gate.asked, proxy.asked) == (1, 0)
-
-
-# others, meanwhile
-
-
-def begin_adds(node: Node, number: int, gate: GateServer, sandbox: Netns) -> list[Calling]:
-    """Each of a container of its own; they never come as far as to the sandbox."""
-    made = [Pod(node, sandbox, f"waiting-{n}", _configuration(gate)) for n in range(number)]
-    return [pod.begin("ADD") for pod in made]
-
-
-def _configuration(gate: GateServer) -> dict[str, Any]:
-    return {
-        "cniVersion": "1.1.0", "name": "net", "type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"},
-        "readiness_gates": [gate.url], **LONG,
-    }  # fmt: skip
-
-
-def test_waiting_calls_hold_nothing_that_others_need(
-    own_pods: MakePod, node: Node, own_gate: GateServer, sandbox: Callable[[], Netns]
-) -> None:
-    """Three hundred of them: other pods come and go, with a dozen threads, and the gate is asked for all of them at once."""
-    calls = begin_adds(node, 300, own_gate, sandbox())
-    try:
-        wait_until(lambda: waiting(node) == 300)
-        asked = own_gate.asked
-        for _ in range(3):
-            pod = own_pods()
-            pod.add()
-            assert pod.check().status == 0
-            pod.delete()
-        assert not any(call.is_over for call in calls)
-        assert len(os.listdir(f"/proc/{node.agent_pid}/task")) < 40
-        assert own_gate.asked < asked + 100
-    finally:
-        for call in calls:
-            call.kill()
-    wait_until(lambda: waiting(node) == 0)
-    assert remains(node) == []
-
-
-def test_crowd_passes_when_the_gate_opens(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    made = [own_pods(readiness_gates=[own_gate.url], **LONG) for _ in range(12)]
-    calls = [pod.begin("ADD") for pod in made]
-    wait_until(lambda: waiting(node) == 12)
-    own_gate.behaviour = status(200)
-    assert [call.result().status for call in calls] == [0] * 12
-    assert faults(node) == []
-
-
-def test_delete_ends_the_wait_of_its_container(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """It comes after the ADD, which leaves nothing, and is not made to wait for the gate."""
-    pod, other = (own_pods(readiness_gates=[own_gate.url], **LONG) for _ in range(2))
-    calling, goes_on = pod.begin("ADD"), other.begin("ADD")
-    wait_until(lambda: waiting(node) == 2 and own_gate.asked > 1)
-    pod.delete()
-    called = calling.result()
-    assert called.output["code"] == 3
-    assert "its DEL has come" in called.output["msg"]
-    assert not goes_on.is_over
-    goes_on.kill()
-    wait_until(lambda: "the runtime has given up" in node.log.read_text())
-    assert remains(node) == []
-
-
-def test_client_that_is_killed_ends_its_wait(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    pod = own_pods(readiness_gates=[own_gate.url], **LONG)
-    calling = pod.begin("ADD")
-    wait_until(lambda: own_gate.asked > 1)
-    calling.kill()
-    wait_until(lambda: "the runtime has given up" in node.log.read_text())
-    own_gate.behaviour = status(200)
-    assert remains(node) == []
-    pod.delete()
-    pod.add()
-
-
-# the agent's end
-
-
-def test_sigterm_fails_what_waits(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """At once, and with what to do about it."""
-    own_gate.behaviour = silent
-    calls = [own_pods(readiness_gates=[own_gate.url], **LONG).begin("ADD") for _ in range(5)]
-    wait_until(lambda: waiting(node) == 5 and own_gate.asked > 0)
-    assert node.stop_agent() == 0
-    outcomes = [call.result() for call in calls]
-    assert {called.output["code"] for called in outcomes} == {110}
-    assert remains(node) == []
-
-
-def test_killed_agent_leaves_nothing_of_what_waited(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    pod = own_pods(readiness_gates=[own_gate.url], **LONG)
-    calling = pod.begin("ADD")
-    wait_until(lambda: own_gate.asked > 1)
-    os.kill(node.agent_pid, signal.SIGKILL)
-    assert calling.result().status != 0
-    node.wait_agent()
-    node.start_agent()
-    assert remains(node) == []
-    own_gate.behaviour = status(200)
-    pod.add()
-    assert faults(node) == []
-
-
-# without an agent
-
-
-def alone(node: Node) -> None:
-    node.stop_agent()
-
-
-def test_one_shot_call_waits_as_well(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """And keeps no other one from its work meanwhile."""
-    alone(node)
-    pod, other = own_pods(readiness_gates=[own_gate.url], **LONG), own_pods()
-    calling = pod.begin("ADD")
-    wait_until(lambda: own_gate.asked > 1)
-    other.add()
-    assert not calling.is_over
-    own_gate.behaviour = status(200)
-    assert calling.result().status == 0
-    assert faults(node) == []
-
-
-def test_agent_that_starts_meanwhile_is_not_kept_from_it(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    alone(node)
-    calling = own_pods(readiness_gates=[own_gate.url], **LONG).begin("ADD")
-    wait_until(lambda: own_gate.asked > 1)
-    node.start_agent()
-    own_gate.behaviour = status(200)
-    assert calling.result().status == 0
-    assert faults(node) == []
-
-
-def test_one_shot_error_is_that_of_the_agent(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    pod = own_pods(readiness_gates=[own_gate.url], **SHORT)
-    served = refused(pod)
-    alone(node)
-    assert _bare(refused(pod)) == _bare(served)
-
-
-def _bare(output: dict[str, Any]) -> dict[str, Any]:
-    return {**output, "details": output["details"].rpartition(" [request ")[0]}
 
 
 def test_outcome_has_its_phase(pods: MakePod, serve: Serve) -> None:

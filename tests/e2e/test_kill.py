@@ -16,20 +16,18 @@ from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.pod import Pod
 from harness.state import books, faults, remains
+from harness.steps import ADD_STEPS, points
 
 pytestmark = pytest.mark.root
 
 OWN = {"assign_ipv6": "true"}
-STEPS = ("note_intent", "take_addresses", "wire", "write_endpoint", "note_result")
 MINE = (sys.executable, killed.__file__)
 AGENT, ONE_SHOT = "svc.agent.main", "svc.cni.__main__"
-WHEN = pytest.mark.parametrize("when", ["before", "after"])
-ADD_STEP = pytest.mark.parametrize("step", [f"svc.attach.add:Addition.{step}" for step in STEPS], ids=STEPS)
-DELETE_STEP = pytest.mark.parametrize(
-    "step",
-    ["svc.attach.teardown:unwire", "svc.attach.teardown:settle", "svc.attach.journal:Journal.remove"],
-    ids=["unwire", "settle", "forget"],
-)
+DELETE_STEPS = {
+    "unwire": "svc.attach.teardown:unwire",
+    "settle": "svc.attach.teardown:settle",
+    "forget": "svc.attach.journal:Journal.remove",
+}
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +80,7 @@ def works_from_end_to_end(pod: Pod) -> None:
     assert remains(pod.node) == []
 
 
-@WHEN
-@ADD_STEP
+@points(ADD_STEPS)
 def test_killed_one_shot_add_leaves_nothing(node: Node, pod: Pod, step: str, when: str) -> None:
     """After the last step it is complete, though nobody was told: the runtime's DEL takes it down."""
     assert call_once(pod, "ADD", step, when).returncode == -signal.SIGKILL
@@ -96,8 +93,7 @@ def test_killed_one_shot_add_leaves_nothing(node: Node, pod: Pod, step: str, whe
     works_from_end_to_end(pod)
 
 
-@WHEN
-@ADD_STEP
+@points(ADD_STEPS)
 def test_killed_agent_leaves_nothing_of_an_add(node: Node, pod: Pod, step: str, when: str) -> None:
     """The runtime is told of a failure; it need not even call DEL, but for the last step."""
     node.start_agent(*MINE, step, when, AGENT)
@@ -115,8 +111,7 @@ def test_killed_agent_leaves_nothing_of_an_add(node: Node, pod: Pod, step: str, 
     works_from_end_to_end(pod)
 
 
-@WHEN
-@DELETE_STEP
+@points(DELETE_STEPS)
 def test_killed_delete_is_finished_by_the_next(node: Node, pod: Pod, step: str, when: str) -> None:
     """As runtimes do: they repeat it until it succeeds. Another agent has been started meanwhile."""
     node.start_agent(*MINE, step, when, AGENT)
@@ -129,7 +124,7 @@ def test_killed_delete_is_finished_by_the_next(node: Node, pod: Pod, step: str, 
     works_from_end_to_end(pod)
 
 
-@DELETE_STEP
+@pytest.mark.parametrize("step", DELETE_STEPS.values(), ids=DELETE_STEPS)
 def test_killed_one_shot_delete_is_finished_by_the_next(node: Node, pod: Pod, step: str) -> None:
     """By one without an agent, too."""
     pod.add()

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness.node import BIN, Called, Calling, Node
+from harness.patience import wait_until
 from harness.pod import Pod
 from harness.state import books, faults, remains
 from svc.attach.record import ADDED
@@ -20,7 +20,6 @@ pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
 
-PATIENCE = 30.0
 LONG, SHORT = 60, 1  # seconds
 
 _numbers = count()
@@ -54,13 +53,6 @@ def begin(pod: Pod) -> Calling:
 
 def _state(pod: Pod) -> str:
     return "".join(record.state for record in books(pod.node).records if record.id.container_id == pod.container)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 def is_set_up(called: Called) -> bool:

@@ -42,10 +42,10 @@ def node(node: Node) -> Node:
 
 
 def install(node: Node, profile: str, names: Names, cidr: str) -> None:
-    node.svcctl("install", "--bin-dir", str(node.bin_dir), "--socket", str(node.socket), "--names", profile)
-    node.svcctl("--names", profile, "clusterinfo", "init")
+    node.prepare("install", "--bin-dir", str(node.bin_dir), "--socket", str(node.socket), "--names", profile)
+    node.prepare("--names", profile, "clusterinfo", "init")
     pool = {"apiVersion": names.api_version, "kind": "IPPool", "metadata": {"name": "pool4"}, "spec": {"cidr": cidr}}
-    node.svcctl("--names", profile, "pool", "apply", "-f", "-", stdin=json.dumps(pool))
+    node.prepare("--names", profile, "pool", "apply", "-f", "-", stdin=json.dumps(pool))
 
 
 def calico_pod(node: Node, netns: Netns, container: str = "0123456789abcdef", **fields: Any) -> Pod:

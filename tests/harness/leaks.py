@@ -107,21 +107,17 @@ def _is_foreign(name: str) -> bool:
 
 def _children() -> list[int]:
     """Those that run: one that has ended is its `Popen`'s to wait for."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # none at all, as in most tests
-        return []
-    return [pid for pid, (parent, state) in _processes() if parent == os.getpid() and state != "Z"]
-
-
-def _processes() -> list[tuple[int, tuple[int, str]]]:
-    """Every process with its parent and its state."""
     found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):
-            state, parent = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[:2]
-            found.append((int(name), (int(parent), state)))
-    return found
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # of a thread that ends
+            found += [int(pid) for pid in (task / "children").read_text().split()]
+    return [pid for pid in found if _runs(pid)]
+
+
+def _runs(pid: int) -> bool:
+    with suppress(OSError):
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def _command(pid: int) -> str:

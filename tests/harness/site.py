@@ -6,6 +6,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import pytest
+
 from harness.etcd import Cluster
 from harness.ipam import EVERYTHING, put, put_node, put_pool
 from harness.ipam import wipe as wipe_all
@@ -115,6 +117,14 @@ class OrchSite:
 
     def clear(self) -> None:
         wipe(self.kube, self.names)
+
+
+def site_called(request: pytest.FixtureRequest, home: Path) -> Site:
+    """The one that the fixture's parameter names; `home` is the directory of a node with a store of its own."""
+    if request.param == "embedded":
+        return EmbeddedSite(home / "state")
+    found: Site = request.getfixturevalue({"etcdv3": "etcd_site", "orch": "orch_site"}[request.param])
+    return found
 
 
 @contextmanager

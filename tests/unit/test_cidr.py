@@ -1,68 +1,33 @@
-"""Addresses, networks and the index against the standard library's `ipaddress` and a linear scan."""
+"""Addresses and networks against the standard library's `ipaddress`."""
 
 import copy
-import gc
 import ipaddress
 import pickle
-import random
 import re
-import weakref
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from svc._core.cidr import Address, Cidr, CidrIndex
-
-TwinAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-TwinNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-def grouped_address(groups: list[int]) -> ipaddress.IPv6Address:
-    return ipaddress.IPv6Address(b"".join(group.to_bytes(2, "big") for group in groups))
-
-
-def edit(text: str, place: int, removed: int, inserted: str) -> str:
-    start = place % (len(text) + 1)
-    return text[:start] + inserted + text[start + removed :]
-
-
-def uncompressed(address: TwinAddress) -> str:
-    return address.exploded.upper()
-
-
-group = st.sampled_from([0, 0, 0, 1, 0xA, 0xFF, 0xFFFF]) | st.integers(0, 0xFFFF)
-addresses = (
-    st.ip_addresses()
-    | st.lists(group, min_size=8, max_size=8).map(grouped_address)
-    | st.integers(0, 2**32 - 1).map(lambda number: ipaddress.IPv6Address(0xFFFF << 32 | number))
+from harness.cidr_twins import (
+    EVERYWHERE,
+    NEIGHBOURS,
+    TwinAddress,
+    TwinNetwork,
+    addresses,
+    canonical,
+    cidr,
+    holds,
+    misspelt,
+    network_of,
+    networks,
+    parsed,
+    twin_of,
+    written,
 )
-written = addresses.map(str) | addresses.map(uncompressed)
-misspelt = st.builds(edit, written, st.integers(0, 45), st.integers(0, 3), st.text(":.0123456789abfAFg%/ \u0661", max_size=4))
-
-
-def canonical(address: TwinAddress) -> str:
-    """RFC 5952. Whether `ipaddress` prints mapped addresses with a dotted tail depends on its version."""
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return f"::ffff:{mapped}" if mapped else str(address)
-
-
-def twin_of(text: str) -> TwinAddress | None:
-    """None for what is no plain address; unlike ours, the twin knows zones."""
-    try:
-        return None if "%" in text else ipaddress.ip_address(text)
-    except ValueError:
-        return None
-
-
-def parsed(text: str) -> Address | None:
-    try:
-        return Address(text)
-    except ValueError:
-        return None
+from svc._core.cidr import Address, Cidr, CidrIndex
 
 
 @given(written)
@@ -177,34 +142,6 @@ def test_lone_surrogate_is_no_address() -> None:
 def test_packed_address_has_fixed_size(size: int) -> None:
     with pytest.raises(ValueError, match=f"has 4 or 16 bytes, not {size}"):
         Address.from_packed(bytes(size))
-
-
-LENGTH_STEPS = [0, 1, 3, 4, 5, 24, 28, 29, 31, 32, 33, 64, 124, 125, 127, 128]
-
-
-def near_network(version: int, head: int, tail: int, length: int) -> TwinNetwork:
-    """Only the first and last four bits differ, so that any two of these are likely to touch."""
-    bits = 32 if version == 4 else 128
-    value = (head << bits - 4 | tail).to_bytes(bits // 8, "big")
-    return ipaddress.ip_network((value, min(length, bits)), strict=False)
-
-
-versions = st.sampled_from([4, 6])
-nibble = st.integers(0, 15)
-networks = st.builds(near_network, versions, nibble, nibble, st.sampled_from(LENGTH_STEPS) | st.integers(0, 128))
-EVERYWHERE = [Cidr("0.0.0.0/0"), Cidr("::/0")]
-
-
-def cidr(twin: TwinNetwork) -> Cidr:
-    return Cidr(str(twin))
-
-
-def holds(outer: TwinNetwork, inner: TwinNetwork) -> bool:
-    return outer.version == inner.version and inner.subnet_of(outer)  # type: ignore[arg-type]
-
-
-def network_of(address: TwinAddress, length: int) -> TwinNetwork:
-    return ipaddress.ip_network((address.packed, length), strict=False)
 
 
 @given(networks)
@@ -386,9 +323,6 @@ def test_address_network_and_text_differ() -> None:
         assert Cidr("10.0.0.1/32") < "10.0.0.2/32"  # type: ignore[operator]
 
 
-NEIGHBOURS = [("10.0.0.0/8", 20), ("10.0.0.0/8", 26), ("10.0.0.0/8", 32), ("fd00::/16", 64), ("fd00::/64", 122)]
-
-
 @pytest.mark.parametrize(("base", "length"), NEIGHBOURS)
 def test_hash_spreads_neighbours(base: str, length: int) -> None:
     """Random numbers would hit some 2600 of the 4096 buckets; a hash that stirs high bits only hits a few."""
@@ -411,163 +345,3 @@ def test_addresses_and_networks_never_change() -> None:
 def test_copies_and_pickles_are_equal() -> None:
     for value in (Address("fd00::1"), Cidr("fd00::/8")):
         assert copy.deepcopy(value) == pickle.loads(pickle.dumps(value)) == value
-
-
-class IndexBesideTwin(RuleBasedStateMachine):
-    """The twin is a dict that is scanned from end to end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.index: CidrIndex[int] = CidrIndex()
-        self.twin: dict[TwinNetwork, int] = {}
-
-    @rule(network=networks, value=st.integers())
-    def inserts_or_replaces(self, network: TwinNetwork, value: int) -> None:
-        self.index.insert(cidr(network), value)
-        self.twin[network] = value
-
-    @rule(network=networks)
-    def removes_any(self, network: TwinNetwork) -> None:
-        assert self.index.remove(cidr(network)) == (self.twin.pop(network, None) is not None)
-
-    @rule(data=st.data())
-    def removes_one_of_ours(self, data: st.DataObject) -> None:
-        if self.twin:
-            network = data.draw(st.sampled_from(list(self.twin)))
-            assert self.index.remove(cidr(network))
-            del self.twin[network]
-
-    @rule(network=networks)
-    def finds_exact(self, network: TwinNetwork) -> None:
-        assert self.index.exact(cidr(network)) == self.twin.get(network)
-
-    @rule(network=networks)
-    def matches_longest(self, network: TwinNetwork) -> None:
-        address = network.broadcast_address
-        around = [held for held in self.twin if address in held]
-        expected = self.twin[max(around, key=lambda held: held.prefixlen)] if around else None
-        assert self.index.match(Address(str(address))) == expected
-        assert self.index.match_text(str(address)) == expected
-
-    @rule(network=networks)
-    def lists_overlapping(self, network: TwinNetwork) -> None:
-        expected = sorted(cidr(held) for held in self.twin if held.overlaps(network))
-        assert self.index.overlapping(cidr(network)) == expected
-
-    @invariant()
-    def holds_what_twin_holds(self) -> None:
-        assert len(self.index) == len(self.twin)
-        assert [held for all_ in EVERYWHERE for held in self.index.overlapping(all_)] == sorted(map(cidr, self.twin))
-
-
-TestIndexBesideTwin = IndexBesideTwin.TestCase
-TestIndexBesideTwin.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
-
-
-def test_thousands_come_and_go() -> None:
-    """Growth of the table, and gaps closed in long runs of it, which the machine above is too short-lived to see."""
-    source, index, twin = random.Random(7), CidrIndex[int](), dict[Cidr, int]()
-    universe = [Cidr(base).block(number, length) for base, length in NEIGHBOURS for number in range(2000)]
-    for step in range(1, 40_000):
-        network = source.choice(universe)
-        if source.random() < (0.6 if step < 20_000 else 0.4):
-            index.insert(network, step)
-            twin[network] = step
-        else:
-            assert index.remove(network) == (twin.pop(network, None) is not None)
-    assert len(index) == len(twin) > 2000
-    for network in universe:
-        around = (Cidr.of(network.last, length) for length in range(network.bits, -1, -1))
-        assert index.exact(network) == twin.get(network)
-        assert index.match(network.last) == next(filter(None, map(twin.get, around)), None)
-    assert [held for all_ in EVERYWHERE for held in index.overlapping(all_)] == sorted(twin)
-    assert all(index.remove(network) for network in twin)
-    assert len(index) == 0
-    assert not any(index.match(network.first) for network in universe)
-
-
-def test_every_length_can_be_held() -> None:
-    index = CidrIndex[int]()
-    for address in map(Address, ("255.255.255.255", "ffff::ffff")):
-        for length in range(address.bits + 1):
-            index.insert(Cidr.of(address, length), length)
-        for length in range(address.bits, -1, -1):
-            assert index.match(address) == length
-            assert index.remove(Cidr.of(address, length))
-        assert index.match(address) is None
-
-
-def test_versions_do_not_mix() -> None:
-    """An IPv4 network is kept in the bits where `a00::/8` is."""
-    index = CidrIndex[str]()
-    index.insert(Cidr("10.0.0.0/8"), "IPv4")
-    assert index.match_text("a00::1") is None
-    assert index.exact(Cidr("a00::/8")) is None
-    assert index.overlapping(EVERYWHERE[1]) == []
-    index.insert(Cidr("a00::/8"), "IPv6")
-    assert (index.match_text("a00::1"), index.match_text("10.0.0.1")) == ("IPv6", "IPv4")
-
-
-def test_value_may_be_none() -> None:
-    index = CidrIndex[None]()
-    index.insert(EVERYWHERE[0], None)
-    assert len(index) == 1
-    assert index.overlapping(EVERYWHERE[0]) == [EVERYWHERE[0]]
-    assert index.remove(EVERYWHERE[0])
-    assert not index.remove(EVERYWHERE[0])
-
-
-def test_index_refuses_none() -> None:
-    index = CidrIndex[int]()
-    for call in (partial(index.insert, value=1), index.remove, index.exact, index.match, index.overlapping):
-        with pytest.raises(TypeError):
-            call(None)  # type: ignore[arg-type]
-
-
-class Value:
-    """Something that can be watched, and that can act when it goes."""
-
-    def __init__(self, last_act: Callable[[], object] = int) -> None:
-        self.last_act = last_act
-
-    def __del__(self) -> None:
-        self.last_act()
-
-
-@pytest.mark.parametrize("drop", ["replace", "remove", "index"])
-def test_values_are_let_go(drop: str) -> None:
-    index, value = CidrIndex[object](), Value()
-    watched = weakref.ref(value)
-    index.insert(EVERYWHERE[0], value)
-    index.insert(EVERYWHERE[1], "other")
-    del value
-    assert index.match_text("10.0.0.1") is watched()
-    if drop == "replace":
-        index.insert(EVERYWHERE[0], "new")
-    elif drop == "remove":
-        index.remove(EVERYWHERE[0])
-    else:
-        del index
-    assert watched() is None
-
-
-def test_cycles_through_values_are_collected() -> None:
-    index, value = CidrIndex[object](), Value()
-    watched = weakref.ref(value)
-    value.last_act = partial(index.insert, EVERYWHERE[1], "too late")
-    index.insert(EVERYWHERE[0], value)
-    del index, value
-    gc.collect()
-    assert watched() is None
-
-
-@pytest.mark.parametrize("again", [*EVERYWHERE, Cidr("10.0.0.0/8")])
-def test_dying_value_may_change_index(again: Cidr) -> None:
-    index = CidrIndex[object]()
-    index.insert(EVERYWHERE[1], "other")
-    index.insert(EVERYWHERE[0], Value(lambda: index.insert(again, "last words")))
-    index.insert(Cidr("11.0.0.0/8"), "moves into the hole")
-    index.remove(EVERYWHERE[0])
-    assert index.exact(again) == "last words"
-    assert index.exact(Cidr("11.0.0.0/8")) == "moves into the hole"
-    assert len(index) == (2 if again in (EVERYWHERE[1],) else 3)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from harness.patience import wait_until
 from svc.agent import crew
 from svc.agent.crew import Crew
 
@@ -55,13 +56,6 @@ def waited(gate: threading.Event) -> None:
 
 def count() -> int:
     return sum(thread.name.startswith("worker-") for thread in threading.enumerate())
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def test_somebody_listens_while_others_wait(work: Work) -> None:

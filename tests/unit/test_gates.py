@@ -3,12 +3,13 @@
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
 from harness.gate import GateServer, free_port, resetting, serving, silent, status
+from harness.patience import wait_until
 from svc.model.gate import Gate, parse_gate
 from svc.model.hold import GateSettings
 from svc.waits import gates as module
@@ -26,13 +27,6 @@ def gates() -> Iterator[Gates]:
 
 def begin(gates: Gates, *urls: str, seconds: float = PATIENCE) -> GatesWait:
     return gates.wait(GateSettings(urls, seconds), time.monotonic() + seconds)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.002)
 
 
 def threads() -> int:

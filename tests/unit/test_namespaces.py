@@ -2,12 +2,12 @@
 
 import queue
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from harness.patience import wait_until
 from svc.datastore.api import StoreError
 from svc.orch.namespaces import Namespaces
 
@@ -59,13 +59,6 @@ def namespaces(server: Server) -> Iterator[Namespaces]:
     server.refuses = True
     server.news.put(END)
     namespaces.close()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def is_remembered(server: Server, namespaces: Namespaces, name: str) -> bool:

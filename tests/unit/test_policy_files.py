@@ -4,12 +4,13 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from harness.patience import wait_until
 from svc.waits import policy as module
 from svc.waits.inotify import Inotify, Lost
 from svc.waits.policy import PolicyWait, StatusFiles, file_name, stands
@@ -27,13 +28,6 @@ def files() -> Iterator[StatusFiles]:
 
 def begin(files: StatusFiles, directory: Path, name: str) -> PolicyWait:
     return files.wait(str(directory), name, ADDRESSES, time.monotonic() + PATIENCE)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.002)
 
 
 def threads() -> int:

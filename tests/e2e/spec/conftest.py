@@ -1,6 +1,6 @@
 """Nodes for the conformance table: each on the node's own file, on etcd and on the orchestrator's API in turn."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,35 +11,22 @@ from harness.kube import Kube
 from harness.netns import Netns
 from harness.orch import PODS, put_pod
 from harness.pod import Pod
-from harness.site import EmbeddedSite, OrchSite, Site
+from harness.site import OrchSite, Site, site_called
 
 MakePod = Callable[..., Pod]
 Grant = Callable[..., None]
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the module's nodes, one after the other."""
-    return tmp_path_factory.mktemp("node") / "node"
-
-
 @pytest.fixture(scope="module", params=["embedded", "etcdv3", "orch"])
 def site(request: pytest.FixtureRequest, home: Path) -> Site:
     """Each kind of datastore in turn."""
-    if request.param == "embedded":
-        return EmbeddedSite(home / "state")
-    found: Site = request.getfixturevalue({"etcdv3": "etcd_site", "orch": "orch_site"}[request.param])
-    return found
+    return site_called(request, home)
 
 
 @pytest.fixture(scope="module")
-def lasting_node(site: Site, orch_site: OrchSite, home: Path) -> Iterator[ClusterNode]:
-    """It reaches the API server, whichever datastore it is on."""
-    with ClusterNode(home, "node1", site, orch_site) as node:
-        yield node
-        assert node.stop_agent() == 0
-        log = node.log.read_text()
-        assert "Traceback" not in log, log
+def further_sites(orch_site: OrchSite) -> Sequence[Site]:
+    """Pods are read whichever datastore the node is on."""
+    return [orch_site]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.patience import wait_until
 from harness.pod import Pod
 from harness.statements import field, statement
 from svc.times import date_and_time
@@ -16,7 +17,6 @@ MakePod = Callable[..., Pod]
 
 MEGABYTE = 1 << 20
 ROOM = 10  # bytes: no line is that short
-PATIENCE = 30.0  # seconds
 DAY = 86400
 
 
@@ -36,14 +36,6 @@ def rotated(log: Path, days: float) -> Path:
 
 def others(log: Path) -> set[str]:
     return {file.name for file in log.parent.iterdir() if file != log}
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """What was rotated is looked after beside the calls."""
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def rotate(pod: Pod, log: Path) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import ssl
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from harness.certificates import Authority
 from harness.cluster_node import ClusterNode, books
 from harness.gate import GateServer, serving, status
+from harness.patience import wait_until
 from harness.pod import Pod
 from harness.statements import field, statement
 from svc.attach.record import ADDED
@@ -21,7 +21,6 @@ pytestmark = pytest.mark.root
 MakePod = Callable[..., Pod]
 Serve = Callable[..., GateServer]
 
-PATIENCE = 30.0  # seconds
 FILE = "k8s default%2Fweb-0 eth0"
 GATE_CLOSED = 115
 EMBEDDED = pytest.mark.parametrize("site", ["embedded"], indirect=True, scope="module")  # gates come before any datastore
@@ -39,13 +38,6 @@ def directory(tmp_path: Path) -> Path:
     path = tmp_path / "endpoint-status"
     path.mkdir()
     return path
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.005)
 
 
 def is_attached(node: ClusterNode) -> bool:

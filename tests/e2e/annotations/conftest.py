@@ -1,0 +1,54 @@
+"""Pods with annotations, on a node that reaches the API server whichever datastore it is on."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.annotations import NAMESPACE, annotate, spelled
+from harness.cluster_node import ClusterNode
+from harness.kube import Kube
+from harness.netns import Netns
+from harness.orch import PODS, put_pod
+from harness.pod import Pod
+from harness.site import OrchSite, Site, site_called
+
+Json = dict[str, Any]
+MakePod = Callable[..., Pod]
+
+BOTH = {"assign_ipv6": "true"}
+ALL = {"ip_addrs_no_ipam": True, "floating_ips": True}
+
+
+@pytest.fixture(scope="module", params=["embedded", "etcdv3", "orch"])
+def site(request: pytest.FixtureRequest, home: Path) -> Site:
+    """Each kind of datastore in turn."""
+    return site_called(request, home)
+
+
+@pytest.fixture(scope="module")
+def further_sites(orch_site: OrchSite) -> Sequence[Site]:
+    return [orch_site]
+
+
+@pytest.fixture
+def make(cluster_node: ClusterNode, orch_site: OrchSite, kube: Kube, sandbox: Callable[[], Netns]) -> Iterator[MakePod]:
+    """Makes pods with annotations, and what attaches them; what is left of them is detached afterwards."""
+    made: list[Pod] = []
+
+    def pod(name: str = "web-0", container: str = "c1", *, notes: Json | None = None, args: str = "", **config: Any) -> Pod:
+        if notes is not None:
+            put_pod(kube, name, annotations=spelled(notes))
+        arguments = f"K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}{args}"
+        access = {"policy": {"type": "orch"}, "orch": {"kubeconfig": str(orch_site.kubeconfig)}, "feature_control": ALL}
+        made.append(cluster_node.pod(sandbox(), container, args=arguments, **{**access, "ipam": BOTH, **config}))
+        return made[-1]
+
+    try:
+        yield pod
+        for each in made:
+            each.delete()
+    finally:
+        annotate(kube, NAMESPACE, **dict.fromkeys(("ipv4pools", "ipFamilies", "ipAddrs")))
+        kube.call("DELETE", f"{PODS}?gracePeriodSeconds=0")

@@ -1,0 +1,196 @@
+"""Addresses that annotations of pods and namespaces give, on each datastore."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.annotations import ANNOTATION, NAMESPACE, UNAVAILABLE, annotate, attach_within, endpoint, host_routes
+from harness.cluster_node import ClusterNode, books, faults, remains
+from harness.ipam import put_reservation
+from harness.kube import Kube
+from harness.orch import PODS
+from harness.pod import Pod
+from harness.site import EmbeddedSite, OrchSite, session
+from svc.names import DEFAULT
+
+pytestmark = pytest.mark.root
+
+Json = dict[str, Any]
+MakePod = Callable[..., Pod]
+
+PREFIX = DEFAULT.annotation_prefix
+
+
+def test_given_addresses(make: MakePod, cluster_node: ClusterNode) -> None:
+    """In the order of the annotation; the host has its routes, and what is said again is the same."""
+    pod = make(notes={"ipAddrs": ["fd65::77", "10.65.3.77"], "ipv4pools": ["nowhere"]}, args=";IP=10.65.1.1")
+    pod.add()
+    assert [ip["address"] for ip in pod.result["ips"]] == ["fd65::77/128", "10.65.3.77/32"]
+    assert "routes" not in pod.result
+    assert host_routes(pod) == ["10.65.3.77", "fd65::77"]
+    assert pod.netns.addresses("eth0") == ["10.65.3.77/32", "fd65::77/128"]
+    assert endpoint(cluster_node).spec["ipNetworks"] == ["fd65::77/128", "10.65.3.77/32"]
+    assert books([cluster_node]).allocations == {"10.65.3.77": "net.c1", "fd65::77": "net.c1"}
+    assert faults([cluster_node]) == []
+    assert pod.check().status == 0
+    assert pod.add() == pod.result
+    pod.delete()
+    assert remains([cluster_node]) == []
+    called = pod.call("ADD")
+    assert f"CNI_ARGS IP = '10.65.1.1' is set aside: {PREFIX}/ipAddrs of pod default/web-0" in called.stderr
+
+
+def test_addresses_are_the_first_interfaces(make: MakePod, cluster_node: ClusterNode) -> None:
+    """Another one of the pod gets its own from a pool."""
+    pod = make(notes={"ipAddrs": ["10.65.3.77"], "hwAddr": "0a:00:5e:00:53:01", "ipFamilies": ["IPv4"]})
+    pod.add()
+    second = pod.copy(ifname="net1", args=pod.args + ";IP=10.65.3.78")
+    second.add()
+    assert second.addresses == ["10.65.3.78"]
+    assert second.result["interfaces"][1]["mac"] != "0a:00:5e:00:53:01"
+    second.delete()
+    second = pod.copy(ifname="net1")
+    second.add()
+    assert pod.check().status == second.check().status == 0
+    assert faults([cluster_node]) == []
+    second.delete()
+
+
+def test_given_address_may_be_one_that_is_set_aside(make: MakePod, cluster_node: ClusterNode) -> None:
+    """Reservations keep automatic assignment away, nobody else; first and last addresses are like others."""
+    with session(cluster_node.site) as store:
+        put_reservation(store, "set-aside", "10.65.9.0/24")
+    for number, address in enumerate(("10.65.9.9", "10.65.0.0", "10.65.255.255")):
+        pod = make(f"web-{number}", f"c{number}", notes={"ipAddrs": [address]})
+        pod.add()
+        assert pod.addresses == [address]
+
+
+def test_address_of_another_pod_is_refused(make: MakePod, cluster_node: ClusterNode) -> None:
+    """It stays that pod's, whose attachment stands as before."""
+    first = make("web-0", "c0", notes={"ipAddrs": ["10.65.0.9"]})
+    first.add()
+    second = make("web-1", "c1", notes={"ipAddrs": ["fd65::9", "10.65.0.9"]})
+    error = second.failed("ADD").output
+    assert error["code"] == UNAVAILABLE
+    assert "'10.65.0.9' is already assigned" in error["msg"]
+    assert "net.c0" in error["details"]
+    assert f"{PREFIX}/ipAddrs of pod default/web-1" in error["details"]
+    assert books([cluster_node]).allocations == {"10.65.0.9": "net.c0"}
+    assert first.check().status == 0
+    first.delete()
+    second.add()
+    assert second.addresses == ["fd65::9", "10.65.0.9"]
+
+
+def test_one_of_many_gets_the_address(make: MakePod, cluster_node: ClusterNode) -> None:
+    """All ask at once, each with an address of its own besides: whoever is refused keeps neither."""
+    pods = [make(f"web-{number}", f"c{number}", notes={"ipAddrs": [f"fd65::a{number}", "10.65.0.9"]}) for number in range(8)]
+    with ThreadPoolExecutor(len(pods)) as threads:
+        called = list(threads.map(lambda pod: pod.call("ADD"), pods))
+    assert sorted(each.status == 0 for each in called) == [False] * 7 + [True]
+    assert {each.output["code"] for each in called if each.status} == {UNAVAILABLE}
+    assert len(books([cluster_node]).allocations) == 2
+    assert faults([cluster_node]) == []
+
+
+def test_agent_is_not_needed(make: MakePod, cluster_node: ClusterNode, orch_site: OrchSite, tmp_path: Path) -> None:
+    """The executable does it all by itself."""
+    first = make("web-0", "c0", notes={"ipAddrs": ["10.65.0.9"], "hwAddr": "0a:00:5e:00:53:01"})
+    second = make("web-1", "c1", notes={"ipAddrsNoIpam": ["203.0.113.9"]})
+    with ClusterNode(tmp_path / "node", "node1", cluster_node.site, orch_site) as node:
+        if isinstance(cluster_node.site, EmbeddedSite):
+            node.apply_pools()
+        assert node.stop_agent() == 0
+        for pod, address in ((first.copy(node=node), "10.65.0.9"), (second.copy(node=node), "203.0.113.9")):
+            pod.add()
+            assert pod.addresses == host_routes(pod) == [address]
+            assert pod.add() == pod.result
+            assert pod.check().status == 0
+            pod.delete()
+
+
+def test_namespace_may_give_the_address(make: MakePod, kube: Kube) -> None:
+    """To one pod at a time; another one needs an annotation of its own."""
+    annotate(kube, NAMESPACE, ipAddrs=["10.65.4.4"])
+    first = make("web-0", "c0", notes={})
+    attach_within(first, "10.65.4.4")
+    error = make("web-1", "c1", notes={}).failed("ADD").output
+    assert error["code"] == UNAVAILABLE
+    assert f"{PREFIX}/ipAddrs of namespace default" in error["details"]
+    third = make("web-2", "c2", notes={"ipAddrs": ["10.65.4.5"]})
+    third.add()
+    assert third.addresses == ["10.65.4.5"]
+
+
+def test_next_sandbox_of_a_pod_keeps_the_address(make: MakePod, cluster_node: ClusterNode) -> None:
+    """Whether or not the earlier one's DEL has come: it comes late here, and takes nothing away."""
+    notes = {"ipAddrs": ["10.65.0.9", "fd65::9"]}
+    first = make(container="c1", notes=notes)
+    first.add()
+    second = make(container="c2")
+    second.add()
+    assert second.addresses == ["10.65.0.9", "fd65::9"]
+    assert first.netns.links() == []
+    first.delete()
+    assert second.check().status == 0
+    assert host_routes(second) == ["10.65.0.9", "fd65::9"]
+    assert faults([cluster_node]) == []
+
+
+def test_next_sandbox_frees_what_the_earlier_one_had(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
+    first = make(container="c1", notes={})
+    first.add()
+    annotate(kube, f"{PODS}/web-0", ipAddrs=["10.65.0.99"])
+    second = make(container="c2")
+    second.add()
+    assert books([cluster_node]).allocations == {"10.65.0.99": "net.c2"}
+    first.delete()
+    assert second.check().status == 0
+
+
+def test_refused_sandbox_leaves_the_earlier_one_alone(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
+    first = make(container="c1", notes={"ipAddrs": ["10.65.0.9"]})
+    first.add()
+    annotate(kube, f"{PODS}/web-0", ipAddrs=["10.65.0.01"])
+    assert make(container="c2").failed("ADD").output["code"] == ANNOTATION
+    assert first.check().status == 0
+    assert faults([cluster_node]) == []
+
+
+def test_addresses_that_bypass_ipam(make: MakePod, cluster_node: ClusterNode) -> None:
+    """The host has its routes; IPAM knows nothing of them."""
+    pod = make(notes={"ipAddrsNoIpam": ["203.0.113.7", "fd65::42"]})
+    called = pod.call("ADD")
+    assert called.status == 0
+    pod.result = called.output
+    assert pod.addresses == ["203.0.113.7", "fd65::42"]
+    assert "routes" not in pod.result
+    assert host_routes(pod) == ["203.0.113.7", "fd65::42"]
+    assert "address fd65::42 bypasses IPAM, which may assign it to others of pool pool6" in called.stderr
+    assert "203.0.113.7 bypasses" not in called.stderr
+    assert endpoint(cluster_node).spec["ipNetworks"] == ["203.0.113.7/32", "fd65::42/128"]
+    assert (books([cluster_node]).allocations, books([cluster_node]).handles) == ({}, {})
+    assert faults([cluster_node]) == []
+    assert pod.check().status == 0
+    assert pod.add() == pod.result
+    valid: Json = {"cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "eth0"}]}
+    assert pod.call("GC", **valid).status == 0
+    assert pod.check().status == 0
+    pod.delete()
+    assert remains([cluster_node]) == []
+
+
+def test_address_that_bypasses_ipam_may_be_somebodys(make: MakePod, cluster_node: ClusterNode) -> None:
+    """It is told; on one node the kernel does not route one address to two pods. Whose it is it stays."""
+    first = make("web-0", "c0", notes={"ipAddrs": ["10.65.0.9"]})
+    first.add()
+    called = make("web-1", "c1", notes={"ipAddrsNoIpam": ["10.65.0.9"]}).call("ADD")
+    assert called.output["code"] == 106
+    assert "the host already has a route to 10.65.0.9" in called.output["msg"]
+    assert "address 10.65.0.9 bypasses IPAM, where net.c0 holds it: both will answer for it" in called.stderr
+    assert first.check().status == 0
+    assert faults([cluster_node]) == []

@@ -1,0 +1,126 @@
+"""The native executable without an agent, and the record of its installation."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.shim import (
+    ATTACHMENT,
+    CALLS,
+    NETCONF,
+    FakeAgent,
+    Shim,
+    error_of,
+)
+from svc.cni.frame import STDIN_LIMIT
+
+# No agent
+
+
+@pytest.mark.parametrize("verb", CALLS)
+def test_without_an_agent_the_one_shot_takes_over(lonely_shim: Shim, verb: str) -> None:
+    """It gets what the executable got, and its end is the executable's."""
+    ours = {"CNI_COMMAND": verb, **ATTACHMENT, "TRACEPARENT": "00-1-2-03", "PATH": "/bin", "HOME": "/root"}
+    result = lonely_shim.run_with(ours | {"PYTHONPATH": "/tmp", "LD_PRELOAD": "", "TRACESTATE": "a=b"})
+    assert result.returncode == 7
+    told = json.loads(result.stdout)
+    record = str(lonely_shim.path.parent / "svc.install")
+    assert told["arguments"] == ["-I", "-m", "svc.cni", "--name", "svc", "--install", record]
+    assert sorted(told["environment"]) == sorted(f"{name}={value}" for name, value in ours.items())
+    assert told["stdin"] == NETCONF.decode()
+    assert told["descriptors"] == ["0", "1", "2", "3"]  # 3 lists them
+
+
+@pytest.mark.parametrize("size", [0, 1 << 16, STDIN_LIMIT])
+def test_one_shot_gets_all_of_stdin(lonely_shim: Shim, size: int) -> None:
+    """More than a pipe would hold."""
+    assert json.loads(lonely_shim.run("GC", b" " * size).stdout)["stdin"] == " " * size
+
+
+def test_one_shot_is_no_child(lonely_shim: Shim) -> None:
+    """The runtime's kill and wait are for the process that does the work."""
+    environment = {"CNI_COMMAND": "STATUS"}
+    with subprocess.Popen([lonely_shim.path], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        told = json.loads(process.communicate()[0])
+    assert told["pid"] == process.pid
+
+
+@pytest.mark.parametrize("there", ["nothing", "stale socket", "file", "file on the way"])
+def test_whatever_is_not_an_agent_is_no_agent(lonely_shim: Shim, there: str) -> None:
+    """A socket that a killed agent left behind, for one."""
+    if there == "stale socket":
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(str(lonely_shim.socket))
+    if there == "file":
+        lonely_shim.socket.touch()
+    if there == "file on the way":
+        one_shot = lonely_shim.path.parent.parent / "python"
+        lonely_shim.record(f"socket={lonely_shim.path}/agent.sock\npython={one_shot}\n")
+    assert lonely_shim.run("DEL").returncode == 7
+
+
+@pytest.mark.parametrize("verb", CALLS)
+def test_one_shot_that_cannot_run_is_an_error(shim: Shim, verb: str) -> None:
+    """It names the interpreter, the cause, and where the agent should be."""
+    error = error_of(shim.run(verb))
+    assert (error["code"], error["cniVersion"]) == (50 if verb == "STATUS" else 5, "1.0.0")
+    assert error["msg"].startswith("the agent is not running and /nonexistent/python3")
+    assert "No such file" in error["msg"]
+    assert str(shim.socket) in error["details"]
+
+
+# The install record
+
+
+def test_record_may_hold_more_than_is_read(shim: Shim, agent: FakeAgent) -> None:
+    """Empty lines, other keys, no newline at the end."""
+    shim.record(f"names=default\n\n# socket=/x\npython\nsocket\nXsocket=/y\nsocket=\nsocket={shim.socket}")
+    assert shim.run("STATUS").returncode == 0
+
+
+def test_record_is_found_beside_the_executable_itself(shim: Shim, agent: FakeAgent, tmp_path: Path) -> None:
+    """Not beside a link to it."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/svc").symlink_to(shim.path)
+    assert Shim(tmp_path / "elsewhere/svc", shim.socket).run("STATUS").returncode == 0
+
+
+def test_record_of_ones_own_name_counts_before_the_common_one(shim: Shim, agent: FakeAgent) -> None:
+    """So several deployments share a directory; what the call is named does not matter."""
+    other = shim.named("other")
+    for name, profile in (("svc", ""), ("other", "profile=calico\n")):
+        (shim.path.parent / f"{name}.install").write_text(f"socket={shim.socket}\n{profile}")
+    assert other.run("STATUS").returncode == shim.run("STATUS").returncode == 0
+    assert [(each.frame.name, each.frame.profile) for each in agent.received] == [("other", "calico"), ("svc", "")]
+
+
+def test_executable_without_a_record_takes_the_common_one(shim: Shim, agent: FakeAgent) -> None:
+    """As every executable did before they had their own."""
+    shim.record(f"socket={shim.socket}\nprofile=/etc/names.toml")
+    assert shim.named("svc-ipam").run("STATUS").returncode == 0
+    assert agent.received[0].frame.profile == "/etc/names.toml"
+
+
+def test_replaced_executable_keeps_its_record(shim: Shim, agent: FakeAgent) -> None:
+    """An installation puts another file in its place while it waits for its input."""
+    other = shim.named("other")
+    (shim.path.parent / "other.install").write_text(f"socket={shim.socket}\nprofile=calico\n")
+    with subprocess.Popen(
+        [other.path], env={"CNI_COMMAND": "STATUS"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as running:
+        shutil.copy(shim.path, shim.path.with_name("draft"))
+        os.rename(shim.path.with_name("draft"), other.path)
+        running.communicate(NETCONF)
+    assert running.returncode == 0
+    assert agent.received[0].frame.profile == "calico"
+
+
+def test_environment_has_no_say_in_the_profile(shim: Shim, agent: FakeAgent) -> None:
+    """It is the installation's."""
+    assert shim.run("STATUS", profile="x", PROFILE="x", CNI_PROFILE="x", SVC_PROFILE="x").returncode == 0
+    assert agent.received[0].frame.profile == ""

@@ -1,0 +1,256 @@
+"""The native executable: what a runtime sees of the agent's reply, and how long it waits for one. The client in Python."""
+
+import os
+import socket
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from harness.shim import CALLS, NETCONF, PATIENCE, FakeAgent, Shim, answering, error_of, hang, sending
+from svc.cni.client import call
+from svc.cni.frame import REPLY_LIMIT, STDIN_LIMIT, Frame, FrameError, pack_patience, pack_reply
+from svc.cni.inputs import Reply
+
+# The reply
+
+
+@pytest.mark.parametrize("status", [0, 1, 7, 255])
+def test_reply_is_printed_and_its_status_kept(shim: Shim, status: int) -> None:
+    """Byte for byte."""
+    with FakeAgent(shim.socket, answering(status, b"\0out\xff\n", b"err\n")):
+        result = shim.run("ADD")
+    assert (result.returncode, result.stdout, result.stderr) == (status, b"\0out\xff\n", b"err\n")
+
+
+def test_reply_comes_in_single_bytes(shim: Shim) -> None:
+    """A stream has no messages."""
+    with FakeAgent(shim.socket, answering(1, b"result", b"log", piece=1)):
+        result = shim.run("ADD")
+    assert (result.returncode, result.stdout, result.stderr) == (1, b"result", b"log")
+
+
+@pytest.mark.parametrize("piece", [17, 4097, 1 << 20])
+def test_largest_reply_is_printed_whole(shim: Shim, piece: int) -> None:
+    """Past the size of any pipe."""
+    stdout = os.urandom(1 << 16) * (REPLY_LIMIT >> 16) if piece == 1 << 20 else os.urandom(100_000)
+    with FakeAgent(shim.socket, answering(0, stdout, b"", piece)):
+        result = shim.run("ADD")
+    assert (result.returncode, result.stdout, result.stderr) == (0, stdout, b"")
+
+
+def test_reply_goes_to_a_pipe_that_does_not_block(shim: Shim) -> None:
+    """Some runtimes hand out such pipes; a full one is waited for."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    stdout = os.urandom(1 << 20)
+    with FakeAgent(shim.socket, answering(0, stdout)), os.fdopen(reading, "rb") as output:
+        with subprocess.Popen([shim.path], env={"CNI_COMMAND": "STATUS"}, stdin=subprocess.DEVNULL, stdout=writing) as process:
+            os.close(writing)
+            assert output.read() == stdout
+    assert process.returncode == 0
+
+
+def test_result_that_nobody_can_read_is_no_success(shim: Shim, agent: FakeAgent) -> None:
+    """And no death by SIGPIPE."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as stdout:
+        result = shim.run_in_shell("", "STATUS", stdin=subprocess.DEVNULL, stdout=stdout)
+    assert result.returncode == 1
+
+
+def test_result_that_nobody_reads_is_given_up(hasty_shim: Shim) -> None:
+    """A full pipe holds the executable for 10 s, not for ever."""
+    reading, writing = os.pipe()
+    with (
+        FakeAgent(hasty_shim.socket, answering(0, bytes(1 << 20))),
+        os.fdopen(reading, "rb"),
+        os.fdopen(writing, "wb") as stdout,
+    ):
+        result = hasty_shim.run_in_shell("", "GC", stdin=subprocess.DEVNULL, stdout=stdout)
+    assert result.returncode == 1
+
+
+def test_refusal_before_the_end_of_the_request_is_printed(shim: Shim) -> None:
+    """The agent need not read what it refuses."""
+
+    def refuse(_: FakeAgent, connection: socket.socket) -> None:
+        connection.sendall(pack_reply(1, b'{"code":7}', b""))
+
+    with FakeAgent(shim.socket, refuse):
+        result = shim.run("GC", NETCONF.ljust(STDIN_LIMIT))
+    assert (result.returncode, result.stdout) == (1, b'{"code":7}')
+
+
+REPLY = pack_reply(0, b"result", b"log")
+
+
+@pytest.mark.parametrize("verb", CALLS)
+@pytest.mark.parametrize("size", [0, 1, 15, 16, len(REPLY) - 1])
+def test_connection_closed_early_is_an_error(shim: Shim, verb: str, size: int) -> None:
+    """Half a result is not printed."""
+    with FakeAgent(shim.socket, sending(REPLY[:size])):
+        error = error_of(shim.run(verb))
+    assert (error["code"], error["cniVersion"]) == (50 if verb == "STATUS" else 5, "1.0.0")
+    assert "closed" in error["msg"]
+    assert str(shim.socket) in error["details"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "word"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "protocol"),
+        (b"SVC2" + bytes(12), "protocol"),
+        (b"SVC1\0\2\0\0" + bytes(8), "protocol"),
+        (b"SVC1" + bytes(4) + (REPLY_LIMIT + 1).to_bytes(4, "little") + bytes(4), "16 MiB"),
+        (b"SVC1" + bytes(4) + b"\xff" * 8, "16 MiB"),
+    ],
+    ids=["other protocol", "other version", "status 512", "too large", "far too large"],
+)
+def test_reply_that_is_none_is_an_error(shim: Shim, reply: bytes, word: str) -> None:
+    """Something else may listen there."""
+    with FakeAgent(shim.socket, sending(reply)):
+        error = error_of(shim.run("ADD"))
+    assert error["code"] == 5
+    assert word in error["msg"]
+
+
+# Deadlines
+
+
+def test_status_is_answered_within_a_second(shim: Shim) -> None:
+    """Runtimes hold a lock while they ask."""
+    with FakeAgent(shim.socket, hang):
+        error = error_of(shim.run("STATUS"))
+    assert error["code"] == 50
+    assert "within 1 s" in error["msg"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "limit"), [("ADD", "90 s"), ("DEL", "90 s"), ("CHECK", "10 s"), ("GC", "90 s"), ("STATUS", "1 s")]
+)
+def test_every_verb_has_a_deadline(hasty_shim: Shim, verb: str, limit: str) -> None:
+    """Its error says which."""
+    with FakeAgent(hasty_shim.socket, hang):
+        error = error_of(hasty_shim.run(verb))
+    assert error["code"] == (50 if verb == "STATUS" else 5)
+    assert f"within {limit}" in error["msg"]
+
+
+def test_agent_may_ask_for_more_time(hasty_shim: Shim) -> None:
+    """As often as it likes; CHECK has 100 ms here."""
+
+    def wait(agent: FakeAgent, connection: socket.socket) -> None:
+        agent.receive(connection)
+        for _ in range(2):
+            connection.sendall(pack_patience(PATIENCE))
+            time.sleep(0.2)
+        connection.sendall(pack_reply(0, b"done", b""))
+
+    with FakeAgent(hasty_shim.socket, wait):
+        result = hasty_shim.run("CHECK")
+    assert (result.returncode, result.stdout) == (0, b"done")
+
+
+def test_time_that_was_asked_for_is_a_deadline_too(hasty_shim: Shim) -> None:
+    def wait(agent: FakeAgent, connection: socket.socket) -> None:
+        agent.receive(connection)
+        connection.sendall(pack_patience(0.3))
+        assert connection.recv(1) == b""
+
+    with FakeAgent(hasty_shim.socket, wait):
+        assert "did not answer within the time that it asked for" in error_of(hasty_shim.run("CHECK"))["msg"]
+
+
+def test_deadline_holds_while_bytes_trickle(hasty_shim: Shim) -> None:
+    """It is for the whole reply, not for the next byte."""
+
+    def trickle(agent: FakeAgent, connection: socket.socket) -> None:
+        agent.receive(connection)
+        connection.sendall(b"SVC1" + bytes(4) + (1 << 20).to_bytes(4, "little") + bytes(4))
+        pause = threading.Event()
+        with suppress(BrokenPipeError, ConnectionResetError):
+            while True:
+                connection.sendall(b"x")
+                pause.wait(0.001)
+
+    with FakeAgent(hasty_shim.socket, trickle):
+        assert "within 10 s" in error_of(hasty_shim.run("CHECK"))["msg"]
+
+
+@pytest.mark.parametrize(("verb", "limit"), [("GC", "2 s"), ("STATUS", "1 s")])
+def test_request_that_is_not_taken_is_given_up(hasty_shim: Shim, verb: str, limit: str) -> None:
+    """An agent that hangs before it reads."""
+    given_up = threading.Event()
+
+    def ignore(_: FakeAgent, __: socket.socket) -> None:
+        given_up.wait(PATIENCE)
+
+    with FakeAgent(hasty_shim.socket, ignore):
+        error = error_of(hasty_shim.run(verb, NETCONF.ljust(STDIN_LIMIT)))
+        given_up.set()
+    assert error["code"] == (50 if verb == "STATUS" else 5)
+    assert f"within {limit}" in error["msg"]
+
+
+def test_full_backlog_is_given_up(hasty_shim: Shim) -> None:
+    """An agent that hangs before it accepts is there: a one-shot beside it could do harm."""
+    with socket.socket(socket.AF_UNIX) as deaf, socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second:
+        deaf.bind(str(hasty_shim.socket))
+        deaf.listen(0)
+        first.connect(str(hasty_shim.socket))
+        second.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            second.connect(str(hasty_shim.socket))
+        error = error_of(hasty_shim.run("ADD"))
+    assert error["code"] == 5
+    assert "within 2 s" in error["msg"]
+
+
+# The client in Python
+
+CALL = Frame("svc", {"CNI_COMMAND": "STATUS"}, NETCONF, False)
+
+
+@pytest.fixture
+def socket_path(tmp_path: Path) -> Path:
+    return tmp_path / "agent.sock"
+
+
+@pytest.mark.parametrize("stdin", [NETCONF, bytes(STDIN_LIMIT)], ids=["usual", "largest"])
+def test_client_makes_the_same_call(socket_path: Path, stdin: bytes) -> None:
+    """With a descriptor on the first byte, which stays the caller's."""
+    with FakeAgent(socket_path, answering(7, b"out", b"err", piece=1)) as agent, open("/proc/self/ns/net", "rb") as netns:
+        frame = Frame("svc", CALL.environment, stdin, False)
+        assert call(str(socket_path), frame, netns_fd=netns.fileno(), timeout=PATIENCE) == Reply(7, b"out", b"err")
+        status = os.fstat(netns.fileno())
+    assert agent.received[0].frame == Frame("svc", CALL.environment, stdin, True)
+    assert agent.received[0].descriptor == (status.st_dev, status.st_ino)
+
+
+def test_client_gives_up_at_its_timeout(socket_path: Path) -> None:
+    """A hanging agent does not hang its tools."""
+    with FakeAgent(socket_path, hang), pytest.raises(TimeoutError):
+        call(str(socket_path), CALL, timeout=0.05)
+
+
+def test_client_tells_what_is_no_reply(socket_path: Path) -> None:
+    """Closed early, another protocol, nobody there."""
+
+    def refuse(_: FakeAgent, connection: socket.socket) -> None:
+        connection.sendall(REPLY[:-1])  # closed with the request unread: a reset
+
+    with FakeAgent(socket_path, refuse), pytest.raises(ConnectionError, match="closed"):
+        call(str(socket_path), CALL, timeout=PATIENCE)
+    socket_path.unlink()
+    with FakeAgent(socket_path, sending(REPLY[:-1])), pytest.raises(ConnectionError, match="closed"):
+        call(str(socket_path), CALL, timeout=PATIENCE)
+    socket_path.unlink()
+    with FakeAgent(socket_path, sending(b"HTTP/1.1")), pytest.raises(FrameError):
+        call(str(socket_path), CALL, timeout=PATIENCE)
+    with pytest.raises(ConnectionRefusedError):
+        call(str(socket_path), CALL, timeout=PATIENCE)

@@ -1,0 +1,83 @@
+"""Addresses and networks of the standard library, which ours are compared with."""
+
+import ipaddress
+
+from hypothesis import strategies as st
+
+from svc._core.cidr import Address, Cidr
+
+LENGTH_STEPS = [0, 1, 3, 4, 5, 24, 28, 29, 31, 32, 33, 64, 124, 125, 127, 128]
+TwinAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+TwinNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def grouped_address(groups: list[int]) -> ipaddress.IPv6Address:
+    return ipaddress.IPv6Address(b"".join(group.to_bytes(2, "big") for group in groups))
+
+
+def edit(text: str, place: int, removed: int, inserted: str) -> str:
+    start = place % (len(text) + 1)
+    return text[:start] + inserted + text[start + removed :]
+
+
+def uncompressed(address: TwinAddress) -> str:
+    return address.exploded.upper()
+
+
+group = st.sampled_from([0, 0, 0, 1, 0xA, 0xFF, 0xFFFF]) | st.integers(0, 0xFFFF)
+addresses = (
+    st.ip_addresses()
+    | st.lists(group, min_size=8, max_size=8).map(grouped_address)
+    | st.integers(0, 2**32 - 1).map(lambda number: ipaddress.IPv6Address(0xFFFF << 32 | number))
+)
+written = addresses.map(str) | addresses.map(uncompressed)
+misspelt = st.builds(edit, written, st.integers(0, 45), st.integers(0, 3), st.text(":.0123456789abfAFg%/ \u0661", max_size=4))
+
+
+def canonical(address: TwinAddress) -> str:
+    """RFC 5952. Whether `ipaddress` prints mapped addresses with a dotted tail depends on its version."""
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return f"::ffff:{mapped}" if mapped else str(address)
+
+
+def twin_of(text: str) -> TwinAddress | None:
+    """None for what is no plain address; unlike ours, the twin knows zones."""
+    try:
+        return None if "%" in text else ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def parsed(text: str) -> Address | None:
+    try:
+        return Address(text)
+    except ValueError:
+        return None
+
+
+def near_network(version: int, head: int, tail: int, length: int) -> TwinNetwork:
+    """Only the first and last four bits differ, so that any two of these are likely to touch."""
+    bits = 32 if version == 4 else 128
+    value = (head << bits - 4 | tail).to_bytes(bits // 8, "big")
+    return ipaddress.ip_network((value, min(length, bits)), strict=False)
+
+
+versions = st.sampled_from([4, 6])
+nibble = st.integers(0, 15)
+networks = st.builds(near_network, versions, nibble, nibble, st.sampled_from(LENGTH_STEPS) | st.integers(0, 128))
+EVERYWHERE = [Cidr("0.0.0.0/0"), Cidr("::/0")]
+
+
+def cidr(twin: TwinNetwork) -> Cidr:
+    return Cidr(str(twin))
+
+
+def holds(outer: TwinNetwork, inner: TwinNetwork) -> bool:
+    return outer.version == inner.version and inner.subnet_of(outer)  # type: ignore[arg-type]
+
+
+def network_of(address: TwinAddress, length: int) -> TwinNetwork:
+    return ipaddress.ip_network((address.packed, length), strict=False)
+
+
+NEIGHBOURS = [("10.0.0.0/8", 20), ("10.0.0.0/8", 26), ("10.0.0.0/8", 32), ("fd00::/16", 64), ("fd00::/64", 122)]

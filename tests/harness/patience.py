@@ -1,0 +1,14 @@
+"""Waiting for what other threads and processes do."""
+
+import time
+from collections.abc import Callable
+
+PATIENCE = 30.0  # seconds: nothing takes that long unless it is broken
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Returns once it holds; AssertionError when it does not come true."""
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < until, "it does not come true"
+        time.sleep(0.005)

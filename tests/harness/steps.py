@@ -1,0 +1,15 @@
+"""Where a process can be killed in the middle of a call: the places that `harness.killed` takes."""
+
+import pytest
+
+_ADD = ("note_intent", "take_addresses", "wire", "write_endpoint", "note_result")
+
+ADD_STEPS = {step: f"svc.attach.add:Addition.{step}" for step in _ADD}
+
+
+def points(steps: dict[str, str]) -> pytest.MarkDecorator:
+    """Parameters `step` and `when`: before the first and after each, since nothing that lasts happens between two of them."""
+    (first, place), *_ = steps.items()
+    found = [pytest.param(place, "before", id=f"before {first}")]
+    found += [pytest.param(place, "after", id=f"after {step}") for step, place in steps.items()]
+    return pytest.mark.parametrize(("step", "when"), found)
