@@ -4,19 +4,18 @@ from collections.abc import Callable, Iterable, Iterator
 
 from svc._core.cidr import Cidr
 from svc.datastore.api import Backend
-from svc.ipam import blocks, errors
+from svc.ipam import errors
 from svc.ipam.claim import ClaimLost
 from svc.ipam.giveup import NotEmpty, give_up
+from svc.ipam.host import KINDS, NODE, Host
 from svc.ipam.settings import read_settings, rest_of
 from svc.ipam.view import read_pools
 from svc.model.errors import SvcError
 from svc.model.ipam import Block
 from svc.model.keys import AffinityKey, AffinityQuery, BlockQuery
 
-KINDS = ("host", "virtual")
 
-
-def release_host(backend: Backend, host: str, *, only_empty: bool = False, kind: str = "host") -> int:
+def release_host(backend: Backend, host: str, *, only_empty: bool = False, kind: str = NODE) -> int:
     """Gives up the blocks of a host, in both families; how many there were. Blocks with addresses in use live on without an
     owner, or stay and are told, with `only_empty`. PeerError naming those that could not be released, after all were tried."""
     return _release(backend, lambda key: (key.kind, key.host) == (kind, host), only_empty)
@@ -69,9 +68,9 @@ def _owned(backend: Backend) -> Iterator[AffinityKey]:
         yield from _keys(entry.key for entry in backend.list(AffinityQuery(kind=kind)))
     for entry in backend.list(BlockQuery()):
         assert isinstance(entry.value, Block)
-        owner = blocks.owner_of(entry.value)
-        if owner is not None and owner[0] in KINDS:
-            yield AffinityKey(owner[1], entry.value.cidr, owner[0])
+        owner = Host.of(entry.value.affinity)
+        if owner is not None and owner.kind in KINDS:
+            yield owner.claim_on(entry.value.cidr)
 
 
 def _keys(keys: Iterable[object]) -> Iterator[AffinityKey]:

@@ -35,17 +35,6 @@ class Rest:
         return since is None or since < self.now - length or since > self.now + length
 
 
-def host_affinity(host: str) -> str:
-    """The affinity of a block that a host owns."""
-    return f"host:{host}"
-
-
-def owner_of(block: Block) -> tuple[str, str] | None:
-    """Kind (`host` or `virtual`) and name of a block's owner; None when it is nobody's."""
-    kind, _, name = (block.affinity or "").partition(":")
-    return (kind, name) if name else None
-
-
 def stamp(now: datetime) -> str:
     """A time as blocks have it: UTC, to the second."""
     return now.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
