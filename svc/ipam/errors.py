@@ -104,6 +104,15 @@ def straddled(address: Address, overlapping: Cidr) -> CallerError:
     )
 
 
+def other_host(use: str, host: Host) -> CallerError:
+    """Addresses of services belong to the cluster, those of workloads and tunnels to nodes."""
+    return CallerError(
+        f"addresses for {_BENEFICIARIES[use]} cannot be assigned by {host}",
+        details=f"use {LOAD_BALANCER} is for virtual hosts, every other one is for nodes",
+        code=Code.POOL,
+    )
+
+
 def not_ours(address: Address, host: Host, affinity: str | None) -> CallerError:
     """Strict affinity keeps a host to its own blocks, also when it asks for an address by name."""
     return CallerError(
