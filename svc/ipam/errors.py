@@ -122,6 +122,15 @@ def not_ours(address: Address, host: Host, affinity: str | None) -> CallerError:
     )
 
 
+def of_windows(address: Address, affinity: str | None) -> CallerError:
+    """Windows nodes lend no addresses, and those that they set aside are nobody's to give."""
+    return CallerError(
+        f"address {str(address)!r} belongs to a Windows node",
+        details=f"its block has affinity {affinity}, and Windows nodes need theirs whole: use another address",
+        code=Code.ADDRESS_UNAVAILABLE,
+    )
+
+
 def handle_full(handle: str, version: int, limit: int) -> CallerError:
     """The handle may hold no further address of this family."""
     return CallerError(

@@ -76,8 +76,8 @@ class Room:
                 return cidr
             cidr = _holding(others, address)
             block = peek(cidr)
-        if not self._is_own(block) and self.settings.strict_affinity:
-            raise errors.not_ours(address, self._host, block.affinity)
+        if not self._is_own(block):
+            self._demand_lendable(block, address)
         return cidr
 
     def block_holding(self, peek: Peek, address: Address) -> Cidr | None:
@@ -186,6 +186,12 @@ class Room:
                     block = self._found(peek, cidr)
                     if block is not None and self._available(block) > 0:
                         yield cidr
+
+    def _demand_lendable(self, block: Block, address: Address) -> None:
+        if blocks.is_of_windows(block):
+            raise errors.of_windows(address, block.affinity)
+        if self.settings.strict_affinity:
+            raise errors.not_ours(address, self._host, block.affinity)
 
     def _may_have_room(self, peek: Peek, pool: Pool) -> bool:
         """As `_has_room` of any block, with nothing repaired: a block that is missing can be made."""

@@ -60,8 +60,12 @@ class Space:
         return [block for block in self._others(pool) if block.cidr.length == pool.block_size and self._is_idle(block)]
 
     def lendable(self, pool: Pool) -> list[Cidr]:
-        """Blocks of others in the pool that have an address to lend, in the order in which this node asks."""
-        return [block.cidr for block in self._others(pool) if block.ordinals.available(self._reserved.mask(block.cidr))]
+        """Blocks of others in the pool that have an address to lend, in the order in which this host asks."""
+        return [
+            block.cidr
+            for block in self._others(pool)
+            if block.ordinals.available(self._reserved.mask(block.cidr)) and not blocks.is_of_windows(block)
+        ]
 
     def _note(self, block: Block) -> None:
         known = len(self._present)
