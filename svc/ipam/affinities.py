@@ -1,9 +1,10 @@
 """Giving up many blocks at once: of a host, of a pool, of a range. For administrators and controllers."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
 from svc._core.cidr import Cidr
-from svc.datastore.api import Backend
+from svc.datastore.api import Backend, Delete, NotFound
 from svc.ipam import errors
 from svc.ipam.claim import ClaimLost
 from svc.ipam.giveup import NotEmpty, give_up
@@ -12,7 +13,7 @@ from svc.ipam.settings import read_settings, rest_of
 from svc.ipam.view import read_pools
 from svc.model.errors import SvcError
 from svc.model.ipam import Block
-from svc.model.keys import AffinityKey, AffinityQuery, BlockQuery
+from svc.model.keys import AffinityKey, AffinityQuery, BlockQuery, HostKey
 
 
 def release_host(backend: Backend, host: str, *, only_empty: bool = False, kind: str = NODE) -> int:
@@ -40,8 +41,16 @@ def release_range(backend: Backend, cidr: Cidr, *, host: str = "", only_empty: b
 
 
 def remove_host(backend: Backend, host: str) -> int:
-    """What is to be done for addresses when a node is gone for good: how many blocks it had."""
-    return release_host(backend, host)
+    """What is to be done for addresses when a node is gone for good: how many blocks it had. PeerError as `release_host`."""
+    count = release_host(backend, host)
+    forget_host(backend, host)
+    return count
+
+
+def forget_host(backend: Backend, host: str) -> None:
+    """Deletes what old programs have left of a host that has no blocks any more. StoreError."""
+    with suppress(NotFound):
+        backend.write([Delete(HostKey(host))])
 
 
 def _release(backend: Backend, wanted: Callable[[AffinityKey], bool], only_empty: bool) -> int:
