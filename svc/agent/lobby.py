@@ -30,14 +30,14 @@ class Lobby:
 
     def hold(self, wait: Wait, connection: socket.socket) -> None:
         """The connection must stay open until the wait has ended."""
+        fd = connection.fileno()
         with self._lock:
-            dismissed = self._dismissed
-            if not dismissed:
-                self._take_in(wait, connection.fileno())
-        if dismissed:
-            wait.end(End.STOPPING)
+            turned_away = End.STOPPING if self._dismissed else self._without_thread()
+            if turned_away is None:
+                self._take_in(wait, fd)
+        if turned_away is not None:
+            wait.end(turned_away)
         else:
-            fd = connection.fileno()
             wait.then(lambda: self._let_go(fd, wait))
 
     def dismiss(self) -> None:
@@ -56,16 +56,23 @@ class Lobby:
         for own in (self._epoll, self._wake_read, self._wake_write):
             own.close()
 
+    def _without_thread(self) -> End | None:
+        """Nobody waits where the system gives no thread that would mind the deadline."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="lobby", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return End.LATE
+            self._thread = thread
+        return None
+
     def _take_in(self, wait: Wait, fd: int) -> None:
         self._epoll.register(fd, _GONE)
         self._waits[fd] = wait
         heapq.heappush(self._deadlines, (wait.deadline, next(self._numbers), wait))
         if self._deadlines[0][2] is wait:
             self._wake()
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="lobby", daemon=True)
-            thread.start()
-            self._thread = thread
 
     def _let_go(self, fd: int, wait: Wait) -> None:
         """Late, perhaps: the connection may be closed by then, and its number be another one's."""

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from contextlib import suppress
 from typing import Final
 
 from svc.cni.logfile import append
@@ -32,8 +33,9 @@ def write_lines(trace: Trace, netconf: NetConf | None) -> bytes:
         return _encoded(trace)
     now = time.monotonic()
     if rotated or now - _tidied.get(netconf.log_file_path, -_DAY) >= _DAY:
-        _tidied[netconf.log_file_path] = now
-        threading.Thread(target=_tidy, args=(netconf,), name="log-rotation").start()
+        with suppress(RuntimeError):  # no further thread for now: the next call tries again
+            threading.Thread(target=_tidy, args=(netconf,), name="log-rotation").start()
+            _tidied[netconf.log_file_path] = now
     return data
 
 

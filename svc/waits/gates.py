@@ -80,12 +80,12 @@ class Prober:
 
     def ask_for(self, wait: GatesWait) -> None:
         with self._lock:
-            self._waiting[wait] = time.monotonic()
-            self._changed.set()
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="gate", daemon=True)
                 thread.start()
                 self._thread = thread
+            self._waiting[wait] = time.monotonic()
+            self._changed.set()
         wait.then(lambda: self._forget(wait))
 
     def close(self) -> None:

@@ -91,11 +91,11 @@ class Directory:
 
     def look_for(self, name: str, wait: PolicyWait) -> None:
         with self._lock:
-            self._waiting.setdefault(name, set()).add(wait)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="endpoint-status", daemon=True)
                 thread.start()
                 self._thread = thread
+            self._waiting.setdefault(name, set()).add(wait)
         wait.then(lambda: self._forget(name, wait))
         self._look_at({name})  # it may have come before it was looked for
 
