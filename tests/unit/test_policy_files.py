@@ -1,5 +1,6 @@
 """The policy set-up wait by itself: file names, and one watch for all."""
 
+import errno
 import os
 import threading
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from svc.waits import policy
 from svc.waits.inotify import Inotify, Lost
 from svc.waits.policy import PolicyWait, StatusFiles, file_name, stands
 from svc.waits.wait import End
@@ -167,3 +169,24 @@ def test_closing_ends_what_waits(tmp_path: Path) -> None:
     files.close()
     assert {wait.outcome for wait in waits} == {End.STOPPING}
     assert threads() == 0
+
+
+def test_without_a_descriptor_files_are_looked_for(files: StatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Again and again; who waits later is told at once, when there are descriptors again."""
+
+    def refuse() -> Inotify:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(policy, "Inotify", refuse)
+        wait = begin(files, tmp_path, "a")
+        assert threads() == 1
+        (tmp_path / "a").touch()
+        wait.join()
+        wait_until(lambda: threads() == 0)
+    assert wait.outcome is End.DONE
+    later = begin(files, tmp_path, "b")
+    wait_until(lambda: inotify_watches() == 1)
+    (tmp_path / "b").touch()
+    later.join()
+    assert later.outcome is End.DONE
