@@ -12,3 +12,10 @@ def date_and_time(seconds: float) -> str:
 def rfc3339(seconds: float) -> str:
     """`2026-01-31T23:59:59Z` of a Unix time (RFC 3339)."""
     return f"{date_and_time(seconds).replace(' ', 'T')}Z"
+
+
+def to_nanoseconds(nanoseconds: int) -> str:
+    """`2026-01-31 23:59:59.000012 +0000 UTC` of a Unix time: as attributes of allocations have it."""
+    seconds, rest = divmod(nanoseconds, 1_000_000_000)
+    fraction = f".{rest:09d}".rstrip("0").rstrip(".")
+    return f"{date_and_time(seconds)}{fraction} +0000 UTC"

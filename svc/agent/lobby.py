@@ -30,14 +30,14 @@ class Lobby:
 
     def hold(self, wait: Wait, connection: socket.socket) -> None:
         """The connection must stay open until the wait has ended."""
+        fd = connection.fileno()
         with self._lock:
-            dismissed = self._dismissed
-            if not dismissed:
-                self._take_in(wait, connection.fileno())
-        if dismissed:
-            wait.end(End.STOPPING)
+            turned_away = End.STOPPING if self._dismissed else self._without_thread()
+            if turned_away is None:
+                self._take_in(wait, fd)
+        if turned_away is not None:
+            wait.end(turned_away)
         else:
-            fd = connection.fileno()
             wait.then(lambda: self._let_go(fd, wait))
 
     def dismiss(self) -> None:
@@ -55,6 +55,17 @@ class Lobby:
             self._thread.join()
         for own in (self._epoll, self._wake_read, self._wake_write):
             own.close()
+
+    def _without_thread(self) -> End | None:
+        """Nobody waits where the system gives no thread that would mind the deadline."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="lobby", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return End.LATE
+            self._thread = thread
+        return None
 
     def _take_in(self, wait: Wait, fd: int) -> None:
         if self._thread is None:  # first, for it may be refused

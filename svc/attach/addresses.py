@@ -16,7 +16,7 @@ from svc.ipam.requests import Allocation, Assign, Release
 from svc.model.errors import Code, SvcError
 from svc.model.result import Dns, IpConfig, Route
 from svc.model.wishes import ADDRESSES, FAMILIES, POOLS, Wishes
-from svc.times import date_and_time
+from svc.times import to_nanoseconds
 from svc.trace import Trace
 
 REFUSALS = (Code.NO_ADDRESS, Code.POOL, Code.ADDRESS_UNAVAILABLE)  # that a namespace of another kind might have spared
@@ -69,7 +69,7 @@ class OwnIpam:
         )
 
     def _owner(self) -> dict[str, str]:
-        owner = {"node": self._session.node, "timestamp": _timestamp()}
+        owner = {"node": self._session.node, "timestamp": to_nanoseconds(time.time_ns())}
         if self._request.workload.is_pod:
             owner |= {"pod": self._request.workload.pod, "namespace": self._request.workload.namespace}
         return owner
@@ -221,10 +221,3 @@ def _tell_annotations(refusal: SvcError, wishes: Wishes) -> None:
     places = [wishes.places[name] for name in about if name in wishes.places]
     if places and refusal.code in REFUSALS:
         refusal.details = f"{'; '.join(places)}: {refusal.details}"
-
-
-def _timestamp() -> str:
-    now = time.time_ns()
-    seconds, nanoseconds = divmod(now, 1_000_000_000)
-    fraction = f".{nanoseconds:09d}".rstrip("0").rstrip(".")
-    return f"{date_and_time(seconds)}{fraction} +0000 UTC"

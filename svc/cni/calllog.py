@@ -33,9 +33,9 @@ def write_lines(trace: Trace, netconf: NetConf | None) -> bytes:
         return _encoded(trace)
     now = time.monotonic()
     if rotated or now - _tidied.get(netconf.log_file_path, -_DAY) >= _DAY:
-        _tidied[netconf.log_file_path] = now
-        with suppress(RuntimeError):  # the system has no thread to give: the next rotation will do
+        with suppress(RuntimeError):  # no further thread for now: the next call tries again
             threading.Thread(target=_tidy, args=(netconf,), name="log-rotation").start()
+            _tidied[netconf.log_file_path] = now
     return data
 
 

@@ -1,5 +1,6 @@
 """The protocol edge: one call in, one reply out, whoever carries it (the agent or the one-shot entry)."""
 
+import errno
 import time
 import traceback
 
@@ -11,6 +12,7 @@ from svc.cni.calllog import write_lines
 from svc.cni.environment import parse_environment
 from svc.cni.inputs import Inputs, Reply
 from svc.cni.verbs import HANDLERS, Invocation, attach
+from svc.dataplane import kernel
 from svc.model import versions
 from svc.model.errors import InternalError, SvcError
 from svc.netconf import netconf as netconfs
@@ -18,6 +20,8 @@ from svc.netconf.args import pod_in
 from svc.netconf.netconf import NetConf
 from svc.trace import Trace
 from svc.waits.wait import Steps
+
+_NO_THREAD = "can't start new thread"  # as Python says it
 
 
 def answer(context: Context, inputs: Inputs, trace: Trace) -> Steps[Reply]:
@@ -29,9 +33,8 @@ def answer(context: Context, inputs: Inputs, trace: Trace) -> Steps[Reply]:
         trace.info(f"ok {call.summary}{trace.phases_text()} total={(time.perf_counter() - started) * 1000:.2f}")
     except SvcError as error:
         stdout, status = call.failed(error), 1
-    except Exception as bug:
-        trace.error("".join(traceback.format_exception(bug)))
-        stdout, status = call.failed(_internal(bug)), 1
+    except Exception as failure:
+        stdout, status = call.failed(_unforeseen(failure, trace)), 1
     finally:
         inputs.close()
     context.metrics.count("calls_total", verb=call.verb, outcome="error" if status else "ok")
@@ -104,7 +107,14 @@ def _readable_version(stdin: bytes) -> str:
         return versions.LATEST
 
 
-def _internal(bug: Exception) -> InternalError:
+def _unforeseen(failure: Exception, trace: Trace) -> SvcError:
+    """What nobody knew a remedy for where it was raised: want of something that any step may need, or a mistake of ours."""
+    if isinstance(failure, OSError) and failure.errno in (errno.EMFILE, errno.ENFILE):
+        return kernel.failed(failure)
+    if isinstance(failure, RuntimeError) and str(failure) == _NO_THREAD:
+        return kernel.no_thread()
+    trace.error("".join(traceback.format_exception(failure)))
     return InternalError(
-        f"internal error: {type(bug).__name__}: {bug}", details="this is a mistake of ours: please report it with its log lines"
+        f"internal error: {type(failure).__name__}: {failure}",
+        details="this is a mistake of ours: please report it with its log lines",
     )

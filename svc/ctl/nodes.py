@@ -8,6 +8,7 @@ from svc.ctl import release
 from svc.ctl.resources import CREATED, UNCHANGED, UPDATED, find
 from svc.ctl.retry import retry
 from svc.datastore.api import Backend, Create, Delete, NotFound, Update
+from svc.ipam.affinities import forget_host
 from svc.model.errors import CallerError
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource, name_fault, ordered, stamp
@@ -32,6 +33,7 @@ def delete(backend: Backend, name: str) -> None:
     for key in release.affinities(backend):
         if key.kind == "host" and key.host == name:
             release.give_up(backend, key)
+    forget_host(backend, name)
     backend.write([Delete(ResourceKey(KIND, name))], durable=True)
 
 

@@ -8,7 +8,7 @@ from svc._core.cidr import Cidr
 from svc.ctl.retry import retry
 from svc.datastore.api import Backend, NotFound
 from svc.ipam import giveup
-from svc.ipam.blocks import Rest, collect
+from svc.ipam.blocks import Rest, collect, count_set_aside
 from svc.ipam.claim import ClaimLost
 from svc.model.ipam import Block
 from svc.model.keys import AffinityKey, AffinityQuery, BlockQuery
@@ -30,9 +30,10 @@ def affinities(backend: Backend) -> Iterator[AffinityKey]:
 
 
 def count_used(block: Block) -> int:
-    """Addresses that somebody holds; those that only cool down are nobody's, and free in the block afterwards."""
+    """Addresses that somebody holds. Those that only cool down are nobody's, and free in the block afterwards; those that
+    Windows sets aside go with the block."""
     collect(block, _over())
-    return block.ordinals.used
+    return block.ordinals.used - count_set_aside(block)
 
 
 def count_of_node(block: Block, node: str) -> int:

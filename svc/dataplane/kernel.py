@@ -66,11 +66,19 @@ def failed(failure: OSError) -> PeerError:
     )
 
 
-def sysctl_failed(failure: OSError) -> PeerError:
-    """What to raise when the kernel refused a setting."""
+def no_thread() -> PeerError:
+    """The system gives the process no further thread."""
     return PeerError(
-        f"cannot write /proc/sys/{failure.filename}: {failure.strerror}", details=_remedy(failure.errno or 0), code=Code.KERNEL
+        "the system gives no further thread",
+        details="raise the limit of the agent (TasksMax, pids.max)",
+        code=Code.KERNEL,
     )
+
+
+def sysctl_failed(failure: OSError) -> PeerError:
+    """What to raise when the kernel refused a setting, or the way to the settings."""
+    setting = f"/proc/sys/{failure.filename}" if failure.filename else "/proc/sys"
+    return PeerError(f"cannot write {setting}: {failure.strerror}", details=_remedy(failure.errno or 0), code=Code.KERNEL)
 
 
 def _remedy(number: int) -> str:
@@ -79,6 +87,7 @@ def _remedy(number: int) -> str:
         errno.EROFS: "the agent needs a writable /proc/sys (a privileged container, or run it on the host)",
         errno.EOPNOTSUPP: "the kernel lacks a feature that this needs (veth, IPv4, IPv6)",
         errno.EMFILE: "the agent has too many files open: raise its limit (LimitNOFILE)",
+        errno.ENFILE: "the system has too many files open: raise fs.file-max",
         errno.ETIMEDOUT: "the kernel is busy: see its log, and whether network namespaces are being torn down",
         errno.ENOENT: "the kernel lacks IPv6, or the interface disappeared meanwhile",
     }

@@ -16,7 +16,7 @@ import threading
 from contextlib import suppress
 
 from svc._core import nsock, rtnl
-from svc.dataplane.kernel import Kernel, refused
+from svc.dataplane.kernel import Kernel, no_thread, refused
 from svc.model.errors import Code, PeerError
 
 _MAX_DELETERS = 32  # a barrier is some 30 times as long as the unlinking before it
@@ -82,17 +82,23 @@ class Reaper:
             removal = self._pending.get(index)
             if removal is not None:
                 return removal
-            removal = self._pending[index] = _Removal(index)
-            self._asked.append(removal)
             if self._idle == 0 and len(self._deleters) < _MAX_DELETERS:
                 self._start_deleter()
+            removal = self._pending[index] = _Removal(index)
+            self._asked.append(removal)
             self._lock.notify()
         return removal
 
     def _start_deleter(self) -> None:
+        """The caller holds the lock. Without a further thread those that there are do more each; PeerError where none is."""
         thread = threading.Thread(target=self._delete_asked, name=f"deleter-{len(self._deleters)}")
-        self._deleters.append(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as failure:
+            if not self._deleters:
+                raise no_thread() from failure
+        else:
+            self._deleters.append(thread)
 
     def _settle(self, index: int, failure: PeerError | None = None) -> None:
         with self._lock:

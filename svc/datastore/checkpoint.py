@@ -31,12 +31,9 @@ class Checkpoints:
     def committed(self) -> None:
         """Counts a commit; the caller sees to it that nobody else does so at the same time."""
         self._commits += 1
-        if self._commits < COMMITS or self._over:
-            return
-        self._commits = 0
-        if self._thread is None:
-            self._thread = self._started()
-        self._due.set()
+        if self._commits >= COMMITS and not self._over and self._has_thread():
+            self._commits = 0
+            self._due.set()
 
     def close(self) -> None:
         """When nobody commits any more."""
@@ -45,15 +42,16 @@ class Checkpoints:
         if self._thread is not None:
             self._thread.join()
 
-    def _started(self) -> threading.Thread | None:
-        """None where the system has no thread to give: the commit was made, and must not look as if it had failed."""
-        thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as failure:
-            _log.warning("no checkpoint of %s: %s", self._path, failure)
-            return None
-        return thread
+    def _has_thread(self) -> bool:
+        """Where the system gives none, the log only grows, and the next commit tries again."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return False
+            self._thread = thread
+        return True
 
     def _run(self) -> None:
         while self._due.wait() and not self._over:

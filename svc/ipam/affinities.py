@@ -1,22 +1,22 @@
 """Giving up many blocks at once: of a host, of a pool, of a range. For administrators and controllers."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
 from svc._core.cidr import Cidr
-from svc.datastore.api import Backend
-from svc.ipam import blocks, errors
+from svc.datastore.api import Backend, Delete, NotFound
+from svc.ipam import errors
 from svc.ipam.claim import ClaimLost
 from svc.ipam.giveup import NotEmpty, give_up
+from svc.ipam.host import KINDS, NODE, Host
 from svc.ipam.settings import read_settings, rest_of
 from svc.ipam.view import read_pools
 from svc.model.errors import SvcError
 from svc.model.ipam import Block
-from svc.model.keys import AffinityKey, AffinityQuery, BlockQuery
-
-KINDS = ("host", "virtual")
+from svc.model.keys import AffinityKey, AffinityQuery, BlockQuery, HostKey
 
 
-def release_host(backend: Backend, host: str, *, only_empty: bool = False, kind: str = "host") -> int:
+def release_host(backend: Backend, host: str, *, only_empty: bool = False, kind: str = NODE) -> int:
     """Gives up the blocks of a host, in both families; how many there were. Blocks with addresses in use live on without an
     owner, or stay and are told, with `only_empty`. PeerError naming those that could not be released, after all were tried."""
     return _release(backend, lambda key: (key.kind, key.host) == (kind, host), only_empty)
@@ -41,8 +41,16 @@ def release_range(backend: Backend, cidr: Cidr, *, host: str = "", only_empty: b
 
 
 def remove_host(backend: Backend, host: str) -> int:
-    """What is to be done for addresses when a node is gone for good: how many blocks it had."""
-    return release_host(backend, host)
+    """What is to be done for addresses when a node is gone for good: how many blocks it had. PeerError as `release_host`."""
+    count = release_host(backend, host)
+    forget_host(backend, host)
+    return count
+
+
+def forget_host(backend: Backend, host: str) -> None:
+    """Deletes what old programs have left of a host that has no blocks any more. StoreError."""
+    with suppress(NotFound):
+        backend.write([Delete(HostKey(host))])
 
 
 def _release(backend: Backend, wanted: Callable[[AffinityKey], bool], only_empty: bool) -> int:
@@ -69,9 +77,9 @@ def _owned(backend: Backend) -> Iterator[AffinityKey]:
         yield from _keys(entry.key for entry in backend.list(AffinityQuery(kind=kind)))
     for entry in backend.list(BlockQuery()):
         assert isinstance(entry.value, Block)
-        owner = blocks.owner_of(entry.value)
-        if owner is not None and owner[0] in KINDS:
-            yield AffinityKey(owner[1], entry.value.cidr, owner[0])
+        owner = Host.of(entry.value.affinity)
+        if owner is not None and owner.kind in KINDS:
+            yield owner.claim_on(entry.value.cidr)
 
 
 def _keys(keys: Iterable[object]) -> Iterator[AffinityKey]:

@@ -14,6 +14,7 @@ from svc.datastore.api import MAX_WRITES, Backend, Damaged, Entry, NotFound
 from svc.ipam import blocks
 from svc.ipam.assigning import pools_for
 from svc.ipam.group import Group, Outcome
+from svc.ipam.host import Host
 from svc.ipam.plan import Plan
 from svc.ipam.requests import Allocation, Answer, Assign, Freed, Held, Release, ReleaseAddresses, Request
 from svc.ipam.view import View, read_pools
@@ -34,12 +35,12 @@ class _Call:
 
 
 class Ipam:
-    """Addresses of one node in one datastore."""
+    """Addresses of one host in one datastore. `host` is the name of a node, or a virtual host such as `LOAD_BALANCERS`."""
 
-    def __init__(self, backend: Backend, node: str) -> None:
+    def __init__(self, backend: Backend, host: str | Host) -> None:
         self._backend = backend
-        self._node = node
-        self._view = View(backend, node)
+        self._host = host if isinstance(host, Host) else Host(host)
+        self._view = View(backend, self._host)
         self._combiner: Combiner[_Call, Answer] = Combiner(
             self._carry_out, limit=GROUP, patience=0.0 if backend.atomic else PATIENCE
         )
@@ -104,7 +105,7 @@ class Ipam:
         self, versions: Sequence[int], pools: dict[int, tuple[str, ...]], namespace_labels: Mapping[str, str] | None = None
     ) -> None:
         """SvcError when an ADD with these settings would get no address right now. Reads everything anew, writes nothing."""
-        plan = Plan(self._backend, View(self._backend, self._node), self._node, {})
+        plan = Plan(self._backend, View(self._backend, self._host), self._host, {})
         request = Assign("", {}, tuple(versions), pools, namespace_labels=dict(namespace_labels or {}))
         for version in versions:
             plan.room.check(plan.block, version, pools_for(plan, version, request))
@@ -127,7 +128,7 @@ class Ipam:
         """Where something is wrong with one of them that planning did not show, each is tried by itself."""
         known = [call.handle for call in calls if call.handle is not None]
         try:
-            return Group(self._backend, self._view, self._node, [call.request for call in calls], known).carry_out()
+            return Group(self._backend, self._view, self._host, [call.request for call in calls], known).carry_out()
         except Exception as failure:
             if isinstance(failure, SvcError) and not isinstance(failure, Damaged):
                 raise

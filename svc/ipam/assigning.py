@@ -5,16 +5,19 @@ from collections.abc import Sequence
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Conflict
 from svc.ipam import blocks, errors
+from svc.ipam.host import VIRTUAL
 from svc.ipam.plan import Draft, Plan, Planned
 from svc.ipam.pools import why_not
 from svc.ipam.requests import Allocation, Assign
 from svc.model.ipam import Attribute
 from svc.model.keys import BlockKey
-from svc.model.pool import Pool
+from svc.model.pool import LOAD_BALANCER, Pool
 
 
 def assign(plan: Plan, request: Assign) -> Planned:
     """SvcError when the request cannot be met; then nothing of it stays in the plan."""
+    if (request.use == LOAD_BALANCER) != (plan.host.kind == VIRTUAL):
+        raise errors.other_host(request.use, plan.host)
     draft = Draft(plan)
     found: list[Allocation] = []
     taken: list[Allocation] = []
@@ -40,7 +43,7 @@ def pools_for(plan: Plan, version: int, request: Assign) -> Sequence[Pool]:
         given = [pool for pool in view.pools().all if pool.cidr.version == version]
         labels, namespace = view.node_labels(), request.namespace_labels
         reasons = [f"{pool.name} {why_not(pool, labels, namespace, request.use)}" for pool in given]
-        raise errors.no_pool(version, plan.node, reasons)
+        raise errors.no_pool(version, plan.host, reasons)
     return pools
 
 

@@ -14,7 +14,7 @@ from svc._core.bitmap import Ordinals, OrdinalSet
 from svc._core.cidr import Address, Cidr
 from svc.model.ipam import Attribute, Block
 
-RESERVED_HANDLE = "windows-reserved-ipam-handle"  # holds what nodes of another system set aside in their blocks
+RESERVED_HANDLE = "windows-reserved-ipam-handle"  # holds what Windows nodes set aside in their blocks
 
 _released_at = attrgetter("released_at")
 
@@ -33,17 +33,6 @@ class Rest:
             return True
         since, length = moment(released_at), timedelta(seconds=self.seconds)
         return since is None or since < self.now - length or since > self.now + length
-
-
-def host_affinity(host: str) -> str:
-    """The affinity of a block that a host owns."""
-    return f"host:{host}"
-
-
-def owner_of(block: Block) -> tuple[str, str] | None:
-    """Kind (`host` or `virtual`) and name of a block's owner; None when it is nobody's."""
-    kind, _, name = (block.affinity or "").partition(":")
-    return (kind, name) if name else None
 
 
 def stamp(now: datetime) -> str:
@@ -136,14 +125,26 @@ def holder(block: Block, address: Address) -> Attribute | None:
 
 
 def is_empty(block: Block) -> bool:
-    """Whether nobody holds an address of it and none rests. What another system sets aside in every block does not count."""
+    """Whether nobody holds an address of it and none rests. What Windows sets aside in every block does not count."""
     if block.ordinals.used == 0:
         return True
     attributes = block.attributes or []
-    return all(tag is None or _is_set_aside(attributes[tag]) for tag in block.ordinals.allocations())
+    return all(tag is None or is_set_aside(attributes[tag]) for tag in block.ordinals.allocations())
 
 
-def _is_set_aside(attribute: Attribute) -> bool:
+def is_of_windows(block: Block) -> bool:
+    """Whether its owner is a Windows node. It delivers all of its block by itself: nobody else can use a part of it."""
+    return block.affinity is not None and any(map(is_set_aside, block.attributes or ()))
+
+
+def count_set_aside(block: Block) -> int:
+    """Addresses that the system of the block's node needs."""
+    attributes = enumerate(block.attributes or ())
+    return sum(len(block.ordinals.tagged(tag)) for tag, attribute in attributes if is_set_aside(attribute))
+
+
+def is_set_aside(attribute: Attribute) -> bool:
+    """Whether nobody holds the address: its node's system needs it."""
     return (attribute.handle_id or "").lower() == RESERVED_HANDLE
 
 

@@ -1,4 +1,4 @@
-"""Claiming a block for a node, in two phases, so that a claim broken off half-way is seen and finished or dropped.
+"""Claiming a block for a host, in two phases, so that a claim broken off half-way is seen and finished or dropped.
 
 Order of writes: affinity pending, affinity pending again (marks the attempt), block, affinity confirmed. Whoever finds
 a pending affinity repairs it from the block: the block's own `affinity` field is the truth.
@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from svc._core.cidr import Cidr
 from svc.datastore.api import Backend, Conflict, Create, Damaged, Delete, Entry, NotFound, Update
 from svc.ipam import blocks
+from svc.ipam.host import Host
 from svc.model.ipam import CONFIRMED, PENDING, Affinity, Block
 from svc.model.keys import AffinityKey, BlockKey
 
@@ -17,14 +18,14 @@ class ClaimLost(Exception):
     """The block belongs to somebody else."""
 
 
-def claim(backend: Backend, cidr: Cidr, node: str) -> Entry:
-    """Makes the block this node's own and returns it. ClaimLost when somebody else has it, Conflict when it is contended,
+def claim(backend: Backend, cidr: Cidr, host: Host) -> Entry:
+    """Makes the block this host's own and returns it. ClaimLost when somebody else has it, Conflict when it is contended,
     Damaged when it cannot be read."""
-    key = AffinityKey(node, cidr)
+    key = host.claim_on(cidr)
     affinity = _pending_affinity(backend, key)
     try:
         affinity = _write(backend, Update(key, Affinity(PENDING), affinity.revision))
-        block = _create_or_adopt(backend, cidr, node)
+        block = _create_or_adopt(backend, cidr, host)
     except (ClaimLost, Damaged):
         _drop(backend, affinity)
         raise
@@ -32,17 +33,17 @@ def claim(backend: Backend, cidr: Cidr, node: str) -> Entry:
     return block
 
 
-def own_block(backend: Backend, cidr: Cidr, node: str) -> Entry:
-    """The block behind an affinity of this node, after repairing whatever a broken-off claim left. Raises as `claim`."""
-    key = AffinityKey(node, cidr)
+def own_block(backend: Backend, cidr: Cidr, host: Host) -> Entry:
+    """The block behind an affinity of this host, after repairing whatever a broken-off claim left. Raises as `claim`."""
+    key = host.claim_on(cidr)
     affinity = backend.get(key)
     try:
         block = backend.get(BlockKey(cidr))
     except NotFound:
-        return claim(backend, cidr, node)
+        return claim(backend, cidr, host)
     assert isinstance(block.value, Block)
     assert isinstance(affinity.value, Affinity)
-    if block.value.affinity != blocks.host_affinity(node):
+    if block.value.affinity != host.affinity:
         _drop(backend, affinity)
         raise ClaimLost
     if affinity.value.state == CONFIRMED:
@@ -60,14 +61,13 @@ def _pending_affinity(backend: Backend, key: AffinityKey) -> Entry:
         return backend.get(key)
 
 
-def _create_or_adopt(backend: Backend, cidr: Cidr, node: str) -> Entry:
-    mine = blocks.host_affinity(node)
+def _create_or_adopt(backend: Backend, cidr: Cidr, host: Host) -> Entry:
     try:
-        return _write(backend, Create(BlockKey(cidr), blocks.new_block(cidr, mine, datetime.now(timezone.utc))))
+        return _write(backend, Create(BlockKey(cidr), blocks.new_block(cidr, host.affinity, datetime.now(timezone.utc))))
     except Conflict:
         present = backend.get(BlockKey(cidr))
     assert isinstance(present.value, Block)
-    if present.value.affinity != mine:
+    if present.value.affinity != host.affinity:
         raise ClaimLost
     return present
 

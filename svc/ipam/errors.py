@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from svc._core.cidr import Address, Cidr
+from svc.ipam.host import Host
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.faults import MAX_LISTED
 from svc.model.pool import LOAD_BALANCER, TUNNEL, WORKLOAD, Pool
@@ -38,11 +39,11 @@ def pools_of_other_use(pools: Iterable[Pool], use: str) -> CallerError:
     )
 
 
-def no_pool(version: int, node: str, reasons: Sequence[str]) -> PeerError:
-    """The request names no pool, and none selects the node (and the namespace); `reasons` has a line for each."""
+def no_pool(version: int, host: Host, reasons: Sequence[str]) -> PeerError:
+    """The request names no pool, and none selects the host (and the namespace); `reasons` has a line for each."""
     listed = "; ".join(_shortened(reasons)) or "there is none"
     return PeerError(
-        f"no IPv{version} pool is available to node {node!r}",
+        f"no IPv{version} pool is available to {host}",
         details=f"no enabled pool of this family exists whose nodeSelector selects the node: {listed}. See `svcctl pool get`",
         code=Code.POOL,
     )
@@ -57,29 +58,29 @@ def node_missing(node: str) -> PeerError:
     )
 
 
-def exhausted(version: int, node: str, usage: Sequence[str], *, strict: bool) -> PeerError:
-    """The pools tried, with the node's share of each, have no free address that the node may use."""
+def exhausted(version: int, host: Host, usage: Sequence[str], *, strict: bool) -> PeerError:
+    """The pools tried, with the host's share of each, have no free address that the host may use."""
     tried = "; ".join(_shortened(usage)) + (". Strict affinity is on: blocks of others were not tried" if strict else "")
     return PeerError(
-        f"no free IPv{version} address for node {node!r}",
+        f"no free IPv{version} address for {host}",
         details=f"pools tried: {tried}. Add a pool with `svcctl pool apply`, or free addresses",
         code=Code.NO_ADDRESS,
     )
 
 
-def block_limit(version: int, node: str, owned: int, limit: int) -> PeerError:
-    """The node has as many blocks as it may have, and no free address in them."""
+def block_limit(version: int, host: Host, owned: int, limit: int) -> PeerError:
+    """The host has as many blocks as it may have, and no free address in them."""
     return PeerError(
-        f"no free IPv{version} address for node {node!r}: it has {owned} blocks, and may have {limit}",
+        f"no free IPv{version} address for {host}: it has {owned} blocks, and may have {limit}",
         details="free addresses of the node, or raise maxBlocksPerHost with `svcctl ipam configure`",
         code=Code.NO_ADDRESS,
     )
 
 
-def claims_off(version: int, node: str) -> PeerError:
-    """The node has no free address, and nodes claim no blocks by themselves."""
+def claims_off(version: int, host: Host) -> PeerError:
+    """The host has no free address, and hosts claim no blocks by themselves."""
     return PeerError(
-        f"no free IPv{version} address for node {node!r}: none in its blocks, and it may not claim another",
+        f"no free IPv{version} address for {host}: none in its blocks, and it may not claim another",
         details="auto_allocate_blocks is off: give the node a block, or set it to true with `svcctl ipam configure`",
         code=Code.NO_ADDRESS,
     )
@@ -103,11 +104,29 @@ def straddled(address: Address, overlapping: Cidr) -> CallerError:
     )
 
 
-def not_ours(address: Address, node: str, affinity: str | None) -> CallerError:
-    """Strict affinity keeps a node to its own blocks, also when it asks for an address by name."""
+def other_host(use: str, host: Host) -> CallerError:
+    """Addresses of services belong to the cluster, those of workloads and tunnels to nodes."""
     return CallerError(
-        f"address {str(address)!r} cannot be assigned on node {node!r}",
+        f"addresses for {_BENEFICIARIES[use]} cannot be assigned by {host}",
+        details=f"use {LOAD_BALANCER} is for virtual hosts, every other one is for nodes",
+        code=Code.POOL,
+    )
+
+
+def not_ours(address: Address, host: Host, affinity: str | None) -> CallerError:
+    """Strict affinity keeps a host to its own blocks, also when it asks for an address by name."""
+    return CallerError(
+        f"address {str(address)!r} cannot be assigned on {host}",
         details=f"its block has affinity {affinity or 'to nobody'}, and strict affinity is on: ask for an address of this node",
+        code=Code.ADDRESS_UNAVAILABLE,
+    )
+
+
+def of_windows(address: Address, affinity: str | None) -> CallerError:
+    """Windows nodes lend no addresses, and those that they set aside are nobody's to give."""
+    return CallerError(
+        f"address {str(address)!r} belongs to a Windows node",
+        details=f"its block has affinity {affinity}, and Windows nodes need theirs whole: use another address",
         code=Code.ADDRESS_UNAVAILABLE,
     )
 

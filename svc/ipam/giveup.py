@@ -12,6 +12,7 @@ from svc.datastore.api import Backend, Conflict, Delete, Entry, KeyedError, NotF
 from svc.ipam import blocks, errors
 from svc.ipam.blocks import Rest
 from svc.ipam.claim import ClaimLost
+from svc.ipam.host import Host
 from svc.ipam.tries import ATTEMPTS, attempts
 from svc.model.ipam import PENDING_DELETION, Affinity, Block
 from svc.model.keys import AffinityKey, BlockKey
@@ -52,7 +53,7 @@ def _try(backend: Backend, key: AffinityKey, rest: Rest, only_empty: bool, seque
     block = _collected(entry, rest)
     if sequence is not None and block.sequence != sequence:
         raise ClaimLost
-    if blocks.owner_of(block) != (key.kind, key.host):
+    if Host.of(block.affinity) != Host(key.host, key.kind):
         _drop(backend, affinity)
         raise ClaimLost
     if only_empty and not blocks.is_empty(block):

@@ -14,10 +14,11 @@ from typing import Any
 
 from svc._core.cidr import Cidr
 from svc.datastore.api import Backend, Damaged, Entry, KeyedError, NotFound, PartialWrite, StoreError, Write
-from svc.ipam import blocks, errors
+from svc.ipam import errors
 from svc.ipam.assigning import assign
 from svc.ipam.claim import ClaimLost
 from svc.ipam.giveup import NotEmpty, give_up
+from svc.ipam.host import NODE, Host
 from svc.ipam.plan import Plan, Planned
 from svc.ipam.releasing import release, release_addresses
 from svc.ipam.requests import Answer, Assign, Freed, Held, Release, ReleaseAddresses, Request
@@ -26,7 +27,7 @@ from svc.ipam.tries import ATTEMPTS, attempts
 from svc.ipam.view import View, node_labels
 from svc.model.errors import SvcError
 from svc.model.ipam import Block
-from svc.model.keys import AffinityKey, BlockKey, HandleKey
+from svc.model.keys import BlockKey, HandleKey
 
 Outcome = Answer | BaseException
 
@@ -43,11 +44,11 @@ class Group:
     """Some requests, in order, until each has its outcome. `handles` are those of them that were read already."""
 
     def __init__(
-        self, backend: Backend, view: View, node: str, requests: Sequence[Request], handles: Iterable[Entry] = ()
+        self, backend: Backend, view: View, host: Host, requests: Sequence[Request], handles: Iterable[Entry] = ()
     ) -> None:
         self._backend = backend
         self._view = view
-        self._node = node
+        self._host = host
         self._open = dict(enumerate(requests))
         self._outcomes: dict[int, Outcome] = {}
         self._freed: dict[int, Freed] = {}  # what was freed before a request was planned anew
@@ -76,7 +77,7 @@ class Group:
         raise errors.too_much_contention(ATTEMPTS)
 
     def _attempt(self) -> None:
-        plan = Plan(self._backend, self._view, self._node, self._known_handles)
+        plan = Plan(self._backend, self._view, self._host, self._known_handles)
         planned = {number: _planned(plan, request) for number, request in self._open.items()}
         if not self._fresh and any(_is_from_memory(each.outcome) for each in planned.values()):
             self._view.forget_all()
@@ -155,7 +156,7 @@ class Group:
         if isinstance(request, Assign):
             taken = [each for each in planned.taken if each.block in done]
             owed = ReleaseAddresses(tuple(Held(each.address, request.handle) for each in taken))
-            (outcome,) = Group(self._backend, self._view, self._node, [owed]).carry_out() if taken else (Freed(),)
+            (outcome,) = Group(self._backend, self._view, self._host, [owed]).carry_out() if taken else (Freed(),)
             if isinstance(outcome, BaseException):
                 self._close(number, outcome)
         elif isinstance(request, ReleaseAddresses) and isinstance(planned.outcome, Freed):
@@ -176,12 +177,12 @@ class Group:
 
     def _give_up_if_misplaced(self, plan: Plan, block: Block) -> None:
         """An empty block in a pool that does not select its owner (any more) serves nobody there."""
-        kind, host = blocks.owner_of(block) or ("", "")
-        if kind != "host":
+        owner = Host.of(block.affinity)
+        if owner is None or owner.kind != NODE:
             return
-        labels = self._view.node_labels() if host == self._node else node_labels(self._backend, host)
+        labels = self._view.node_labels() if owner == self._host else node_labels(self._backend, owner)
         if self._view.pools().misplaced(block.cidr, labels, usable=False):
-            give_up(self._backend, AffinityKey(host, block.cidr), plan.rest(), only_empty=True)
+            give_up(self._backend, owner.claim_on(block.cidr), plan.rest(), only_empty=True)
             self._view.disown(block.cidr)
 
 

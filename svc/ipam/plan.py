@@ -12,6 +12,7 @@ from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, Update, Write
 from svc.ipam import blocks
 from svc.ipam.blocks import Rest
+from svc.ipam.host import Host
 from svc.ipam.requests import Allocation, Answer
 from svc.ipam.room import Room
 from svc.ipam.settings import rest_of
@@ -34,10 +35,10 @@ class Planned:
 class Plan:
     """What stands in the datastore, what the requests of one group make of it, and the writes that this comes to."""
 
-    def __init__(self, backend: Backend, view: View, node: str, known_handles: dict[str, Entry]) -> None:
-        self.node = node
+    def __init__(self, backend: Backend, view: View, host: Host, known_handles: dict[str, Entry]) -> None:
+        self.host = host
         self.view = view
-        self.room = Room(backend, view, node, self.rest)
+        self.room = Room(backend, view, host, self.rest)
         self._backend = backend
         self._known_handles = known_handles
         self._base: dict[Cidr, Entry] = {}

@@ -99,6 +99,8 @@ def _release_checked(plan: Plan, draft: Draft, cidr: Cidr, held: Mapping[Address
 
 
 def _check(block: Block, wanted: Held, attribute: Attribute) -> None:
+    if blocks.is_set_aside(attribute):
+        raise errors.of_windows(wanted.address, block.affinity)
     if wanted.handle and bare(attribute.handle_id) != bare(wanted.handle):
         raise errors.other_handle(wanted.address, attribute.handle_id, wanted.handle)
     sequence = block.ordinal_sequences.get(block.cidr.ordinal(wanted.address))

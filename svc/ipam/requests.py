@@ -12,12 +12,13 @@ class Assign:
     """Addresses for one handle: all of them, or none.
 
     `versions` lists the families wanted, one address each; `pools` names pools (by name or CIDR) for a family, where an absent
-    or empty entry means all that are available to the node and to a namespace with these labels. With `addresses`, just these
+    or empty entry means all that are available to the host and to a namespace with these labels. With `addresses`, just these
     are assigned, in this order, and all of those are ignored.
 
-    `use` is what the addresses are for (`Workload` or `Tunnel`), which a pool must allow. `max_blocks` limits the blocks that
-    the node may own in the pools of the request (0: as the settings say; the smaller number wins). With `max_per_handle`, a
-    handle that holds so many addresses of a family gets those again, and no further one.
+    `use` is what the addresses are for, which a pool must allow: `LoadBalancer` for a virtual host, `Workload` or `Tunnel` for
+    a node. `max_blocks` limits the blocks that the host may own in the pools of the request (0: as the settings say; the
+    smaller number wins). With `max_per_handle`, a handle that holds so many addresses of a family gets those again, and no
+    further one.
     """
 
     handle: str

@@ -1,4 +1,4 @@
-"""Where a node finds room: in the blocks that are its own, in one that it claims anew, in one that it takes from a node
+"""Where a host finds room: in the blocks that are its own, in one that it claims anew, in one that it takes from a node
 which does not use it, and, unless affinity is strict, in the blocks of others.
 
 The affinities say which blocks to look at, the blocks say whose they are. An affinity that was not confirmed is in doubt:
@@ -14,13 +14,13 @@ from svc.ipam import blocks, errors
 from svc.ipam.blocks import Rest
 from svc.ipam.claim import ClaimLost, claim, own_block
 from svc.ipam.giveup import NotEmpty, drop_abandoned, give_up
+from svc.ipam.host import Host
 from svc.ipam.reserved import Reserved
 from svc.ipam.settings import effective_limit
 from svc.ipam.space import Space
 from svc.ipam.view import View
 from svc.model.errors import PeerError
 from svc.model.ipam import Block, IpamConfig
-from svc.model.keys import AffinityKey
 from svc.model.pool import WORKLOAD, Pool
 
 Peek = Callable[[Cidr], Block]  # a block as a draft has it, to read only; NotFound, Damaged
@@ -29,12 +29,11 @@ Peek = Callable[[Cidr], Block]  # a block as a draft has it, to read only; NotFo
 class Room:
     """Blocks for the requests of one plan. A block that cannot be decoded gives no address and stops nobody."""
 
-    def __init__(self, backend: Backend, view: View, node: str, rest: Callable[[], Rest]) -> None:
+    def __init__(self, backend: Backend, view: View, host: Host, rest: Callable[[], Rest]) -> None:
         self._backend = backend
         self._view = view
-        self._node = node
+        self._host = host
         self._rest = rest
-        self._mine = blocks.host_affinity(node)
         self._spaces: dict[int, Space] = {}
         self._reserved: Reserved | None = None
         self._settings: IpamConfig | None = None
@@ -73,12 +72,12 @@ class Room:
         if block is None:
             others = self._overlapping(cidr)
             if not others:
-                self._view.own(claim(self._backend, cidr, self._node))
+                self._view.own(claim(self._backend, cidr, self._host))
                 return cidr
             cidr = _holding(others, address)
             block = peek(cidr)
-        if not self._is_own(block) and self.settings.strict_affinity:
-            raise errors.not_ours(address, self._node, block.affinity)
+        if not self._is_own(block):
+            self._demand_lendable(block, address)
         return cidr
 
     def block_holding(self, peek: Peek, address: Address) -> Cidr | None:
@@ -107,7 +106,7 @@ class Room:
             with suppress(KeyedError, ClaimLost, NotEmpty, Damaged):
                 block = self._found(peek, cidr)
                 if block is None or blocks.is_empty(block):
-                    give_up(self._backend, AffinityKey(self._node, cidr), self._rest(), only_empty=True)
+                    give_up(self._backend, self._host.claim_on(cidr), self._rest(), only_empty=True)
                     self._view.disown(cidr)
 
     def _own(self, pool: Pool) -> Iterator[Cidr]:
@@ -130,7 +129,7 @@ class Room:
         try:
             if self._overlapping(cidr):
                 raise ClaimLost
-            self._view.own(own_block(self._backend, cidr, self._node))
+            self._view.own(own_block(self._backend, cidr, self._host))
         except ClaimLost:
             self._view.disown(cidr)
             return None
@@ -140,10 +139,10 @@ class Room:
         """Why no further block may be claimed, if so. PeerError when the node may not even borrow instead."""
         settings = self.settings
         if not settings.auto_allocate_blocks:
-            raise errors.claims_off(version, self._node)
+            raise errors.claims_off(version, self._host)
         limit = effective_limit(settings, max_blocks, shared=self._backend.needs_node)
         owned = sum(1 for pool in pools for _ in self._own(pool))
-        return errors.block_limit(version, self._node, owned, limit) if limit and owned >= limit else None
+        return errors.block_limit(version, self._host, owned, limit) if limit and owned >= limit else None
 
     def _claimed(self, peek: Peek, version: int, pools: Sequence[Pool]) -> Cidr | None:
         """A block that was nobody's, or else one that its owner does not use."""
@@ -161,19 +160,18 @@ class Room:
     def _claims(self, peek: Peek, cidr: Cidr) -> bool:
         """Whether the block is ours now, and has room: another process of this node may have made it, and filled it."""
         try:
-            self._view.own(claim(self._backend, cidr, self._node))
+            self._view.own(claim(self._backend, cidr, self._host))
             return self._available(peek(cidr)) > 0
         except (ClaimLost, Damaged):
             return False
 
     def _takes_over(self, block: Block) -> bool:
-        owner = blocks.owner_of(block)
+        owner = Host.of(block.affinity)
         try:
             if owner is None:
                 drop_abandoned(self._backend, block.cidr, self._rest())
             else:
-                key = AffinityKey(owner[1], block.cidr, owner[0])
-                give_up(self._backend, key, self._rest(), only_empty=True, sequence=block.sequence)
+                give_up(self._backend, owner.claim_on(block.cidr), self._rest(), only_empty=True, sequence=block.sequence)
         except (KeyedError, ClaimLost, NotEmpty, Damaged):
             return False
         return True
@@ -188,6 +186,12 @@ class Room:
                     block = self._found(peek, cidr)
                     if block is not None and self._available(block) > 0:
                         yield cidr
+
+    def _demand_lendable(self, block: Block, address: Address) -> None:
+        if blocks.is_of_windows(block):
+            raise errors.of_windows(address, block.affinity)
+        if self.settings.strict_affinity:
+            raise errors.not_ours(address, self._host, block.affinity)
 
     def _may_have_room(self, peek: Peek, pool: Pool) -> bool:
         """As `_has_room` of any block, with nothing repaired: a block that is missing can be made."""
@@ -206,7 +210,7 @@ class Room:
             return None
 
     def _is_own(self, block: Block) -> bool:
-        return block.affinity == self._mine
+        return block.affinity == self._host.affinity
 
     def _overlapping(self, cidr: Cidr) -> list[Cidr]:
         """Other blocks that share addresses with this one: they are of another size."""
@@ -216,12 +220,12 @@ class Room:
         """Listed when it is needed first: most requests find room in the node's own blocks."""
         if version not in self._spaces:
             own, reserved = self._view.own_blocks(version), self.reserved
-            self._spaces[version] = Space(self._backend, version, self._node, own, reserved, self._rest())
+            self._spaces[version] = Space(self._backend, version, self._host, own, reserved, self._rest())
         return self._spaces[version]
 
     def _exhausted(self, peek: Peek, version: int, pools: Sequence[Pool]) -> PeerError:
         usage = [self._usage(peek, pool) for pool in pools]
-        return errors.exhausted(version, self._node, usage, strict=not self._may_borrow())
+        return errors.exhausted(version, self._host, usage, strict=not self._may_borrow())
 
     def _usage(self, peek: Peek, pool: Pool) -> str:
         own = list(self._readable(peek, pool))

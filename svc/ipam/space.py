@@ -12,6 +12,7 @@ from svc._core.cidr import Cidr, CidrIndex
 from svc.datastore.api import Backend
 from svc.ipam import blocks
 from svc.ipam.blocks import Rest
+from svc.ipam.host import Host
 from svc.ipam.reserved import Reserved
 from svc.model.ipam import Block
 from svc.model.keys import BlockQuery
@@ -24,15 +25,14 @@ class Space:
     """The blocks of one family, as one listing of the datastore shows them, and what lies between them.
 
     A block of another size counts as well: nothing that overlaps it is free, nor what overlaps `owned`, the blocks that
-    the node has an affinity to. A block that names the node as its owner and is not among them has lost its affinity:
+    the host has an affinity to. A block that names the host as its owner and is not among them has lost its affinity:
     nobody else will ever use it, so it is offered first.
     """
 
     def __init__(
-        self, backend: Backend, version: int, node: str, owned: Collection[Cidr], reserved: Reserved, rest: Rest
+        self, backend: Backend, version: int, host: Host, owned: Collection[Cidr], reserved: Reserved, rest: Rest
     ) -> None:
-        self._node = node
-        self._mine = blocks.host_affinity(node)
+        self._host = host
         self._reserved = reserved
         self._now = rest.now
         self._present: CidrIndex[Block | None] = CidrIndex()
@@ -60,19 +60,23 @@ class Space:
         return [block for block in self._others(pool) if block.cidr.length == pool.block_size and self._is_idle(block)]
 
     def lendable(self, pool: Pool) -> list[Cidr]:
-        """Blocks of others in the pool that have an address to lend, in the order in which this node asks."""
-        return [block.cidr for block in self._others(pool) if block.ordinals.available(self._reserved.mask(block.cidr))]
+        """Blocks of others in the pool that have an address to lend, in the order in which this host asks."""
+        return [
+            block.cidr
+            for block in self._others(pool)
+            if block.ordinals.available(self._reserved.mask(block.cidr)) and not blocks.is_of_windows(block)
+        ]
 
     def _note(self, block: Block) -> None:
         known = len(self._present)
         self._present.insert(block.cidr, block)
         has_room = block.ordinals.available(self._reserved.mask(block.cidr)) > 0
-        if len(self._present) > known and has_room and block.affinity == self._mine:
+        if len(self._present) > known and has_room and block.affinity == self._host.affinity:
             self._astray.append(block.cidr)
 
     def _others(self, pool: Pool) -> Sequence[Block]:
         found = [self._present.exact(cidr) for cidr in self.overlapping(pool.cidr) if cidr in pool.cidr]
-        others = [block for block in found if block is not None and block.affinity != self._mine]
+        others = [block for block in found if block is not None and block.affinity != self._host.affinity]
         start, count = self._start(pool), pool.cidr.block_count(pool.block_size)
         return sorted(others, key=lambda block: (_numbers(pool, block.cidr)[0] - start) % count)
 
@@ -81,7 +85,7 @@ class Space:
         return blocks.is_empty(block) and abs(self._now - claimed) > IDLE and not self._reserved.covers(block.cidr)
 
     def _start(self, pool: Pool) -> int:
-        return zlib.crc32(self._node.encode()) % pool.cidr.block_count(pool.block_size)
+        return zlib.crc32(self._host.name.encode()) % pool.cidr.block_count(pool.block_size)
 
     def _free(self, pool: Pool) -> Iterator[Cidr]:
         """Reserved ranges are passed over in one step each: they may be larger than could be counted out."""

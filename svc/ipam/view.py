@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from svc._core.cidr import Cidr
 from svc.datastore.api import Backend, Entry, NotFound
 from svc.ipam import blocks, errors
+from svc.ipam.host import NODE, Host
 from svc.ipam.pools import PoolSet
 from svc.ipam.reserved import KIND as RESERVATION
 from svc.ipam.reserved import Reserved, read_reservations
@@ -42,13 +43,13 @@ class _Remembered(Generic[Value]):
 
 
 class View:
-    """One node's memory of one datastore; used by one thread at a time."""
+    """One host's memory of one datastore; used by one thread at a time."""
 
-    def __init__(self, backend: Backend, node: str) -> None:
+    def __init__(self, backend: Backend, host: Host) -> None:
         self._backend = backend
-        self._node = node
+        self._host = host
         self._pools = _Remembered(backend, "IPPool", lambda: read_pools(backend))
-        self._labels = _Remembered(backend, "Node", lambda: node_labels(backend, node))
+        self._labels = _Remembered(backend, "Node", lambda: node_labels(backend, host))
         self._reserved = _Remembered(backend, RESERVATION, lambda: read_reserved(backend))
         self._settings = _Remembered(backend, IPAM_CONFIG, lambda: read_settings(backend))
         self._blocks: dict[Cidr, Entry] = {}
@@ -80,11 +81,11 @@ class View:
         return self._selected.misplaced(version, self.own_blocks(version))
 
     def own_blocks(self, version: int) -> tuple[Cidr, ...]:
-        """CIDRs of the blocks that this node has an affinity to, sorted."""
+        """CIDRs of the blocks that this host has an affinity to, sorted."""
         if version not in self._own:
             states = {
                 entry.key.cidr: entry.value
-                for entry in self._backend.list(AffinityQuery(self._node, version))
+                for entry in self._backend.list(AffinityQuery(self._host.name, version, self._host.kind))
                 if isinstance(entry.key, AffinityKey)
             }
             self._doubtful.update(cidr for cidr, value in states.items() if value != Affinity(CONFIRMED))
@@ -108,10 +109,10 @@ class View:
         return self._blocks[cidr]
 
     def remember(self, entry: Entry) -> None:
-        """Keeps a block that was just read or written, if it is this node's own."""
+        """Keeps a block that was just read or written, if it is this host's own."""
         assert isinstance(entry.value, Block)
         cidr = entry.value.cidr
-        if entry.value.affinity != blocks.host_affinity(self._node):
+        if entry.value.affinity != self._host.affinity:
             self._blocks.pop(cidr, None)
             return
         self._blocks[cidr] = entry
@@ -186,13 +187,15 @@ def read_pools(backend: Backend) -> PoolSet:
     return PoolSet(pools)
 
 
-def node_labels(backend: Backend, node: str) -> Mapping[str, str]:
-    """PeerError when the node must be registered and is not."""
+def node_labels(backend: Backend, host: Host) -> Mapping[str, str]:
+    """A virtual host has none. PeerError when a node must be registered and is not."""
+    if host.kind != NODE:
+        return {}
     try:
-        entry = backend.get(ResourceKey("Node", node))
+        entry = backend.get(ResourceKey("Node", host.name))
     except NotFound:
         if backend.needs_node:
-            raise errors.node_missing(node) from None
+            raise errors.node_missing(host.name) from None
         return {}
     assert isinstance(entry.value, Resource)
     return entry.value.labels

@@ -7,8 +7,9 @@ The layout below the key root:
     ipam/v2/handle/HANDLE                           a handle, verbatim
     ipam/v2/config                                  the IPAM settings
     resources/VERSION/GROUP/PLURAL/[NAMESPACE/]NAME a resource
+    ipam/v2/host/HOST                               of old programs: only to be deleted, so `key` does not know it
 
-`path` and `key` are inverse to each other. The field order of a document is that of the value's `to_json`.
+`path` and `key` are inverse to each other otherwise. The field order of a document is that of the value's `to_json`.
 """
 
 from typing import Any
@@ -26,6 +27,7 @@ from svc.model.keys import (
     BlockQuery,
     HandleKey,
     HandleQuery,
+    HostKey,
     IpamConfigKey,
     Key,
     Query,
@@ -58,6 +60,8 @@ class Codec:
                 return f"{self._ipam}{kind}/{host}/ipv{cidr.version}/block/{_spell(cidr)}"
             case HandleKey(handle):
                 return f"{self._ipam}handle/{handle}"
+            case HostKey(host):
+                return f"{self._ipam}host/{host}"
             case IpamConfigKey():
                 return f"{self._ipam}config"
             case ResourceKey(kind, name, namespace):
@@ -168,6 +172,8 @@ def _decode(key: Key, data: Any) -> Value:
             return IpamConfig.from_json(data)
         case ResourceKey(kind):
             return _decode_resource(kind, data)
+        case HostKey():
+            raise ValueError("nobody needs what it says")
 
 
 def _decode_block(cidr: Cidr, data: Any) -> Block:

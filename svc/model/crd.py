@@ -21,6 +21,7 @@ from svc.model.keys import (
     BlockQuery,
     HandleKey,
     HandleQuery,
+    HostKey,
     IpamConfigKey,
     Key,
     Query,
@@ -98,6 +99,8 @@ class Objects:
                 return HANDLE
             case IpamConfigKey():
                 return self._config
+            case HostKey():
+                raise TypeError(f"no object is made of {key}")
         return key.kind
 
     def place(self, key: Key) -> Place:
@@ -113,6 +116,7 @@ class Objects:
                 return Place(plural, CONFIG_NAME)
             case ResourceKey(_, name):
                 return Place(plural, name)
+        raise TypeError(f"no object is made of {key}")
 
     def selector(self, query: Query) -> str:
         """The label selector that leaves out most of what does not answer the query; empty when there is none."""

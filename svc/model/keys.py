@@ -29,6 +29,13 @@ class HandleKey:
 
 
 @dataclass(frozen=True, slots=True)
+class HostKey:
+    """What old programs kept of a host. It is deleted with the host: nobody reads or writes it."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
 class IpamConfigKey:
     """The one record of IPAM settings."""
 
@@ -44,7 +51,7 @@ class ResourceKey:
 
 IPAM_CONFIG = "IPAMConfig"  # what the record of IPAM settings is called where kinds are counted
 
-Key = BlockKey | AffinityKey | HandleKey | IpamConfigKey | ResourceKey
+Key = BlockKey | AffinityKey | HandleKey | HostKey | IpamConfigKey | ResourceKey
 
 
 @dataclass(frozen=True, slots=True)

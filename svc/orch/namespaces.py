@@ -68,8 +68,9 @@ class Namespaces:
     def _begin(self) -> None:
         with self._lock:
             if self._thread is None and not self._closed.is_set():
-                self._thread = threading.Thread(target=self._run, name="namespaces", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="namespaces", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE

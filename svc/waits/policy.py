@@ -11,6 +11,7 @@ import logging
 import os
 import stat
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
@@ -122,23 +123,29 @@ class Directory:
     def _run(self) -> None:
         try:
             inotify = Inotify()
-        except OSError as failure:  # no descriptor left: the next call that waits has another try, for all
-            _log.warning("status files in %s are not looked for: %s", self._path, failure)
-            with self._lock:
-                self._thread = None
+        except OSError:  # too many files are open
+            self._look_again_and_again()
             return
         with inotify:
-            watched: tuple[int, int] | None = None
-            while (names := self._wanted(inotify)) is not None:
-                if (found := _identity(self._path)) != watched or found is None:
-                    watched = self._watch(inotify, found)
-                    self._look_at(names)
-                try:
-                    self._look_at(inotify.changed(LOOK_SECONDS))
-                except Lost:
-                    watched = None
+            self._follow(inotify)
 
-    def _wanted(self, inotify: Inotify) -> set[str] | None:
+    def _look_again_and_again(self) -> None:
+        while (names := self._wanted(None)) is not None:
+            self._look_at(names)
+            time.sleep(LOOK_SECONDS)
+
+    def _follow(self, inotify: Inotify) -> None:
+        watched: tuple[int, int] | None = None
+        while (names := self._wanted(inotify)) is not None:
+            if (found := _identity(self._path)) != watched or found is None:
+                watched = self._watch(inotify, found)
+                self._look_at(names)
+            try:
+                self._look_at(inotify.changed(LOOK_SECONDS))
+            except Lost:
+                watched = None
+
+    def _wanted(self, inotify: Inotify | None) -> set[str] | None:
         """All that is waited for. None when nobody waits any more, and this thread ends."""
         with self._lock:
             if not self._waiting:

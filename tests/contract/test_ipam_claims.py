@@ -29,6 +29,7 @@ from svc._core.cidr import Cidr
 from svc.datastore.api import Backend, Delete, StoreError
 from svc.ipam.allocator import Ipam
 from svc.ipam.claim import ClaimLost, claim
+from svc.ipam.host import Host
 from svc.model.errors import CallerError, PeerError
 from svc.model.ipam import CONFIRMED, PENDING, PENDING_DELETION, Affinity
 from svc.model.keys import AffinityKey, AffinityQuery, BlockKey, BlockQuery
@@ -233,7 +234,7 @@ def test_losing_a_claim_is_told(store: Backend) -> None:
     """And leaves nothing of ours behind."""
     put_block(store, "10.65.0.4/30", "host:node2")
     with pytest.raises(ClaimLost):
-        claim(store, Cidr("10.65.0.4/30"), NODE)
+        claim(store, Cidr("10.65.0.4/30"), Host(NODE))
     assert affinities(store) == {}
 
 

@@ -19,6 +19,7 @@ from svc.ipam.affinities import release_host
 from svc.ipam.allocator import Ipam
 from svc.ipam.giveup import give_up
 from svc.ipam.group import Group, Outcome
+from svc.ipam.host import Host
 from svc.ipam.requests import Assign, Freed, Held, Release, ReleaseAddresses, Request
 from svc.ipam.settings import rest_of
 from svc.ipam.view import View
@@ -84,7 +85,7 @@ EVERY_CALL = pytest.mark.parametrize("name", CALLS)
 def carry_out(backend: Backend, requests: Requests) -> list[Outcome]:
     """As a group that waited together; where all of it failed, the failure for each."""
     try:
-        return Group(backend, View(backend, NODE), NODE, requests).carry_out()
+        return Group(backend, View(backend, Host(NODE)), Host(NODE), requests).carry_out()
     except Exception as failure:
         return [failure] * len(requests)
 
@@ -227,7 +228,7 @@ def test_others_may_have_been_at_work_since_a_handle_was_read(store: Backend, na
     requests = CALLS[name](store)
     read = [store.get(HandleKey(handle)) for handle in ("net.a", "net.b")]
     DEEDS[deed](store)
-    outcomes = Group(Piecemeal(store), View(store, NODE), NODE, requests, read).carry_out()
+    outcomes = Group(Piecemeal(store), View(store, Host(NODE)), Host(NODE), requests, read).carry_out()
     assert not any(isinstance(outcome, BaseException) for outcome in outcomes)
     holdings(store)
 

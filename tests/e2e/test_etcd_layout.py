@@ -13,6 +13,7 @@ from harness.ipam import free, holdings, take
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Update
 from svc.datastore.etcd.store import EtcdStore
+from svc.ipam.affinities import remove_host
 from svc.ipam.allocator import Ipam
 from svc.model.keys import AffinityQuery, BlockQuery, HandleQuery, Query, ResourceQuery
 from svc.names import Names
@@ -72,3 +73,12 @@ def test_addresses_are_assigned_from_there_on(state: dict[str, str], server: Clu
     assert all(key.startswith("/calico/ipam/v2/") for key in added)
     free(ipam, "net1.c9")
     assert holdings(store) == held
+
+
+def test_a_removed_host_leaves_no_old_key(state: dict[str, str], server: Cluster, store: EtcdStore) -> None:
+    """The one that old programs kept of it goes with its claims; that of a host whose name begins alike stays."""
+    for host in ("node1", "node10"):
+        server.put(f"/calico/ipam/v2/host/{host}", "{}")
+    remove_host(store, "node1")
+    assert [key for key in raw(server) if key.startswith("/calico/ipam/v2/host/")] == ["/calico/ipam/v2/host/node10"]
+    remove_host(store, "node1")

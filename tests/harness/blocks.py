@@ -12,7 +12,7 @@ CIDR = Cidr("10.65.0.64/30")
 
 
 def new(cidr: Cidr = CIDR, sequence: int = 1000) -> Block:
-    block = blocks.new_block(cidr, blocks.host_affinity("node1"), NOW)
+    block = blocks.new_block(cidr, "host:node1", NOW)
     block.sequence = sequence
     return block
 

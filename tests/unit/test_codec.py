@@ -16,6 +16,7 @@ from svc.model.keys import (
     BlockQuery,
     HandleKey,
     HandleQuery,
+    HostKey,
     IpamConfigKey,
     Key,
     Query,
@@ -115,6 +116,11 @@ def test_paths_and_keys_are_inverse(tail: str) -> None:
     codec = Codec(INCUMBENT)
     assert codec.path(KEYS[tail]) == f"/calico/{tail}"
     assert codec.key(f"/calico/{tail}") == KEYS[tail]
+
+
+def test_what_old_programs_kept_of_a_host_has_a_path() -> None:
+    """To be deleted; nobody reads it."""
+    assert Codec(INCUMBENT).path(HostKey("node1")) == "/calico/ipam/v2/host/node1"
 
 
 @pytest.mark.parametrize("path", FOREIGN)

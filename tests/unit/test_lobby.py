@@ -56,6 +56,19 @@ def test_no_thread_before_the_first(lobby: Lobby) -> None:
     assert all(thread.name != "lobby" for thread in threading.enumerate())
 
 
+def test_without_a_thread_nobody_waits(lobby: Lobby, callers: Callable[..., Caller], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system gives none: as if it were too late already. The next one asks again."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(threading.Thread, "start", refuse)
+        assert hold(lobby, callers()).wait.outcome is End.LATE
+    later = hold(lobby, callers(0.05))
+    assert later.ended.wait(PATIENCE)
+
+
 def test_deadline_ends_a_wait(lobby: Lobby, callers: Callable[..., Caller]) -> None:
     """Each its own, in whatever order they came."""
     late, later = hold(lobby, callers()), hold(lobby, callers(0.05))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.patience import wait_until
-from svc.waits import policy as module
+from svc.waits import policy
 from svc.waits.inotify import Inotify, Lost
 from svc.waits.policy import PolicyWait, StatusFiles, file_name, stands
 from svc.waits.wait import End
@@ -179,22 +179,25 @@ def test_a_thread_that_the_system_refuses_leaves_nobody_waiting(
     wait_until(lambda: threads() == 0)
 
 
-def test_no_descriptor_left_is_for_the_next_call_to_try_again(
-    files: StatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def none_left() -> Inotify:
+def test_without_a_descriptor_files_are_looked_for(files: StatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Again and again; who waits later is told at once, when there are descriptors again."""
+
+    def refuse() -> Inotify:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    with monkeypatch.context() as patched:
-        patched.setattr(module, "Inotify", none_left)
-        first = begin(files, tmp_path, "a")
-        wait_until(lambda: threads() == 0)
-    assert "Too many open files" in caplog.text
-    second = begin(files, tmp_path, "b")
-    for wait, name in ((first, "a"), (second, "b")):
-        (tmp_path / name).touch()
+    with monkeypatch.context() as refusing:
+        refusing.setattr(policy, "Inotify", refuse)
+        wait = begin(files, tmp_path, "a")
+        assert threads() == 1
+        (tmp_path / "a").touch()
         wait.join()
-        assert wait.outcome == End.DONE
+        wait_until(lambda: threads() == 0)
+    assert wait.outcome is End.DONE
+    later = begin(files, tmp_path, "b")
+    wait_until(lambda: inotify_watches() == 1)
+    (tmp_path / "b").touch()
+    later.join()
+    assert later.outcome is End.DONE
 
 
 def refuse(_: threading.Thread) -> None:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any
 
-from svc.datastore.api import Check, Create, Delete, Entry, PartialWrite, StoreError, Update, Write, demand_checks
+from svc.datastore.api import Check, Create, Delete, Entry, NotFound, PartialWrite, StoreError, Update, Write, demand_checks
 from svc.datastore.orch.access import Access
 from svc.datastore.orch.client import Client
 from svc.datastore.orch.custom import Customs
@@ -24,7 +24,7 @@ from svc.datastore.orch.source import Source
 from svc.datastore.orch.watcher import Watcher, Watchers
 from svc.model import corenode, crd, endpoint
 from svc.model.codec import Codec, matches
-from svc.model.keys import IPAM_CONFIG, HandleKey, Key, Query, ResourceKey, ResourceQuery
+from svc.model.keys import IPAM_CONFIG, HandleKey, HostKey, Key, Query, ResourceKey, ResourceQuery
 from svc.names import Names
 
 SIDE_BY_SIDE = 8  # writes at a time
@@ -104,6 +104,8 @@ class OrchStore:
             workers.shutdown()
 
     def _shelf(self, key: Key | Query) -> Shelf:
+        if isinstance(key, HostKey):  # old programs kept it elsewhere
+            raise NotFound(key)
         if crd.is_custom(key):
             return self._customs
         assert isinstance(key, ResourceKey | ResourceQuery)

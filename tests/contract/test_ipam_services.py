@@ -1,0 +1,161 @@
+"""Addresses of services of type LoadBalancer: a virtual host has blocks of its own, and no node beside it is touched."""
+
+import pytest
+
+from harness.ipam import (
+    NODE,
+    affinities,
+    block_of,
+    blocks,
+    free,
+    holdings,
+    in_threads,
+    put,
+    put_block,
+    put_node,
+    put_pool,
+    take,
+)
+from svc._core.cidr import Address, Cidr
+from svc.datastore.api import Backend
+from svc.ipam import services
+from svc.ipam.affinities import release_host, release_pool
+from svc.ipam.allocator import Ipam
+from svc.ipam.host import LOAD_BALANCERS, VIRTUAL
+from svc.ipam.requests import Held
+from svc.model.errors import CallerError, PeerError
+from svc.model.ipam import PENDING, Affinity
+from svc.model.keys import AffinityKey, AffinityQuery
+from svc.model.pool import LOAD_BALANCER
+
+POOL = "10.66.0.0/28"  # four blocks of four addresses
+
+
+@pytest.fixture
+def store(backend: Backend) -> Backend:
+    """A pool for workloads, one for services; the controller is on no node."""
+    put_pool(backend, "lb4", POOL, blockSize=30, allowedUses=[LOAD_BALANCER])
+    put_pool(backend, "lb6", "fd66::/124", blockSize=126, allowedUses=[LOAD_BALANCER])
+    put_pool(backend, "pods", "10.65.0.0/28", blockSize=30)
+    put_node(backend)
+    return backend
+
+
+@pytest.fixture
+def ipam(store: Backend) -> Ipam:
+    return Ipam(store, LOAD_BALANCERS)
+
+
+def serve(ipam: Ipam, handle: str, **more: object) -> tuple[str, ...]:
+    return take(ipam, handle, use=LOAD_BALANCER, **more)  # type: ignore[arg-type]
+
+
+def claims(store: Backend) -> dict[str, str]:
+    """Blocks with a virtual owner, and the states of the claims."""
+    found = {}
+    for entry in store.list(AffinityQuery(kind=VIRTUAL)):
+        assert isinstance(entry.key, AffinityKey)
+        assert isinstance(entry.value, Affinity)
+        assert entry.key.host == "load-balancer"
+        found[str(entry.key.cidr)] = entry.value.state
+    return found
+
+
+def test_services_get_addresses_of_their_pools(store: Backend, ipam: Ipam) -> None:
+    """No node is looked for, though none has the name; what is stored names the virtual host."""
+    got = serve(ipam, "lb-a", versions=(4, 6))
+    assert [Address(text) in Cidr(pool) for text, pool in zip(got, (POOL, "fd66::/124"), strict=True)] == [True, True]
+    assert claims(store) == dict.fromkeys(blocks(store), "confirmed")
+    assert {block.affinity for block in blocks(store).values()} == {"virtual:load-balancer"}
+    assert affinities(store) == {}
+    assert holdings(store) == {"lb-a": frozenset(map(Address, got))}
+    (second,) = serve(Ipam(store, LOAD_BALANCERS), "lb-b")
+    assert block_of(store, second).cidr == block_of(store, got[0]).cidr
+
+
+def test_an_address_that_is_asked_for_makes_a_block(store: Backend, ipam: Ipam) -> None:
+    """Of the virtual host."""
+    assert serve(ipam, "lb-a", at="10.66.0.9") == ("10.66.0.9",)
+    assert claims(store) == {"10.66.0.8/30": "confirmed"}
+    with pytest.raises(CallerError, match=r"IP pool \(pods\) is not for load balancers"):
+        serve(ipam, "lb-b", at="10.65.0.9")
+
+
+def test_the_use_and_the_host_must_go_together(store: Backend, ipam: Ipam) -> None:
+    """A service's address is never in a node's block, nor the other way round."""
+    with pytest.raises(CallerError, match="addresses for load balancers cannot be assigned by node 'node1'"):
+        serve(Ipam(store, NODE), "net.c")
+    with pytest.raises(CallerError, match="addresses for workloads cannot be assigned by virtual host 'load-balancer'"):
+        take(ipam, "lb-a")
+    take(Ipam(store, NODE), "net.c")
+    assert {block.affinity for block in blocks(store).values()} == {"host:node1"}
+
+
+def test_refusals_name_the_virtual_host(store: Backend, ipam: Ipam) -> None:
+    for number in range(16):
+        serve(ipam, f"lb-{number}")
+    with pytest.raises(PeerError, match="no free IPv4 address for virtual host 'load-balancer'"):
+        serve(ipam, "lb-late")
+    assert len(claims(store)) == 4
+
+
+def test_what_is_released_stays_with_the_virtual_host(store: Backend, ipam: Ipam) -> None:
+    """No node selector decides about its blocks, whoever releases."""
+    (first,) = serve(ipam, "lb-a")
+    (second,) = serve(ipam, "lb-b")
+    free(ipam, "lb-a")
+    freed = Ipam(store, NODE).release_addresses([Held(Address(second), "lb-b")])
+    assert freed.freed == (Address(second),)
+    assert holdings(store) == {}
+    assert claims(store) == {str(block_of(store, first).cidr): "confirmed"}
+
+
+def test_a_broken_off_claim_is_finished(store: Backend, ipam: Ipam) -> None:
+    """As a node's: its block was made and the claim never confirmed."""
+    put_block(store, "10.66.0.4/30", LOAD_BALANCERS.affinity)
+    put(store, LOAD_BALANCERS.claim_on(Cidr("10.66.0.4/30")), Affinity(PENDING))
+    assert serve(ipam, "lb-a") == ("10.66.0.4",)
+    assert claims(store) == {"10.66.0.4/30": "confirmed"}
+
+
+def test_a_node_of_the_same_name_is_another_owner(store: Backend, ipam: Ipam) -> None:
+    """And may give up what it has."""
+    put_node(store, "load-balancer")
+    take(Ipam(store, "load-balancer"), "net.c")
+    serve(ipam, "lb-a")
+    assert {block.affinity for block in blocks(store).values()} == {"host:load-balancer", "virtual:load-balancer"}
+    assert release_host(store, "load-balancer") == 1
+    assert list(claims(store).values()) == ["confirmed"]
+    assert affinities(store) == {}
+    assert release_host(store, "load-balancer", kind=VIRTUAL) == 1
+    assert claims(store) == {}
+
+
+def test_a_pool_of_services_is_given_up(store: Backend, ipam: Ipam) -> None:
+    """With blocks in use, which are nobody's then, and served from all the same."""
+    (got,) = serve(ipam, "lb-a")
+    assert release_pool(store, Cidr(POOL)) == 1
+    assert claims(store) == {}
+    assert block_of(store, got).affinity is None
+    free(ipam, "lb-a")
+    assert blocks(store) == {}
+
+
+def test_two_controllers_share_the_virtual_host(store: Backend) -> None:
+    """As while one hands over to the other: no address twice, no block without its claim."""
+    managers = [Ipam(store, LOAD_BALANCERS) for _ in range(2)]
+    calls = [lambda manager=manager, n=n: serve(manager, f"lb-{n}") for n, manager in enumerate(managers * 6)]
+    got = [address for answer in in_threads(calls) for address in answer]
+    assert len(set(got)) == 12
+    assert len(holdings(store)) == 12
+    assert claims(store) == dict.fromkeys(blocks(store), "confirmed")
+
+
+def test_a_service_has_one_handle(store: Backend, ipam: Ipam) -> None:
+    """Whatever is done twice for it gives the same addresses; attributes tell whose they are."""
+    handle = services.handle_of("shop", "Web", "7a0c")
+    said = services.attributes_of("shop", "Web", "LoadBalancer", 1_700_000_000_123_456_789)
+    first = serve(ipam, handle, max_per_handle=1)
+    assert serve(ipam, handle, max_per_handle=1) == first
+    assert said["timestamp"] == "2023-11-14 22:13:20.123456789 +0000 UTC"
+    assert [str(address) for address in ipam.addresses_of(handle)] == [*first]

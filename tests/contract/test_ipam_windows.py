@@ -1,0 +1,97 @@
+"""Blocks of Windows nodes in a mixed cluster: what they set aside stays, and nobody else uses what is left."""
+
+import pytest
+
+from harness.ipam import NODE, blocks, free, put, put_block, put_node, put_pool, take
+from svc._core.bitmap import Ordinals
+from svc._core.cidr import Address, Cidr
+from svc.ctl import pools
+from svc.datastore.api import Backend, Delete
+from svc.ipam.affinities import remove_host
+from svc.ipam.allocator import Ipam
+from svc.ipam.blocks import RESERVED_HANDLE
+from svc.ipam.requests import Held
+from svc.model.errors import CallerError, PeerError
+from svc.model.ipam import Affinity, Attribute, Block
+from svc.model.keys import AffinityKey, BlockKey
+
+THEIRS, MINE = Cidr("10.65.0.0/29"), Cidr("10.65.0.8/29")
+SET_ASIDE = Attribute(RESERVED_HANDLE, {"note": "windows host rsvd"})
+PUT_ASIDE = [0, 0, 0, None, None, None, None, 0]
+
+
+def windows_block(claimed_at: str) -> Block:
+    """As such a node makes its blocks."""
+    ordinals = Ordinals.load(PUT_ASIDE, [3, 4, 5, 6])
+    return Block(THEIRS, "host:win1", ordinals, 1000, claimed_at, [SET_ASIDE], dict.fromkeys((0, 1, 2, 7), 999))
+
+
+@pytest.fixture
+def store(backend: Backend) -> Backend:
+    """A pool of two blocks: one is a Windows node's, with a pod in it; the other one is full."""
+    for node in (NODE, "win1"):
+        put_node(backend, node)
+    put_pool(backend, "pool4", "10.65.0.0/28", blockSize=29)
+    put(backend, BlockKey(THEIRS), windows_block("2026-11-20T18:03:21Z"))
+    put(backend, AffinityKey("win1", THEIRS), Affinity())
+    take(Ipam(backend, "win1"), "net.theirs", at="10.65.0.3")
+    put_block(backend, str(MINE), f"host:{NODE}", [f"net.c{n}" for n in range(8)])
+    put(backend, AffinityKey(NODE, MINE), Affinity())
+    return backend
+
+
+def allocations(store: Backend) -> list[int | None]:
+    return blocks(store)[str(THEIRS)].ordinals.allocations()
+
+
+def test_nobody_borrows_from_a_windows_node(store: Backend) -> None:
+    """Neither any address nor one by name; its owner goes on."""
+    before = blocks(store)[str(THEIRS)]
+    with pytest.raises(PeerError, match="no free IPv4 address for node 'node1'"):
+        take(Ipam(store, NODE), "net.late")
+    with pytest.raises(PeerError, match="no free IPv4 address for node 'node1'"):
+        Ipam(store, NODE).check_room((4,), {})
+    for address in ("10.65.0.4", "10.65.0.0"):
+        with pytest.raises(CallerError, match="belongs to a Windows node"):
+            take(Ipam(store, NODE), "net.late", at=address)
+    assert blocks(store)[str(THEIRS)] == before
+    assert take(Ipam(store, "win1"), "net.more") == ("10.65.0.4",)
+    assert allocations(store) == [0, 0, 0, 1, 2, None, None, 0]
+
+
+def test_what_is_set_aside_is_not_released(store: Backend) -> None:
+    """By nobody: no handle counts it, and an address by itself is refused."""
+    ipam = Ipam(store, NODE)
+    freed = ipam.release_addresses([Held(Address("10.65.0.7")), Held(Address("10.65.0.0"), RESERVED_HANDLE)])
+    assert freed.freed == ()
+    assert [str(address) for address in freed.refused] == ["10.65.0.7", "10.65.0.0"]
+    free(ipam, RESERVED_HANDLE)
+    free(ipam, "net.theirs")
+    assert allocations(store) == PUT_ASIDE
+
+
+def test_an_empty_block_is_taken_over_whole(store: Backend) -> None:
+    """From an owner that has not used it for long: it is made anew, with nothing set aside."""
+    free(Ipam(store, "win1"), "net.theirs")
+    assert take(Ipam(store, NODE), "net.late") == ("10.65.0.0",)
+    assert blocks(store)[str(THEIRS)].affinity == f"host:{NODE}"
+
+
+def test_a_windows_node_that_is_removed_leaves_its_pods(store: Backend) -> None:
+    """Their block is nobody's then, and lends what is not set aside; when the last one goes, so does the block."""
+    assert remove_host(store, "win1") == 1
+    assert take(Ipam(store, NODE), "net.late") == ("10.65.0.4",)
+    for handle in ("net.late", "net.theirs"):
+        free(Ipam(store, NODE), handle)
+    assert str(THEIRS) not in blocks(store)
+
+
+def test_what_is_set_aside_keeps_no_pool(store: Backend) -> None:
+    """It goes with the pool, when no pod is left."""
+    for key in (BlockKey(MINE), AffinityKey(NODE, MINE)):
+        store.write([Delete(key)])
+    with pytest.raises(CallerError, match="1 address is taken"):
+        pools.delete(store, "pool4")
+    free(Ipam(store, "win1"), "net.theirs")
+    pools.delete(store, "pool4")
+    assert blocks(store) == {}
