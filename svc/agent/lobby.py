@@ -68,10 +68,6 @@ class Lobby:
         return None
 
     def _take_in(self, wait: Wait, fd: int) -> None:
-        if self._thread is None:  # first, for it may be refused
-            thread = threading.Thread(target=self._run, name="lobby", daemon=True)
-            thread.start()
-            self._thread = thread
         self._epoll.register(fd, _GONE)
         self._waits[fd] = wait
         heapq.heappush(self._deadlines, (wait.deadline, next(self._numbers), wait))

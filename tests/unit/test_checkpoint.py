@@ -92,18 +92,17 @@ def test_a_file_that_is_gone_is_logged_and_tried_again(path: Path, caplog: pytes
         checkpoints.close()
 
 
-def test_a_thread_that_the_system_refuses_fails_no_commit(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_thread_that_the_system_refuses_fails_no_commit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next commit has another try."""
+
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     checkpoints = Checkpoints(path)
-    with closing(sqlite.connect(path)) as connection, caplog.at_level(logging.WARNING):
+    with closing(sqlite.connect(path)) as connection:
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", refuse)
             commit(connection, checkpoints, 3)
-        assert "can't start new thread" in caplog.text
-        commit(connection, checkpoints, 3)
-        eventually(lambda: in_file(path) == 6)
+        commit(connection, checkpoints, 1)
+        eventually(lambda: in_file(path) == 4)
         checkpoints.close()

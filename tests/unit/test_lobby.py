@@ -114,19 +114,3 @@ def test_dismissal_ends_every_wait_there_is_and_will_be(lobby: Lobby, callers: C
     lobby.dismiss()
     second = hold(lobby, callers())
     assert (first.wait.outcome, second.wait.outcome) == (End.STOPPING, End.STOPPING)
-
-
-def test_a_thread_that_the_system_refuses_leaves_nobody_waiting(
-    callers: Callable[..., Caller], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    lobby = Lobby()
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(RuntimeError):
-            hold(lobby, callers())
-    caller = hold(lobby, callers())
-    lobby.close()
-    assert caller.wait.outcome == End.STOPPING
