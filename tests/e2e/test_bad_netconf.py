@@ -25,6 +25,8 @@ WRONG: dict[str, Any] = {
     fields.OBJECT: [],
     fields.STRINGS: ["a", 7],
     fields.ATTACHMENTS: {},
+    fields.RANGES: {},
+    fields.ROUTES: {},
 }
 
 
@@ -165,7 +167,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "another store": {"datastore_type": "consul"},
     "two ways to find etcd": {"etcd_discovery_srv": "example.org", "etcd_endpoints": "http://127.0.0.1:1"},
     "store without its access": {"orch": {}, "datastore_type": "orch"},
-    "readiness gates": {"readiness_gates": ["http://localhost/"]},
+    "gate that is no URL": {"readiness_gates": ["localhost"]},
     "policy of another kind": {"policy": {"type": "iptables"}},
     "relative log path": {"log_file_path": "cni.log"},
     "huge number": {"mtu": 10**30},

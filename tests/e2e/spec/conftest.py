@@ -66,13 +66,18 @@ def rights(kube: Kube) -> Iterator[Grant]:
     name = {"metadata": {"name": "plugin-reads"}}
     binding = {"roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "plugin-reads"}, "subjects": [subject]}
 
+    granted: dict[str, str] = {}
+
     def grant(**resources: list[str]) -> None:
         rules = [{"apiGroups": [""], "resources": [plural], "verbs": verbs} for plural, verbs in resources.items()]
         documents: list[dict[str, Any]] = [{"kind": "ClusterRole", "rules": rules}, {"kind": "ClusterRoleBinding", **binding}]
         kube.apply([{"apiVersion": f"{group}/v1", **name, **document} for document in documents])
         for plural, verbs in resources.items():
             kube.await_right("plugin", "", plural, verbs[0], allowed=True)
+            granted[plural] = verbs[0]
 
     yield grant
     for plural in ("clusterroles", "clusterrolebindings"):
         kube.call("DELETE", f"/apis/{group}/v1/{plural}/plugin-reads")
+    for plural, verb in granted.items():
+        kube.await_right("plugin", "", plural, verb, allowed=False)
