@@ -181,7 +181,8 @@ class Kube:
     def start(self) -> None:
         subprocess.run(["openssl", "genrsa", "-out", self.folder / "sa.key", "2048"], check=True, capture_output=True)
         self._make_certificates()
-        users = [f'{ADMIN_TOKEN},{ADMIN},1,"system:masters"', "token-of-plugin,plugin,2", "token-of-nobody,nobody,3"]
+        others = [f"token-of-{name},{name},{number}" for number, name in enumerate(("plugin", "nobody", "reader"), 2)]
+        users = [f'{ADMIN_TOKEN},{ADMIN},1,"system:masters"', *others]
         (self.folder / "tokens.csv").write_text("\n".join(users) + "\n")
         peer = free_port()
         addresses = [f"--listen-client-urls=http://127.0.0.1:{self.etcd_port}", f"--listen-peer-urls=http://127.0.0.1:{peer}"]

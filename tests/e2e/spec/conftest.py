@@ -60,11 +60,11 @@ def make(cluster_node: ClusterNode, orch_site: OrchSite, sandbox: Callable[[], N
 
 @pytest.fixture
 def rights(kube: Kube) -> Iterator[Grant]:
-    """Gives the user `plugin` these rights, and takes them away at the end."""
+    """Gives the user `reader`, who has none otherwise, these rights, and takes them away at the end."""
     group = "rbac.authorization.k8s.io"
-    subject = {"kind": "User", "name": "plugin", "apiGroup": group}
-    name = {"metadata": {"name": "plugin-reads"}}
-    binding = {"roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "plugin-reads"}, "subjects": [subject]}
+    subject = {"kind": "User", "name": "reader", "apiGroup": group}
+    name = {"metadata": {"name": "reader"}}
+    binding = {"roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "reader"}, "subjects": [subject]}
 
     granted: dict[str, str] = {}
 
@@ -73,11 +73,11 @@ def rights(kube: Kube) -> Iterator[Grant]:
         documents: list[dict[str, Any]] = [{"kind": "ClusterRole", "rules": rules}, {"kind": "ClusterRoleBinding", **binding}]
         kube.apply([{"apiVersion": f"{group}/v1", **name, **document} for document in documents])
         for plural, verbs in resources.items():
-            kube.await_right("plugin", "", plural, verbs[0], allowed=True)
+            kube.await_right("reader", "", plural, verbs[0], allowed=True)
             granted[plural] = verbs[0]
 
     yield grant
     for plural in ("clusterroles", "clusterrolebindings"):
-        kube.call("DELETE", f"/apis/{group}/v1/{plural}/plugin-reads")
+        kube.call("DELETE", f"/apis/{group}/v1/{plural}/reader")
     for plural, verb in granted.items():
-        kube.await_right("plugin", "", plural, verb, allowed=False)
+        kube.await_right("reader", "", plural, verb, allowed=False)

@@ -208,7 +208,7 @@ def test_add_is_the_same_with_the_variable(
 def test_range_of_the_node_needs_to_read_nodes(
     local: MakePod, pod_cidrs: tuple[str, str], kube: Kube, rights: Callable[..., None], tmp_path: Path
 ) -> None:
-    kubeconfig = kube.kubeconfig(tmp_path / "kubeconfig", "token-of-plugin")
+    kubeconfig = kube.kubeconfig(tmp_path / "kubeconfig", "token-of-reader")
     access = {"orch": {"kubeconfig": str(kubeconfig), "node_name": pod_cidrs[0]}}
     rights(namespaces=["get", "list", "watch"])
     pod = local("web-0", "usePodCidr", config=access)

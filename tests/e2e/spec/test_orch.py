@@ -126,7 +126,7 @@ def test_policy_makes_endpoints_complete(make: MakePod, cluster_node: ClusterNod
     choice="Pods are not listed: each ADD reads its own. Namespaces are read for their annotations and labels.",
 )
 def test_policy_needs_to_read_pods(make: MakePod, cluster_node: ClusterNode, kube: Kube, rights: Grant, tmp_path: Path) -> None:
-    access = {"orch": {"kubeconfig": str(kube.kubeconfig(tmp_path / "kubeconfig", "token-of-plugin"))}, **POLICY}
+    access = {"orch": {"kubeconfig": str(kube.kubeconfig(tmp_path / "kubeconfig", "token-of-reader"))}, **POLICY}
     rights(namespaces=["get", "list", "watch"])
     pod = make(**access)
     refused(pod, 111, 'cannot get resource "pods"', "svcctl crd role")
