@@ -20,6 +20,7 @@ CLIENTS = 8
 PODS = 3  # sandboxes of a client
 SECONDS = 18.0
 PATIENCE = 120.0  # seconds
+KILLED = "the agent closed the connection before the end of its reply"  # also to a one-shot call that has handed on to it
 NETCONF = netconf(ipam={"assign_ipv6": "true", "ipv4_pools": ["small"], "ipv6_pools": ["small6"]})
 
 
@@ -67,7 +68,7 @@ def test_agent_may_be_killed_at_any_time(node: Node, pods: list[Pod]) -> None:
     with ThreadPoolExecutor(CLIENTS + 1) as pool:
         for done in [pool.submit(work, over) for work in (*(client.work for client in clients), killer.work)]:
             done.result()
-    assert register.failures <= {"the agent closed the connection before the end of its reply"}
+    assert all(text.endswith(KILLED) for text in register.failures), register.failures
     alive = [pod for pod in pods if pod.result is not None]
     assert faults(node) == []
     assert sorted(books(node).allocations) == sorted(register.holders)
