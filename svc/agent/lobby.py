@@ -10,6 +10,8 @@ from itertools import count
 
 from svc.waits.wait import End, Wait
 
+_LONGEST = 3600.0  # seconds of one poll: the system takes no deadline that is weeks away
+_SPARE = 32  # waits that ended may be as many before their deadlines are looked through
 _GONE = select.EPOLLRDHUP  # the client has closed, or at least will send no more; EPOLLHUP and EPOLLERR come unasked
 
 
@@ -81,6 +83,13 @@ class Lobby:
                 del self._waits[fd]
                 with suppress(OSError):
                     self._epoll.unregister(fd)
+                self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        """A deadline may be hours after the end. The caller holds the lock."""
+        if len(self._deadlines) > 2 * len(self._waits) + _SPARE:
+            self._deadlines = [entry for entry in self._deadlines if entry[2].outcome is None]
+            heapq.heapify(self._deadlines)
 
     def _wake(self) -> None:
         with suppress(BlockingIOError):  # it is told already
@@ -104,10 +113,10 @@ class Lobby:
 
     def _until_next_deadline(self) -> float | None:
         with self._lock:
-            return max(0.0, self._deadlines[0][0] - time.monotonic()) if self._deadlines else None
+            return min(max(0.0, self._deadlines[0][0] - time.monotonic()), _LONGEST) if self._deadlines else None
 
     def _late(self) -> list[Wait]:
-        """Those that ended before are forgotten with their deadline."""
+        """Those that ended before may be among them: nothing happens to these."""
         now, late = time.monotonic(), []
         with self._lock:
             while self._deadlines and self._deadlines[0][0] <= now:

@@ -114,3 +114,21 @@ def test_dismissal_ends_every_wait_there_is_and_will_be(lobby: Lobby, callers: C
     lobby.dismiss()
     second = hold(lobby, callers())
     assert (first.wait.outcome, second.wait.outcome) == (End.STOPPING, End.STOPPING)
+
+
+def test_deadline_of_another_age_keeps_no_other_from_its_own(lobby: Lobby, callers: Callable[..., Caller]) -> None:
+    """The largest number that a network configuration takes, in seconds."""
+    far = hold(lobby, callers(2**31 - 1))
+    time.sleep(0.05)  # the thread waits for it by now
+    near = hold(lobby, callers(0.05))
+    assert near.ended.wait(PATIENCE)
+    assert (far.wait.outcome, near.wait.outcome) == (None, End.LATE)
+
+
+def test_ended_waits_are_forgotten_long_before_their_deadlines(lobby: Lobby, callers: Callable[..., Caller]) -> None:
+    ended = [hold(lobby, callers(86400)) for _ in range(100)]
+    for caller in ended:
+        caller.wait.end(End.DONE)
+    there = hold(lobby, callers(0.05))
+    assert there.ended.wait(PATIENCE)
+    assert len(lobby._deadlines) < len(ended) / 2
