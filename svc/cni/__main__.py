@@ -23,6 +23,7 @@ from svc.trace import Trace, new_request_id
 from svc.waits.wait import Steps, Wait
 
 AGENT_SECONDS = 90.0  # as the executable gives it
+AGENTS = 10  # that come and go during one call
 
 
 def main() -> int:
@@ -61,12 +62,20 @@ def _answer(inputs: Inputs, installed: Installed) -> Reply:
     try:
         if inputs.environment.get("CNI_COMMAND") == "STATUS":
             raise PeerError("not ready: the agent is not running", details="start svc-agent", code=Code.NOT_AVAILABLE)
-        reply = _carried_out(_steps(inputs, installed, trace), installed)
-        return reply or _handed_on(inputs, installed)
+        return _carried_out_or_handed_on(inputs, installed, trace)
     except SvcError as error:
         return failed_before_start(inputs, error, trace)
     except OSError as failure:
         return failed_before_start(inputs, _unusable(installed.state_dir, failure), trace)
+
+
+def _carried_out_or_handed_on(inputs: Inputs, installed: Installed, trace: Trace) -> Reply:
+    """An agent that has started and is gone again before it heard of the call leaves it to us."""
+    for _ in range(AGENTS):
+        reply = _carried_out(_steps(inputs, installed, trace), installed) or _handed_on(inputs, installed)
+        if reply is not None:
+            return reply
+    raise PeerError("the agent starts and ends again and again", details="see why in its log", code=Code.IO_FAILURE)
 
 
 def _steps(inputs: Inputs, installed: Installed, trace: Trace) -> Steps[Reply]:
@@ -93,8 +102,8 @@ def _carried_out(steps: Steps[Reply], installed: Installed) -> Reply | None:
         wait.join()
 
 
-def _handed_on(inputs: Inputs, installed: Installed) -> Reply:
-    """By the agent, as if the executable had found it in the first place."""
+def _handed_on(inputs: Inputs, installed: Installed) -> Reply | None:
+    """By the agent, as if the executable had found it in the first place; None when it is gone and has not heard of it."""
     from svc.cni.client import call
     from svc.cni.frame import Frame, FrameError
 
@@ -107,6 +116,8 @@ def _handed_on(inputs: Inputs, installed: Installed) -> Reply:
             stack.callback(os.close, netns)
         try:
             return call(str(installed.run_dir / SOCKET_NAME), frame, netns_fd=netns, timeout=AGENT_SECONDS)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return None
         except (OSError, FrameError) as failure:
             raise PeerError(
                 f"the agent, which has been started meanwhile, did not answer: {failure}",

@@ -139,11 +139,15 @@ class StoreError(PeerError):
 
 
 class KeyedError(StoreError):
-    """A write or read that failed because of the state of one key."""
+    """A write or read that failed because of the state of one key.
 
-    def __init__(self, key: Key) -> None:
+    `found` is what a failed write has seen of its keys, where the store says so: whoever tries again need not read it.
+    """
+
+    def __init__(self, key: Key, found: "Sequence[Entry]" = ()) -> None:
         super().__init__(f"{type(self).__name__}: {key}")
         self.key = key
+        self.found = found
 
 
 class NotFound(KeyedError):

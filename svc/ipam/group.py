@@ -7,9 +7,10 @@ tell, for all of them were under way at the same time.
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from svc._core.cidr import Cidr
@@ -23,7 +24,7 @@ from svc.ipam.plan import Plan, Planned
 from svc.ipam.releasing import release, release_addresses
 from svc.ipam.requests import Answer, Assign, Freed, Held, Release, ReleaseAddresses, Request
 from svc.ipam.settle import Progress, corrections, settle
-from svc.ipam.tries import ATTEMPTS, attempts
+from svc.ipam.tries import AT_ONCE, ATTEMPTS, attempts, is_after_pause
 from svc.ipam.view import View, node_labels
 from svc.model.errors import SvcError
 from svc.model.ipam import Block
@@ -67,18 +68,27 @@ class Group:
         return [self._outcomes[number] for number in sorted(self._outcomes)]
 
     def _run(self) -> None:
-        for _ in attempts():
+        """All at once. Where that loses one race after another, one by one: who changes fewer blocks loses fewer races."""
+        one_by_one = False
+        while self._open:
+            one_by_one = self._serve(one_by_one=one_by_one)
+
+    def _serve(self, *, one_by_one: bool) -> bool:
+        """Some of them, at least one; whether it was too crowded for more."""
+        for number in attempts():
+            one_by_one = one_by_one or number >= AT_ONCE
+            chosen = dict(islice(self._open.items(), 1 if one_by_one else None))
             try:
-                self._attempt()
+                self._attempt(chosen)
             except (KeyedError, ClaimLost) as lost:
-                self._learn(lost)
-            if not self._open:
-                return
+                self._learn(lost, thoroughly=is_after_pause(number + 1))
+            if not chosen.keys() & self._open.keys():
+                return one_by_one
         raise errors.too_much_contention(ATTEMPTS)
 
-    def _attempt(self) -> None:
+    def _attempt(self, chosen: Mapping[int, Request]) -> None:
         plan = Plan(self._backend, self._view, self._host, self._known_handles)
-        planned = {number: _planned(plan, request) for number, request in self._open.items()}
+        planned = {number: _planned(plan, request) for number, request in chosen.items()}
         if not self._fresh and any(_is_from_memory(each.outcome) for each in planned.values()):
             self._view.forget_all()
             self._fresh = True
@@ -91,15 +101,18 @@ class Group:
             return
         self._remember(entries)
         due = {} if self._backend.atomic else corrections(plan, Progress.complete(writes, entries))
-        releases = [number for number, request in self._open.items() if not isinstance(request, Assign)]
+        releases = [number for number, request in chosen.items() if not isinstance(request, Assign)]
         for number, each in planned.items():
             if not (due and number in releases):
                 self._close(number, each.outcome)
         settle(self._backend, due)  # if that fails, so do the releases: they are owed still
-        for number in list(self._open):
-            self._close(number, planned[number].outcome)
+        self._close_rest(planned)
         if releases:
             self._tidy(plan)
+
+    def _close_rest(self, planned: Mapping[int, Planned]) -> None:
+        for number in planned.keys() & self._open.keys():
+            self._close(number, planned[number].outcome)
 
     def _close(self, number: int, outcome: Outcome) -> None:
         before = self._freed.get(number)
@@ -108,11 +121,15 @@ class Group:
         self._outcomes[number] = outcome
         del self._open[number]
 
-    def _learn(self, lost: KeyedError | ClaimLost) -> None:
+    def _learn(self, lost: KeyedError | ClaimLost, *, thoroughly: bool) -> None:
+        """Whoever writes a block again and again is only overtaken by one who reads no more than he does between two tries."""
         if isinstance(lost, KeyedError) and isinstance(lost.key, HandleKey):
             self._known_handles = self._stored_handles()
         elif isinstance(lost, NotFound):  # no race: somebody has been clearing up
             self._view.forget_all()
+        elif isinstance(lost, KeyedError) and isinstance(lost.key, BlockKey) and not thoroughly:
+            self._view.forget_block(lost.key.cidr)
+            self._remember(lost.found)
         else:
             self._view.forget_blocks()
 
@@ -131,7 +148,7 @@ class Group:
 
     # what was written in part
 
-    def _go_on(self, plan: Plan, planned: dict[int, Planned], writes: Sequence[Write], partial: PartialWrite) -> None:
+    def _go_on(self, plan: Plan, planned: Mapping[int, Planned], writes: Sequence[Write], partial: PartialWrite) -> None:
         """StoreError when it is unknown what was done, or cannot be taken back: then whoever asked still owes a release."""
         progress = Progress.of(writes, partial)
         done = frozenset(key.cidr for key in progress.done if isinstance(key, BlockKey))
@@ -146,9 +163,9 @@ class Group:
                 self._close(number, planned[number].outcome)
         if not isinstance(partial.cause, KeyedError):
             raise partial.cause
-        for number in list(self._open):
+        for number in planned.keys() & self._open.keys():
             self._take_back(number, planned[number], done)
-        self._learn(partial.cause)
+        self._learn(partial.cause, thoroughly=True)
         self._known_handles = self._stored_handles()
 
     def _take_back(self, number: int, planned: Planned, done: frozenset[Cidr]) -> None:

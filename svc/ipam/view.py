@@ -134,6 +134,10 @@ class View:
         self._blocks.pop(cidr, None)
         self._own[cidr.version] = tuple(own for own in self.own_blocks(cidr.version) if own != cidr)
 
+    def forget_block(self, cidr: Cidr) -> None:
+        """When somebody else has written it."""
+        self._blocks.pop(cidr, None)
+
     def forget_blocks(self) -> None:
         """When a lost race has shown that others are at work."""
         self._blocks.clear()

@@ -11,16 +11,18 @@ import pytest
 from harness.etcd import Cluster, cluster
 from harness.ipam import free, holdings, take
 from svc._core.cidr import Address, Cidr
-from svc.datastore.api import Update
+from svc.datastore.api import Conflict, Create, Update
 from svc.datastore.etcd.store import EtcdStore
 from svc.ipam.affinities import remove_host
 from svc.ipam.allocator import Ipam
-from svc.model.keys import AffinityQuery, BlockQuery, HandleQuery, Query, ResourceQuery
+from svc.model.ipam import Handle
+from svc.model.keys import AffinityQuery, BlockQuery, HandleKey, HandleQuery, Query, ResourceQuery
 from svc.names import Names
 
 INCUMBENT = Names(key_root="/calico", api_version="projectcalico.org/v3")
 STATES = sorted((Path(__file__).parents[1] / "unit" / "fixtures").glob("etcd-*.jsonl"))
 KINDS = ("ClusterInformation", "IPPool", "IPReservation", "Node", "Profile", "WorkloadEndpoint")
+COUNT = Handle({"10.65.0.0/26": 1})
 QUERIES: list[Query] = [BlockQuery(), AffinityQuery(), HandleQuery(), *map(ResourceQuery, KINDS)]
 
 
@@ -82,3 +84,13 @@ def test_a_removed_host_leaves_no_old_key(state: dict[str, str], server: Cluster
     remove_host(store, "node1")
     assert [key for key in raw(server) if key.startswith("/calico/ipam/v2/host/")] == ["/calico/ipam/v2/host/node10"]
     remove_host(store, "node1")
+
+
+def test_a_lost_race_shows_how_the_keys_stand(server: Cluster, store: EtcdStore) -> None:
+    """Those of the whole transaction that exist: whoever tries again need not read them."""
+    server.ctl("del", "--prefix", "/")
+    first, second, absent = (HandleKey(name) for name in ("a", "b", "c"))
+    made = store.write([Create(first, COUNT), Create(second, COUNT)])
+    with pytest.raises(Conflict) as lost:
+        store.write([Create(absent, COUNT), Create(first, COUNT), Update(second, COUNT, "1")])
+    assert lost.value.found == made

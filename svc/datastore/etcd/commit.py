@@ -1,16 +1,20 @@
 """Carrying a transaction out once, whatever happens to its answers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from svc.datastore.api import StoreError
+from svc.datastore.api import Entry, StoreError
 from svc.datastore.etcd import txn
 from svc.datastore.etcd.link import Compacted, Link, Tries, Unanswered
 from svc.datastore.etcd.messages import Message, RangeRequest, WatchCreateRequest
+from svc.model.keys import Key
+
+Decode = Callable[[Key, Message], Entry | None]
 
 
-def commit(link: Link, changes: Sequence[txn.Change]) -> int:
-    """The revision of all the changes. KeyedError when one of them could not be made, and then none is.
+def commit(link: Link, changes: Sequence[txn.Change], decode: Decode) -> int:
+    """The revision of all the changes. KeyedError when one of them could not be made, and then none is; it tells how the keys
+    stand.
 
     StoreError when the cluster is out of reach, saying so where it is not known whether the changes were made.
     """
@@ -24,7 +28,13 @@ def commit(link: Link, changes: Sequence[txn.Change]) -> int:
             _wait(tries, failure)
             request = txn.request(changes, since)
         else:
-            return answer.header.revision if answer.succeeded else _refused(link, changes, txn.states(answer), tries, since)
+            if answer.succeeded:
+                return int(answer.header.revision)
+            found = txn.states(answer)
+            revision = _made_at(link, changes, found, tries, since) if tries.may_have_arrived else None
+            if revision is None:
+                raise _refusal(changes, found, decode)
+            return revision
 
 
 def _known_revision(link: Link, changes: Sequence[txn.Change], tries: Tries) -> int:
@@ -41,12 +51,14 @@ def _wait(tries: Tries, failure: Unanswered) -> None:
         raise _unknown(failure.msg) if tries.may_have_arrived else failure from failure.__cause__
 
 
-def _refused(link: Link, changes: Sequence[txn.Change], found: Sequence[Any], tries: Tries, since: int) -> int:
-    """The keys do not stand as expected; perhaps because an earlier try has changed them."""
-    revision = _made_at(link, changes, found, tries, since) if tries.may_have_arrived else None
-    if revision is None:
-        raise txn.refusal(changes, found) or _unknown("somebody else has changed a key meanwhile")
-    return revision
+def _refusal(changes: Sequence[txn.Change], found: Sequence[Any], decode: Decode) -> StoreError:
+    """The keys do not stand as expected."""
+    refusal = txn.refusal(changes, found)
+    if refusal is None:
+        return _unknown("somebody else has changed a key meanwhile")
+    entries = (decode(each.write.key, kv) for each, kv in zip(changes, found, strict=True) if kv is not None)
+    refusal.found = [entry for entry in entries if entry is not None]
+    return refusal
 
 
 def _made_at(link: Link, changes: Sequence[txn.Change], found: Sequence[Any], tries: Tries, since: int) -> int | None:

@@ -69,7 +69,7 @@ class EtcdStore:
         if not writes:
             return ()
         changes = [txn.change(self._codec, write) for write in writes]
-        revision = commit(self._link, changes)
+        revision = commit(self._link, changes, self._decoded)
         return [change.entry(revision) for change in changes]
 
     def generation(self, kind: str) -> int:

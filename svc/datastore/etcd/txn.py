@@ -114,7 +114,7 @@ def request(changes: Sequence[Change], since: int | None = None) -> Message:
     return TxnRequest(
         compare=[compare for each in changes for compare in each.compares(since)],
         success=[operation for each in changes for operation in each.operations()],
-        failure=[RequestOp(request_range=RangeRequest(key=each.path, keys_only=True)) for each in changes],
+        failure=[RequestOp(request_range=RangeRequest(key=each.path)) for each in changes],
     )
 
 

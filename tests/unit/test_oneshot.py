@@ -1,0 +1,53 @@
+"""A call that is carried out without an agent, and agents that come and go meanwhile."""
+
+import io
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import orjson
+import pytest
+
+from svc.cni import __main__ as oneshot
+
+NETCONF = b'{"cniVersion":"1.0.0","name":"net","type":"svc"}'
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What was installed; the call is a DEL of a container that nobody knows."""
+    path = tmp_path / "record"
+    path.write_text(f"state_dir = {tmp_path / 'state'}\nrun_dir = {tmp_path / 'run'}\n")
+    call = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0", "CNI_PATH": "/"}
+    for name, text in call.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(NETCONF)))
+    return str(path)
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, *agents: bool) -> None:
+    """Whether an agent is there, one look after the other; none of them listens any more when it is called."""
+    looks = iter(agents)
+    monkeypatch.setattr(oneshot, "is_served", lambda _: next(looks))
+
+
+def run(record: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> tuple[int, bytes]:
+    monkeypatch.setattr(sys, "argv", ["svc", "--name", "svc", "--install", record])
+    return oneshot.main(), capsysbinary.readouterr().out
+
+
+def test_an_agent_that_is_gone_again_leaves_the_call_to_us(
+    record: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    serve(monkeypatch, True, True, False)
+    assert run(record, monkeypatch, capsysbinary) == (0, b"")
+
+
+def test_agents_that_never_stay_are_told_of(
+    record: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    serve(monkeypatch, *[True] * oneshot.AGENTS)
+    status, output = run(record, monkeypatch, capsysbinary)
+    assert status == 1
+    error = orjson.loads(output)
+    assert (error["code"], error["msg"]) == (5, "the agent starts and ends again and again")
