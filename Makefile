@@ -6,6 +6,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 export PATH := $(abspath $(BIN)):$(PATH)
+WORKERS ?= 2
 SYSTEM_PACKAGES := gcc libc6-dev musl-tools python3-dev python3-venv iproute2 iputils-ping iptables \
                    containernetworking-plugins strace etcd-server etcd-client dnsmasq-base openssl util-linux \
                    containerd runc busybox-static podman
@@ -16,7 +17,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python tests/demo.py
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

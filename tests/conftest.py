@@ -17,6 +17,20 @@ def pytest_configure(config: pytest.Config) -> None:
     adopt_orphans()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Workers that run side by side share out groups, whose tests share what takes long to start."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def _group(item: pytest.Item) -> str:
+    """A file, but the tests of one datastore in the contract, and those of the real node."""
+    callspec = getattr(item, "callspec", None)
+    if callspec is not None and "datastore" in callspec.params:
+        return str(callspec.params["datastore"])
+    return "node" if item.path.parent.name == "node" else str(item.path.relative_to(item.config.rootpath))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("root") and (reason := why_not_root()):
         pytest.skip(reason)

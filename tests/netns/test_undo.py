@@ -15,8 +15,10 @@ from svc.attach.add import Addition
 from svc.attach.record import DELETING
 from svc.attach.recover import pay_debt
 from svc.attach.request import Sandbox
-from svc.datastore.api import StoreError
+from svc.datastore.api import Create, StoreError
 from svc.model.errors import PeerError, SvcError
+from svc.model.keys import ResourceQuery
+from svc.model.resource import Resource
 
 pytestmark = pytest.mark.root
 
@@ -158,13 +160,13 @@ def fail_everywhere(tmp_path: Path, netns: Netns, sandbox: Sandbox, fault: Calla
 
 @KINDS
 def test_store_may_fail_at_any_write(tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind) -> None:
-    """Two blocks of a fresh store are claimed in four writes each, then addresses and endpoint are written."""
+    """Two blocks of a fresh store are claimed in four writes each, then addresses and endpoint are written, together."""
 
     def fault(host: Host, number: int) -> Faults:
         host.faults.arm(kind, number, "write")
         return host.faults
 
-    assert fail_everywhere(tmp_path, netns, sandbox, fault) == 10
+    assert fail_everywhere(tmp_path, netns, sandbox, fault) == 9
 
 
 @KINDS
@@ -176,6 +178,24 @@ def test_store_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: Sandb
         return host.faults
 
     assert fail_everywhere(tmp_path, netns, sandbox, fault) > 15
+
+
+@KINDS
+def test_store_may_fail_at_any_call_where_an_endpoint_was_left(
+    tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind
+) -> None:
+    """It does not go along with the addresses then, but is taken over."""
+
+    def fault(host: Host, number: int) -> Faults:
+        host.add(sandbox)
+        (left,) = host.store.list(ResourceQuery("WorkloadEndpoint"))
+        assert isinstance(left.value, Resource)
+        host.delete(sandbox)
+        host.store.write([Create(left.key, Resource(left.value.kind, left.value.metadata, {}))])
+        host.faults.arm(kind, number)
+        return host.faults
+
+    assert fail_everywhere(tmp_path, netns, sandbox, fault) > 5
 
 
 @KINDS
@@ -192,7 +212,7 @@ def test_journal_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: San
 @KINDS
 def test_fault_without_an_outage_leaves_no_debt(host: Host, sandbox: Sandbox, kind: Kind) -> None:
     """What fails once is undone at once; only what stays away is owed."""
-    host.faults.arm(kind, 10, "write")
+    host.faults.arm(kind, 9, "write")
     with pytest.raises(SvcError, match="ordered fault"):
         host.add(sandbox)
     host.heal()
@@ -206,7 +226,7 @@ def test_outage_of_store_and_journal_is_made_good_by_the_next_start(tmp_path: Pa
         with pytest.MonkeyPatch.context() as patch:
             fail_step(patch, "note_result", PeerError, after=False)
             host.journal_faults.arm(Kind.OUTAGE, 3)
-            host.faults.arm(Kind.OUTAGE, 11, "write")
+            host.faults.arm(Kind.OUTAGE, 10, "write")
             with pytest.raises(PeerError, match="the step failed"):
                 host.add(sandbox)
     with Host(tmp_path, netns) as host:
@@ -218,7 +238,7 @@ def test_outage_of_store_and_journal_is_made_good_by_the_next_start(tmp_path: Pa
 
 def test_next_add_pays_the_debt_of_a_failed_one(host: Host, sandbox: Sandbox) -> None:
     """A runtime that tries again need not wait for anybody."""
-    host.faults.arm(Kind.OUTAGE, 10, "write")
+    host.faults.arm(Kind.OUTAGE, 9, "write")
     with pytest.raises(StoreError):
         host.add(sandbox)
     with pytest.raises(PeerError, match="still owed a release"):
