@@ -161,6 +161,17 @@ def test_delete_never_fails_over_its_namespace(value: str) -> None:
     assert parsed(CNI_COMMAND="DEL", CNI_NETNS=value).netns == ""
 
 
+@pytest.mark.parametrize("verb", ["ADD", "CHECK", "DEL"])
+@pytest.mark.parametrize("value", ["vm-7", "./relative", "/a\0", "\udc80"])
+def test_ipam_plugin_does_not_look_at_the_namespace(verb: str, value: str) -> None:
+    assert parse_environment(GOOD | {"CNI_COMMAND": verb, "CNI_NETNS": value}, ipam=True).netns == ""
+
+
+def test_ipam_plugin_needs_some_namespace_all_the_same() -> None:
+    with pytest.raises(CallerError, match="CNI_NETNS is not set"):
+        parse_environment(GOOD | {"CNI_NETNS": ""}, ipam=True)
+
+
 def test_status_ignores_what_it_does_not_need() -> None:
     assert parsed(CNI_COMMAND="STATUS", CNI_CONTAINERID="-", CNI_IFNAME="/") == Call(
         "STATUS", netns=GOOD["CNI_NETNS"], args=GOOD["CNI_ARGS"], path=("/opt/cni/bin", "/usr/lib/cni")
