@@ -16,6 +16,7 @@ MAX_CONTAINER_ID: Final = 128
 MAX_INTERFACE: Final = 15  # IFNAMSIZ less the final NUL
 
 _CONTAINER_ID: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
+_NO_INTERFACES: Final = (".", "..", "all", "default")  # the last two are where settings of all interfaces stand
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 Finding = tuple[str, str]  # problem, remedy
@@ -45,13 +46,14 @@ def _container_id(text: str) -> Finding | None:
 
 
 def _interface(text: str) -> Finding | None:
+    """As the kernel takes it; of a name with '%' it would make another one, with a number in it."""
     length = len(text.encode())
     if length > MAX_INTERFACE:
         return f"has {length} bytes", f"give an interface name of 1 to {MAX_INTERFACE} bytes"
-    if text in {".", ".."}:
-        return "is not an interface name", "give a name other than '.' and '..'"
-    if any(char in "/:" or char.isspace() or not char.isprintable() for char in text):
-        return "is not an interface name", "leave out '/', ':', white space and control characters"
+    if text in _NO_INTERFACES:
+        return "is not an interface name", f"give a name other than {', '.join(map(repr, _NO_INTERFACES))}"
+    if any(char in "/:%" or char.isspace() or not char.isprintable() for char in text):
+        return "is not an interface name", "leave out '/', ':', '%', white space and control characters"
     return None
 
 
