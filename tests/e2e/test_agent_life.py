@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import stat
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -26,6 +27,7 @@ MakePod = Callable[..., Pod]
 
 _TGKILL = 234  # of x86-64; see syscall(2)
 PATIENCE = 20.0
+HASTY = "import svc.agent.agent as agent, svc.agent.main as main; agent.DRAIN_SECONDS = 0.2; raise SystemExit(main.main())"
 
 
 def signal_thread(pid: int, thread: int, number: int) -> None:
@@ -129,6 +131,24 @@ def test_sigterm_finishes_the_call_in_flight(own_pods: MakePod, node: Node, sign
         assert node.wait_agent() == 0
         assert call.result().status == 0, call.result()
     assert faults(node) == []
+
+
+def test_call_that_does_not_end_is_given_up_and_undone_by_the_next_agent(own_pods: MakePod, node: Node) -> None:
+    """A drain has a deadline; the agent of this test has a short one."""
+    node.stop_agent()
+    node.start_agent(sys.executable, "-c", HASTY)
+    pod = own_pods()
+    with ThreadPoolExecutor() as runtime, busy_store(node):
+        call = runtime.submit(pod.call, "ADD")
+        wait_until(lambda: bool(books(node).records))
+        assert node.stop_agent() == 1
+        called = call.result()
+    assert (called.status, called.output["code"]) == (1, 5), called
+    assert "the agent closed the connection" in called.output["msg"]
+    assert "1 calls were not finished" in node.log.read_text()
+    node.start_agent()
+    assert remains(node) == []
+    pod.add()
 
 
 def test_calls_that_come_during_the_drain_are_served_without_the_agent(own_pods: MakePod, node: Node) -> None:
