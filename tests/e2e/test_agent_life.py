@@ -258,12 +258,23 @@ def test_service_manager_that_does_not_listen_is_no_trouble(node: Node, tmp_path
     assert node.stop_agent() == 0
 
 
-def test_second_agent_on_the_same_directory_is_refused(node: Node) -> None:
-    command = [str(BIN / "svc-agent"), "run", "--state-dir", str(node.state_dir), "--run-dir", str(node.run_dir)]
+@pytest.mark.parametrize("shared", ["state", "run"])
+def test_second_agent_on_a_directory_of_the_first_is_refused(node: Node, shared: str, tmp_path: Path) -> None:
+    """At its start it would undo what the first one is just doing."""
+    directories = {name: tmp_path / name for name in ("state", "run")} | {shared: node.directory / shared}
+    command = [str(BIN / "svc-agent"), "run", *(f"--{name}-dir={path}" for name, path in directories.items())]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 1
-    assert f"another agent runs on '{node.run_dir}'" in done.stderr
+    assert f"another agent runs on '{directories[shared]}'" in done.stderr
     assert node.is_answered(), "the first one serves on"
+
+
+def test_state_and_socket_may_share_a_directory(node: Node) -> None:
+    node.stop_agent()
+    node.run_dir = node.state_dir
+    node.socket = node.state_dir / "agent.sock"
+    node.start_agent()
+    assert node.stop_agent() == 0
 
 
 def test_socket_is_roots_alone(node: Node) -> None:
