@@ -277,6 +277,20 @@ def test_state_and_socket_may_share_a_directory(node: Node) -> None:
     assert node.stop_agent() == 0
 
 
+def test_agent_and_executable_meet_where_they_are_told(own_pods: MakePod, node: Node, tmp_path: Path) -> None:
+    """The agent by a file, the executable by its installation."""
+    node.stop_agent()
+    node.socket = tmp_path / "elsewhere.sock"
+    node.prepare("install", "--bin-dir", str(node.bin_dir), "--socket", str(node.socket))
+    (tmp_path / "agent.toml").write_text(f'socket = "{node.socket}"\n')
+    node.start_agent(options=("--config", str(tmp_path / "agent.toml")))
+    pod = own_pods()
+    called = pod.call("ADD")
+    assert (called.status, " queue=" in called.stderr) == (0, True), "by the agent"
+    pod.delete()
+    assert node.stop_agent() == 0
+
+
 def test_socket_is_roots_alone(node: Node) -> None:
     mode = node.socket.stat()
     assert (stat.S_IMODE(mode.st_mode), mode.st_uid) == (0o600, 0)
