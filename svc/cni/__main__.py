@@ -4,6 +4,7 @@ Standard input holds the network configuration; the environment is the runtime's
 """
 
 import argparse
+import math
 import os
 import sys
 from contextlib import ExitStack, suppress
@@ -23,6 +24,7 @@ from svc.trace import Trace, new_request_id
 from svc.waits.wait import Steps, Wait
 
 AGENT_SECONDS = 90.0  # as the executable gives it
+ALONE_SECONDS = 90.0  # until others have done; the same, for a runtime has no more patience with us
 AGENTS = 10  # that come and go during one call
 
 
@@ -91,7 +93,7 @@ def _carried_out(steps: Steps[Reply], installed: Installed) -> Reply | None:
     nothing is done, where one has started before the first step."""
     wait: Wait | None = None
     while True:
-        with alone(installed.state_dir):
+        with alone(installed.state_dir, ALONE_SECONDS if wait is None else math.inf):
             if wait is None and is_served(installed.socket):
                 return None
             try:

@@ -1,5 +1,6 @@
 """A call that is carried out without an agent, and agents that come and go meanwhile."""
 
+import fcntl
 import io
 import socket
 import sys
@@ -53,6 +54,20 @@ def test_agents_that_never_stay_are_told_of(
     assert status == 1
     error = orjson.loads(output)
     assert (error["code"], error["msg"]) == (5, "the agent starts and ends again and again")
+
+
+def test_others_who_do_not_end_are_told_of(
+    record: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path
+) -> None:
+    """Nothing waits without a deadline."""
+    monkeypatch.setattr(oneshot, "ALONE_SECONDS", 0.05)
+    (tmp_path / "state").mkdir()
+    with (tmp_path / "state/oneshot.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        status, output = run(record, monkeypatch, capsysbinary)
+    error = orjson.loads(output)
+    assert (status, error["code"]) == (1, 11)
+    assert f"{lock.name!r} locked for 0.05 s" in error["msg"]
 
 
 @pytest.mark.parametrize("recorded", [True, False], ids=["elsewhere", "in the run directory"])
