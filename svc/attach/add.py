@@ -1,23 +1,25 @@
 """ADD as a transaction: intent, addresses, wiring, endpoint, result. Every step registers its undo."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 
+from svc._core.cidr import Address
 from svc.attach.addresses import Taken, give_back, not_held, source_of
 from svc.attach.choice import Choice, choose_now
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
-from svc.attach.endpoints import drop_endpoint, endpoint_stands, require_place, write_endpoint
+from svc.attach.endpoints import creation, drop_endpoint, endpoint_stands, require_place, write_endpoint
 from svc.attach.hold import await_gates, await_policy
 from svc.attach.profiles import ensure_profile
 from svc.attach.record import ADDED, ADDING, Record
 from svc.attach.request import AddRequest, Sandbox
 from svc.attach.session import Session
 from svc.attach.shared import join, may_join, still_shares
-from svc.attach.teardown import owe, take_down, unwire
+from svc.attach.teardown import is_another_networks, owe, take_down, unwire
 from svc.dataplane.plan import effective_mtu
 from svc.dataplane.wire import HostNameTaken, Wired, wire
+from svc.ipam.requests import Companion
 from svc.model.endpoint import PodFacts, endpoint, has_endpoint, host_interface
 from svc.model.errors import Code, PeerError, SvcError
 from svc.model.pod import facts_of
@@ -106,7 +108,8 @@ class Addition:
         self._undo = ExitStack()
         self._undo_failed = False
         self._taken = Taken((), (), ())
-        self._source = source_of(context, session, request, choice, trace)
+        self._companion = self._endpoint_along()
+        self._source = source_of(context, session, request, choice, self._companion, trace)
         self._record = Record(
             id=request.id,
             state=ADDING,
@@ -147,6 +150,8 @@ class Addition:
     def take_addresses(self) -> None:
         with self._trace.phase("ipam"):
             self._undo.callback(self._undoing, self._release)
+            if self._companion is not None:
+                self._undo.callback(self._undoing, self._drop_endpoint)
             self._taken = self._source.take(self._record)
             self._record.addresses = [str(address) for address in self._taken.addresses]
 
@@ -157,13 +162,13 @@ class Addition:
             self._record.host_index, self._record.peer_index = wired.host_index, wired.peer_index
 
     def write_endpoint(self) -> None:
-        if not has_endpoint(self._session.names, self._request.workload, self._request.id.ifname):
+        if self._taken.has_endpoint or not self._is_endpoint():
             return
         with self._trace.phase("endpoint"):
-            if self._session.names.network_profiles and not self._request.policy:
+            if self._has_profile_of_its_own():
                 ensure_profile(self._session, self._request.id.network, pod=self._request.workload.is_pod)
             self._undo.callback(self._undoing, self._drop_endpoint)
-            write_endpoint(self._session, self._endpoint())
+            write_endpoint(self._session, self._endpoint(self._taken.addresses))
 
     def note_result(self) -> Result:
         with self._trace.phase("journal"):
@@ -176,6 +181,18 @@ class Addition:
     def await_policy(self) -> Steps[None]:
         """Who is killed meanwhile leaves a whole attachment, which a DEL takes down; who learns that nobody waits undoes it."""
         yield from await_policy(self._context, self._session, self._request, self._record.addresses, self._trace)
+
+    def _endpoint_along(self) -> Companion | None:
+        """The endpoint in one write with the addresses, unless something else must be there first."""
+        if self._request.sandbox is None or not self._is_endpoint() or self._has_profile_of_its_own():
+            return None
+        return lambda addresses: creation(self._endpoint(addresses))
+
+    def _is_endpoint(self) -> bool:
+        return has_endpoint(self._session.names, self._request.workload, self._request.id.ifname)
+
+    def _has_profile_of_its_own(self) -> bool:
+        return self._session.names.network_profiles and not self._request.policy
 
     def _wire_once(self, sandbox: Sandbox) -> Wired:
         wiring = self._record.wiring()
@@ -195,7 +212,8 @@ class Addition:
             ) from taken
 
     def _drop_endpoint(self) -> None:
-        drop_endpoint(self._session, self._record)
+        if not is_another_networks(self._context, self._record):
+            drop_endpoint(self._session, self._record)
 
     def _release(self) -> None:
         """Not while the interface may be there, or the endpoint says whose the address is: the debt has the same order."""
@@ -215,7 +233,7 @@ class Addition:
         else:
             self._undoing(lambda: self._context.journal.remove(self._record.id))
 
-    def _endpoint(self) -> Resource:
+    def _endpoint(self, addresses: Sequence[Address]) -> Resource:
         record = self._record
         return endpoint(
             self._session.names,
@@ -224,7 +242,7 @@ class Addition:
             record.workload,
             record.id.ifname,
             spec={
-                "ipNetworks": [str(address.host()) for address in self._taken.addresses],
+                "ipNetworks": [str(address.host()) for address in addresses],
                 "interfaceName": record.host_name,
                 "mac": record.mac,
             },

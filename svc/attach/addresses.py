@@ -12,7 +12,7 @@ from svc.attach.record import Record
 from svc.attach.request import AddRequest
 from svc.attach.session import Session
 from svc.dataplane.plan import GATEWAY4, GATEWAY6
-from svc.ipam.requests import Allocation, Assign, Release
+from svc.ipam.requests import Allocation, Assign, Companion, Release
 from svc.model.errors import Code, SvcError
 from svc.model.result import Dns, IpConfig, Route
 from svc.model.wishes import ADDRESSES, FAMILIES, POOLS, Wishes
@@ -30,6 +30,7 @@ class Taken:
     ips: tuple[IpConfig, ...]
     routes: tuple[Route, ...]
     dns: Dns = field(default_factory=Dns)
+    has_endpoint: bool = False  # whether the endpoint was created along with them
 
 
 class Source(Protocol):
@@ -42,20 +43,22 @@ class Source(Protocol):
 class OwnIpam:
     """Addresses from our own pools."""
 
-    def __init__(self, session: Session, request: AddRequest, choice: Choice) -> None:
+    def __init__(self, session: Session, request: AddRequest, choice: Choice, companion: Companion | None) -> None:
         self._session = session
         self._request = request
         self._choice = choice
+        self._companion = companion
 
     def take(self, record: Record) -> Taken:
-        allocations = self._session.ipam.assign(self._assignment(record))
+        assigned = self._session.ipam.assign(self._assignment(record))
+        addresses = assigned.addresses
         if self._request.point_to_point:
-            addresses = tuple(allocation.address for allocation in allocations)
             return Taken(addresses, tuple(map(self._beyond_next_hop, addresses)), _beyond_pool(addresses))
         return Taken(
-            tuple(allocation.address for allocation in allocations),
-            tuple(self._ip(allocation) for allocation in allocations),
-            tuple(self._route(allocation) for allocation in allocations),
+            addresses,
+            tuple(self._ip(allocation) for allocation in assigned.allocations),
+            tuple(self._route(allocation) for allocation in assigned.allocations),
+            has_endpoint=assigned.accompanied,
         )
 
     def _assignment(self, record: Record) -> Assign:
@@ -66,6 +69,7 @@ class OwnIpam:
             pools=dict(self._choice.pools),
             addresses=self._choice.addresses,
             namespace_labels=self._choice.pod.namespace.labels,
+            companion=self._companion,
         )
 
     def _owner(self) -> dict[str, str]:
@@ -150,11 +154,14 @@ class Chosen:
     """What was chosen, and chosen again where the namespace has changed: nothing is refused on account of what was
     remembered of it."""
 
-    def __init__(self, context: Context, session: Session, request: AddRequest, choice: Choice, trace: Trace) -> None:
+    def __init__(
+        self, context: Context, session: Session, request: AddRequest, choice: Choice, companion: Companion | None, trace: Trace
+    ) -> None:
         self._context = context
         self._session = session
         self._request = request
         self._choice = choice
+        self._companion = companion
         self._trace = trace
 
     def take(self, record: Record) -> Taken:
@@ -175,14 +182,16 @@ class Chosen:
         choice = self._choice
         if choice.wishes.unmanaged:
             return Bypass(self._session, choice.addresses, self._trace)
-        own = OwnIpam(self._session, self._request, choice)
+        own = OwnIpam(self._session, self._request, choice, self._companion)
         return GivenAddresses(self._context, own, self._session) if choice.wishes.addresses else own
 
 
-def source_of(context: Context, session: Session, request: AddRequest, choice: Choice, trace: Trace) -> Source:
+def source_of(
+    context: Context, session: Session, request: AddRequest, choice: Choice, companion: Companion | None, trace: Trace
+) -> Source:
     """Where the request's addresses are to come from. SvcError when that can be refused before anything is noted."""
     if request.delegation is None:
-        return Chosen(context, session, request, choice, trace)
+        return Chosen(context, session, request, choice, companion, trace)
     from svc.attach.delegation import Delegated
 
     return Delegated(context, request.delegation, trace)

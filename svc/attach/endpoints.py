@@ -21,13 +21,19 @@ def require_place(session: Session, request: AddRequest) -> None:
         raise StoreError("a container that is no pod has no place in the orchestrator's API", details=details)
 
 
+def creation(resource: Resource) -> Create:
+    """Of an endpoint, which gets its identity with it."""
+    stamp(resource, datetime.now(timezone.utc), str(uuid4()))
+    return Create(ResourceKey(KIND, resource.name, resource.namespace), resource)
+
+
 def write_endpoint(session: Session, resource: Resource) -> None:
     """Creates it, or takes over the one that an earlier sandbox of the same workload has left. StoreError."""
+    create = creation(resource)
     key = ResourceKey(KIND, resource.name, resource.namespace)
-    stamp(resource, datetime.now(timezone.utc), str(uuid4()))
     for _ in range(_TRIES):
         try:
-            session.backend.write([Create(key, resource)])
+            session.backend.write([create])
             return
         except Conflict:
             pass

@@ -61,7 +61,7 @@ def settle(context: Context, record: Record, trace: Trace) -> None:
     if record.shares:
         with suppress(NotFound):
             edit_profiles(session, record, add=False)
-    elif record.is_wired and not _is_another_networks(context, record):
+    elif record.is_wired and not is_another_networks(context, record):
         drop_endpoint(session, record)
     give_back(context, session, record, trace)
 
@@ -72,8 +72,8 @@ def owe(context: Context, record: Record) -> None:
     context.journal.put(record, durable=True)
 
 
-def _is_another_networks(context: Context, record: Record) -> bool:
-    """Whether the endpoint is: its name does not tell the network, and what never got an interface may have been refused it
+def is_another_networks(context: Context, record: Record) -> bool:
+    """Whether the endpoint is, for its name does not tell the network: what never got an interface may have been refused it
     because another network's attachment has it."""
     if record.host_index:
         return False

@@ -45,7 +45,7 @@ class Reaper:
         self._lock = threading.Condition()
         self._asked: list[_Removal] = []
         self._pending: dict[int, _Removal] = {}
-        self._unlinking: set[int] = set()
+        self._unlinking: set[_Removal] = set()
         self._idle = 0
         self._deleters: list[threading.Thread] = []
         self._closing = False
@@ -100,19 +100,21 @@ class Reaper:
         else:
             self._deleters.append(thread)
 
-    def _settle(self, index: int, failure: PeerError | None = None) -> None:
+    def _settle(self, removal: _Removal, failure: PeerError | None = None) -> None:
+        """Once; whoever comes second, the monitor or the deleter, may find another link of the same index there by now."""
         with self._lock:
-            removal = self._pending.pop(index, None)
-            if removal is not None and removal in self._asked:  # it disappeared by itself, before its turn
+            if self._pending.get(removal.index) is not removal:
+                return
+            del self._pending[removal.index]
+            if removal in self._asked:  # it disappeared by itself, before its turn
                 self._asked.remove(removal)
-            self._unlinking.discard(index)
+            self._unlinking.discard(removal)
             if self._closing:
                 self._lock.notify_all()
             elif not self._unlinking:
                 self._lock.notify()
-        if removal is not None:
-            removal.failure = failure
-            removal.done.set()
+        removal.failure = failure
+        removal.done.set()
 
     def _watch(self) -> None:
         while not self._all_done():
@@ -122,21 +124,25 @@ class Reaper:
                 if failure.errno != errno.ENOBUFS:
                     raise
                 continue  # notifications were lost: the deleters' acknowledgements settle what they were about
-            for index in gone:
-                self._settle(index)
+            for removal in self._asked_for(gone):
+                self._settle(removal)
+
+    def _asked_for(self, indexes: list[int]) -> list[_Removal]:
+        with self._lock:
+            return [self._pending[index] for index in indexes if index in self._pending]
 
     def _all_done(self) -> bool:
         with self._lock:
             return self._closing and not any(thread.is_alive() for thread in self._deleters)
 
     def _delete_asked(self) -> None:
-        while indexes := self._take_asked():
-            if len(indexes) > 1:
-                self._delete_group(indexes)
-            for index in indexes:
-                self._delete_rest(index)
+        while removals := self._take_asked():
+            if len(removals) > 1:
+                self._delete_group(removals)
+            for removal in removals:
+                self._delete_rest(removal)
 
-    def _take_asked(self) -> list[int]:
+    def _take_asked(self) -> list[_Removal]:
         """Everything that was asked for, when nothing is unlinking; empty when the reaper is closed."""
         with self._lock:
             self._idle += 1
@@ -145,32 +151,30 @@ class Reaper:
                     break
                 self._lock.wait()
             self._idle -= 1
-            indexes = [removal.index for removal in self._asked]
-            self._asked = []
-            self._unlinking.update(indexes)
-        return indexes
+            removals, self._asked = self._asked, []
+            self._unlinking.update(removals)
+        return removals
 
-    def _delete_group(self, indexes: list[int]) -> None:
+    def _delete_group(self, removals: list[_Removal]) -> None:
         """Failures are left to `_delete_rest`: most mean that some link was gone already."""
         group = next(self._groups)
         batch = rtnl.Batch()
-        for index in indexes:
-            batch.set_link(index, group=group)
+        for removal in removals:
+            batch.set_link(removal.index, group=group)
         batch.delete_group(group)
         with suppress(OSError):
             self._kernel.host().execute(batch)
 
-    def _delete_rest(self, index: int) -> None:
-        with self._lock:
-            if index not in self._pending:
-                return
+    def _delete_rest(self, removal: _Removal) -> None:
+        if removal.done.is_set():
+            return
         batch = rtnl.Batch()
-        batch.delete_link(index)
+        batch.delete_link(removal.index)
         try:
             self._kernel.host().execute(batch)
         except rtnl.NetlinkError as refusal:
-            self._settle(index, None if refusal.errno == errno.ENODEV else refused(refusal))
+            self._settle(removal, None if refusal.errno == errno.ENODEV else refused(refusal))
         except OSError as failure:  # no answer, or no socket to ask by
-            self._settle(index, PeerError(f"cannot delete an interface: {failure.strerror}", code=Code.KERNEL))
+            self._settle(removal, PeerError(f"cannot delete an interface: {failure.strerror}", code=Code.KERNEL))
         else:
-            self._settle(index)
+            self._settle(removal)

@@ -16,13 +16,14 @@ from svc.ipam.assigning import pools_for
 from svc.ipam.group import Group, Outcome
 from svc.ipam.host import Host
 from svc.ipam.plan import Plan
-from svc.ipam.requests import Allocation, Answer, Assign, Freed, Held, Release, ReleaseAddresses, Request
+from svc.ipam.requests import Answer, Assign, Assigned, Freed, Held, Release, ReleaseAddresses, Request
 from svc.ipam.view import View, read_pools
 from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey
 
-GROUP = MAX_WRITES // 3  # requests of one write: each has a handle, and at most a block of each family
+GROUP = (MAX_WRITES - 1) // 4  # requests of one write: each has a handle, at most a block of each family, and a companion
+ONE_BY_ONE = MAX_WRITES // 3  # the same where writes are not atomic, and go without
 PATIENCE = 0.25  # seconds for a request that is on its way, where blocks are written one by one
 
 
@@ -42,7 +43,9 @@ class Ipam:
         self._host = host if isinstance(host, Host) else Host(host)
         self._view = View(backend, self._host)
         self._combiner: Combiner[_Call, Answer] = Combiner(
-            self._carry_out, limit=GROUP, patience=0.0 if backend.atomic else PATIENCE
+            self._carry_out,
+            limit=GROUP if backend.atomic else ONE_BY_ONE,
+            patience=0.0 if backend.atomic else PATIENCE,
         )
 
     def announced(self) -> AbstractContextManager[None]:
@@ -50,12 +53,13 @@ class Ipam:
         write waits a little for those that are announced: a crowd then comes to few writes."""
         return nullcontext() if self._backend.atomic else self._combiner.announced()
 
-    def assign(self, request: Assign) -> tuple[Allocation, ...]:
-        """One allocation for each address or family wanted, in that order; SvcError and nothing assigned otherwise.
+    def assign(self, request: Assign) -> Assigned:
+        """SvcError, and nothing assigned, where not all of it can be.
 
-        After a StoreError it may be unknown what was assigned: a `Release` of the handle is owed."""
+        After a StoreError it may be unknown what was assigned: a `Release` of the handle is owed, and the companion may be
+        there."""
         answer = self._combiner.run(_Call(request))
-        assert isinstance(answer, tuple)
+        assert isinstance(answer, Assigned)
         return answer
 
     def release(self, request: Release) -> None:

@@ -8,7 +8,7 @@ from svc.ipam import blocks, errors
 from svc.ipam.host import VIRTUAL
 from svc.ipam.plan import Draft, Plan, Planned
 from svc.ipam.pools import why_not
-from svc.ipam.requests import Allocation, Assign
+from svc.ipam.requests import Allocation, Assign, Assigned
 from svc.model.ipam import Attribute
 from svc.model.keys import BlockKey
 from svc.model.pool import LOAD_BALANCER, Pool
@@ -29,7 +29,7 @@ def assign(plan: Plan, request: Assign) -> Planned:
             taken.append(allocation)
         found.append(allocation)
     plan.join(draft)
-    return Planned(tuple(found), frozenset(draft.blocks), tuple(taken))
+    return Planned(Assigned(tuple(found)), frozenset(draft.blocks), tuple(taken))
 
 
 def pools_for(plan: Plan, version: int, request: Assign) -> Sequence[Pool]:

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from svc._core.cidr import Cidr
-from svc.datastore.api import Backend, Damaged, Entry, KeyedError, NotFound, PartialWrite, StoreError, Write
+from svc.datastore.api import Backend, Create, Damaged, Entry, KeyedError, NotFound, PartialWrite, StoreError, Write
 from svc.ipam import errors
 from svc.ipam.assigning import assign
 from svc.ipam.claim import ClaimLost
@@ -22,13 +22,13 @@ from svc.ipam.giveup import NotEmpty, give_up
 from svc.ipam.host import NODE, Host
 from svc.ipam.plan import Plan, Planned
 from svc.ipam.releasing import release, release_addresses
-from svc.ipam.requests import Answer, Assign, Freed, Held, Release, ReleaseAddresses, Request
+from svc.ipam.requests import Answer, Assign, Assigned, Freed, Held, Release, ReleaseAddresses, Request
 from svc.ipam.settle import Progress, corrections, settle
 from svc.ipam.tries import AT_ONCE, ATTEMPTS, attempts, is_after_pause
 from svc.ipam.view import View, node_labels
 from svc.model.errors import SvcError
 from svc.model.ipam import Block
-from svc.model.keys import BlockKey, HandleKey
+from svc.model.keys import BlockKey, HandleKey, Key, ResourceKey
 
 Outcome = Answer | BaseException
 
@@ -54,6 +54,7 @@ class Group:
         self._outcomes: dict[int, Outcome] = {}
         self._freed: dict[int, Freed] = {}  # what was freed before a request was planned anew
         self._known_handles = {entry.key.handle: entry for entry in handles if isinstance(entry.key, HandleKey)}
+        self._present: set[Key] = set()  # what companions have met in their place
         self._fresh = False
 
     def carry_out(self) -> list[Outcome]:
@@ -93,7 +94,8 @@ class Group:
             self._view.forget_all()
             self._fresh = True
             return
-        writes = plan.writes()
+        companions = self._companions(planned) if self._backend.atomic else {}
+        writes = [*plan.writes(), *companions.values()]
         try:
             entries = self._backend.write(writes) if writes else ()
         except PartialWrite as partial:
@@ -103,12 +105,28 @@ class Group:
         due = {} if self._backend.atomic else corrections(plan, Progress.complete(writes, entries))
         releases = [number for number, request in chosen.items() if not isinstance(request, Assign)]
         for number, each in planned.items():
-            if not (due and number in releases):
+            if number in companions:
+                assert isinstance(each.outcome, Assigned)
+                self._close(number, replace(each.outcome, accompanied=True))
+            elif not (due and number in releases):
                 self._close(number, each.outcome)
         settle(self._backend, due)  # if that fails, so do the releases: they are owed still
         self._close_rest(planned)
         if releases:
             self._tidy(plan)
+
+    def _companions(self, planned: Mapping[int, Planned]) -> dict[int, Create]:
+        """By request: those that are not there already, as far as is known."""
+        found: dict[int, Create] = {}
+        keys = set(self._present)
+        for number, each in planned.items():
+            request = self._open[number]
+            if isinstance(request, Assign) and request.companion is not None and isinstance(each.outcome, Assigned):
+                write = request.companion(each.outcome.addresses)
+                if write.key not in keys:
+                    keys.add(write.key)
+                    found[number] = write
+        return found
 
     def _close_rest(self, planned: Mapping[int, Planned]) -> None:
         for number in planned.keys() & self._open.keys():
@@ -123,7 +141,9 @@ class Group:
 
     def _learn(self, lost: KeyedError | ClaimLost, *, thoroughly: bool) -> None:
         """Whoever writes a block again and again is only overtaken by one who reads no more than he does between two tries."""
-        if isinstance(lost, KeyedError) and isinstance(lost.key, HandleKey):
+        if isinstance(lost, KeyedError) and isinstance(lost.key, ResourceKey):
+            self._present.add(lost.key)
+        elif isinstance(lost, KeyedError) and isinstance(lost.key, HandleKey):
             self._known_handles = self._stored_handles()
         elif isinstance(lost, NotFound):  # no race: somebody has been clearing up
             self._view.forget_all()

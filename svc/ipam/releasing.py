@@ -20,7 +20,7 @@ def release(plan: Plan, request: Release) -> Planned:
     for text in list(plan.stored_handle(request.handle).blocks):
         _release_from(plan, draft, Cidr(text), request)
     plan.join(draft)
-    return Planned((), frozenset(draft.blocks))
+    return Planned(Freed(), frozenset(draft.blocks))
 
 
 def release_addresses(plan: Plan, request: ReleaseAddresses) -> Planned:

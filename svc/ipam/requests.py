@@ -1,10 +1,15 @@
 """What callers ask of IPAM, and what they get."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from svc._core.cidr import Address, Cidr
+from svc.datastore.api import Create
 from svc.model.errors import SvcError
 from svc.model.pool import WORKLOAD
+
+Companion = Callable[[tuple[Address, ...]], Create]
+"""Makes, of the addresses that are assigned, what is to be created along with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,8 @@ class Assign:
     a node. `max_blocks` limits the blocks that the host may own in the pools of the request (0: as the settings say; the
     smaller number wins). With `max_per_handle`, a handle that holds so many addresses of a family gets those again, and no
     further one.
+
+    `companion` goes into the same write, where the datastore takes all of a write or nothing, unless it is there already.
     """
 
     handle: str
@@ -30,6 +37,7 @@ class Assign:
     namespace_labels: dict[str, str] = field(default_factory=dict)
     max_blocks: int = 0
     max_per_handle: int = 0
+    companion: Companion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,18 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
+class Assigned:
+    """One allocation for each address or family wanted, in that order; `accompanied` when the companion was created."""
+
+    allocations: tuple[Allocation, ...]
+    accompanied: bool = False
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        return tuple(allocation.address for allocation in self.allocations)
+
+
+@dataclass(frozen=True, slots=True)
 class Freed:
     """What became of every address of a `ReleaseAddresses`: freed, found free (or resting), or refused and why."""
 
@@ -76,4 +96,4 @@ class Freed:
 
 
 Request = Assign | Release | ReleaseAddresses
-Answer = tuple[Allocation, ...] | Freed
+Answer = Assigned | Freed

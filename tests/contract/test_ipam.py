@@ -71,7 +71,7 @@ def test_one_address_of_each_family_wanted(backend: Backend, ipam: Ipam, version
 
 def test_allocations_name_the_block_of_the_address(ipam: Ipam) -> None:
     """As results need it."""
-    first, second = ipam.assign(Assign("net.c1", {}, (4, 6)))
+    first, second = ipam.assign(Assign("net.c1", {}, (4, 6))).allocations
     assert (first.block.length, second.block.length) == (26, 122)
     assert first.address in first.block
     assert second == Allocation(second.block.address(0), second.block)
@@ -80,7 +80,7 @@ def test_allocations_name_the_block_of_the_address(ipam: Ipam) -> None:
 def test_stored_documents_look_as_captured(backend: Backend, ipam: Ipam) -> None:
     """Block, handle and affinity after a first address: the fields that other programs read, and no others."""
     attributes = {"timestamp": "2026-11-20 18:03:22.033964365 +0000 UTC", "pod": "web-0", "node": NODE, "namespace": "default"}
-    (allocation,) = ipam.assign(Assign("net1.c2", attributes))
+    (allocation,) = ipam.assign(Assign("net1.c2", attributes)).allocations
     stored = {type(key).__name__: value for key, _, value in document(backend)}
     block = stored["BlockKey"]
     sequence = block["sequenceNumber"]

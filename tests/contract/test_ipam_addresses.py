@@ -59,7 +59,7 @@ def sequence_of(store: Backend, address: str) -> int:
 
 def named(ipam: Ipam, handle: str, *addresses: str) -> list[str]:
     request = Assign(handle, {}, addresses=tuple(map(Address, addresses)))
-    return [str(allocation.address) for allocation in ipam.assign(request)]
+    return [str(allocation.address) for allocation in ipam.assign(request).allocations]
 
 
 def test_named_addresses_come_in_their_order(store: Backend, ipam: Ipam) -> None:
@@ -84,8 +84,8 @@ def test_all_of_the_named_addresses_or_none(store: Backend, ipam: Ipam, refused:
 
 def test_handle_that_is_full_gets_its_named_addresses_again(ipam: Ipam) -> None:
     first = Assign("net.a", {}, addresses=(Address("10.65.0.5"), Address("fd65::5")), max_per_handle=1)
-    assert [str(each.address) for each in ipam.assign(first)] == ["10.65.0.5", "fd65::5"]
-    assert ipam.assign(first) == ipam.assign(first)
+    assert [str(each.address) for each in ipam.assign(first).allocations] == ["10.65.0.5", "fd65::5"]
+    assert ipam.assign(first).allocations == ipam.assign(first).allocations
     with pytest.raises(CallerError, match="holds 1 IPv6 addresses already"):
         ipam.assign(Assign("net.a", {}, addresses=(Address("10.65.0.5"), Address("fd65::6")), max_per_handle=1))
 
@@ -285,7 +285,7 @@ def test_a_handle_that_is_being_counted_is_waited_for(store: Backend, ipam: Ipam
 
 def test_a_handle_counts_what_was_obtained(store: Backend, ipam: Ipam) -> None:
     """However the addresses spread over blocks."""
-    found = ipam.assign(Assign("net.c", {}, (4,) * 6))
+    found = ipam.assign(Assign("net.c", {}, (4,) * 6)).allocations
     assert len({allocation.address for allocation in found}) == 6
     assert sorted(handles(store)["net.c"].values()) == [2, 4]
     free(ipam, "net.c")
@@ -304,7 +304,7 @@ def says(owner: Owner) -> dict[str, str]:
 def test_an_allocation_passes_from_one_owner_to_the_next(store: Backend, ipam: Ipam) -> None:
     """As a virtual machine migrates; the other addresses of its handle keep what is said of them."""
     request = Assign("vm", says(ACTIVE), (4, 4))
-    mine, twin = (allocation.address for allocation in ipam.assign(request))
+    mine, twin = (allocation.address for allocation in ipam.assign(request).allocations)
     set_owners(store, mine, "vm", alternate=SetOwner(says(OTHER), Owner()))
     assert attributes_of(store, mine) == Attribute("vm", says(ACTIVE), says(OTHER))
     set_owners(store, mine, "vm", active=SetOwner(says(OTHER), ACTIVE), alternate=SetOwner({}, OTHER))
@@ -332,7 +332,7 @@ def test_owners_change_only_as_expected(
     store: Backend, ipam: Ipam, handle: str, change: dict[str, SetOwner], message: str
 ) -> None:
     """Otherwise nothing is changed, and the caller is told what it is."""
-    ((address, _),) = ((each.address, each.block) for each in ipam.assign(Assign("vm", says(ACTIVE))))
+    ((address, _),) = ((each.address, each.block) for each in ipam.assign(Assign("vm", says(ACTIVE))).allocations)
     before = document(store)
     with pytest.raises(CallerError, match=message):
         set_owners(store, address, handle, **change)
@@ -353,7 +353,7 @@ def test_owners_of_free_and_resting_addresses_are_refused(store: Backend, ipam: 
 
 def test_owners_survive_a_lost_race(store: Backend, ipam: Ipam) -> None:
     """The block was changed between look and write."""
-    (allocation,) = ipam.assign(Assign("vm", says(ACTIVE)))
+    (allocation,) = ipam.assign(Assign("vm", says(ACTIVE))).allocations
     crossed = Interfering(store, 1, lambda: take(ipam, "net.rival"))
     set_owners(crossed, allocation.address, "vm", active=SetOwner(says(OTHER), ACTIVE))
     assert attributes_of(store, allocation.address).secondary == says(OTHER)
@@ -363,7 +363,7 @@ def test_owners_survive_a_lost_race(store: Backend, ipam: Ipam) -> None:
 
 def test_what_is_said_already_is_not_written_again(store: Backend, ipam: Ipam) -> None:
     """The address of a pool that is gone can be changed all the same."""
-    (allocation,) = ipam.assign(Assign("vm", says(ACTIVE)))
+    (allocation,) = ipam.assign(Assign("vm", says(ACTIVE))).allocations
     wipe(store, ResourceQuery("IPPool"))
     before = document(store)
     set_owners(store, allocation.address, "vm", active=SetOwner(says(ACTIVE)))

@@ -20,7 +20,7 @@ from svc.ipam.allocator import Ipam
 from svc.ipam.giveup import give_up
 from svc.ipam.group import Group, Outcome
 from svc.ipam.host import Host
-from svc.ipam.requests import Assign, Freed, Held, Release, ReleaseAddresses, Request
+from svc.ipam.requests import Assign, Assigned, Freed, Held, Release, ReleaseAddresses, Request
 from svc.ipam.settings import rest_of
 from svc.ipam.view import View
 from svc.model.ipam import IpamConfig
@@ -121,8 +121,8 @@ def demand_done(store: Backend, requests: Requests, outcomes: Sequence[Outcome])
     repaired = {getattr(r, "handle", "") for r, o in zip(requests, outcomes, strict=True) if isinstance(o, BaseException)}
     released = repaired | {request.handle for request in requests if isinstance(request, Release)}
     for request, outcome in zip(requests, outcomes, strict=True):
-        if isinstance(request, Assign) and isinstance(outcome, tuple) and request.handle not in released:
-            assert held[request.handle] >= {allocation.address for allocation in outcome}
+        if isinstance(request, Assign) and isinstance(outcome, Assigned) and request.handle not in released:
+            assert held[request.handle] >= {*outcome.addresses}
         if isinstance(request, ReleaseAddresses) and isinstance(outcome, Freed):
             assert set(outcome.freed) == {each.address for each in request.addresses}
 
@@ -250,9 +250,9 @@ def test_a_release_overtakes_whoever_is_assigning(store: Backend) -> None:
     number = 2  # the block, after the handle
     crossed = Interfering(store, number, lambda: free(Ipam(Piecemeal(store), NODE), "net.c"))
     (outcome,) = carry_out(Piecemeal(crossed), [assign("net.c")])
-    assert isinstance(outcome, tuple)
+    assert isinstance(outcome, Assigned)
     assert block_of(store, got).ordinals.used == 3
-    assert {*holdings(store)["net.c"]} == {outcome[0].address}
+    assert {*holdings(store)["net.c"]} == {*outcome.addresses}
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -38,7 +38,7 @@ def keep(*pods: Pod) -> dict[str, Any]:
 def leak(node: Node, handle: str, by: str = HOST) -> str:
     """An address held by a container that this node has no memory of; another process writes it."""
     with store_of(node) as store:
-        (allocation,) = Ipam(store, by).assign(Assign(handle, {"node": by}))
+        (allocation,) = Ipam(store, by).assign(Assign(handle, {"node": by})).allocations
     return str(allocation.address)
 
 

@@ -68,7 +68,7 @@ def trade(dice, held):
     else:
         handle = f"{name}.{os.getpid()}.{dice.getrandbits(64)}"
         wanted = Assign(handle, {"node": node}, tuple(dice.choice(json.loads(families))))
-        held[handle] = addresses = [allocation.address for allocation in ipam.assign(wanted)]
+        held[handle] = addresses = [allocation.address for allocation in ipam.assign(wanted).allocations]
     return len(addresses)
 
 

@@ -147,7 +147,7 @@ def take(
 ) -> tuple[str, ...]:
     """The addresses that the handle gets."""
     request = Assign(handle, {"node": NODE}, versions, dict(pools), (Address(at),) if at else (), **more)
-    return tuple(str(allocation.address) for allocation in ipam.assign(request))
+    return tuple(str(allocation.address) for allocation in ipam.assign(request).allocations)
 
 
 def free(ipam: Ipam, handle: str, keep: Iterable[str] = ()) -> None:

@@ -168,6 +168,26 @@ def test_answer_comes_before_the_acknowledgement(
     acknowledged.set()
 
 
+def test_link_that_has_the_index_of_one_before_is_not_taken_for_gone(
+    netns: Netns, pod: Netns, reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks, callers: ThreadPoolExecutor
+) -> None:
+    """The acknowledgement of the deletion before comes when the next one, of the same index, waits to be carried out."""
+    ((index, name),) = make_links(1)
+    acknowledged, next_one = threading.Event(), threading.Event()
+    kernel.after = lambda: acknowledged.wait(PATIENCE)
+    reaper.remove(index, name)
+    run("ip", "link", "add", name, "index", str(index), "type", "veth", "peer", "name", "eth0", "netns", pod.name)
+    kernel.before = lambda: next_one.wait(PATIENCE)
+    removal = callers.submit(reaper.remove, index, name)
+    wait_for(lambda: len(kernel.deletions) == 2)
+    acknowledged.set()
+    time.sleep(0.1)  # for the wrong answer to come
+    assert not removal.done()
+    next_one.set()
+    settled([removal])
+    assert netns.links() == []
+
+
 def test_link_that_disappears_by_itself_is_gone(
     netns: Netns, reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks, callers: ThreadPoolExecutor
 ) -> None:
