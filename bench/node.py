@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,11 +22,10 @@ from harness.installed import install
 from harness.kube import Kube
 from harness.realnode import RealNode
 from harness.site import OrchSite, furnish
-from harness.workloads import clear_pods, is_ready, list_pods, put_pod
+from harness.workloads import clear_pods, is_ready, put_pod
 from svc.names import DEFAULT
 
 PODS = 30
-_POLL = 0.03  # seconds
 _ADD = re.compile(r" verb=ADD .*container=(\w+) .*\bok\b.* total=.*")
 _PHASE = re.compile(r" (\w+)=(\d+\.\d+)(?= |$)")
 _CONTAINER = f"{DEFAULT.annotation_prefix}/containerID"
@@ -79,33 +79,31 @@ class _Bench:
 
     def start(self, number: int) -> list[Start]:
         created = {}
-        for name in (f"pod-{n}" for n in range(number)):
-            created[name] = time.monotonic()
-            put_pod(self._kube, name)
-        containers, ready = self._await_ready(number)
+        with self._kube.watching("/api/v1/pods") as events:  # asking again and again would cost the server more than the pods
+            for name in (f"pod-{n}" for n in range(number)):
+                created[name] = time.monotonic()
+                put_pod(self._kube, name)
+            containers, ready = _await_ready(events, number)
         phases = self._phases()
         clear_pods(self._real, self._kube)
         return [Start((ready[name] - created[name]) * 1000, phases[containers[name]]) for name in created]
-
-    def _await_ready(self, number: int) -> tuple[dict[str, str], dict[str, float]]:
-        """The sandbox of each pod, and when it was first seen to be ready."""
-        containers, ready = dict[str, str](), dict[str, float]()
-
-        def all_are() -> bool:
-            for pod in list_pods(self._kube):
-                metadata = pod["metadata"]
-                if is_ready(pod) and metadata["name"] not in ready:
-                    ready[metadata["name"]] = time.monotonic()
-                    containers[metadata["name"]] = metadata["annotations"][_CONTAINER]
-            return len(ready) == number
-
-        self._real.wait("the pods are ready", all_are, poll=_POLL)
-        return containers, ready
 
     def _phases(self) -> dict[str, dict[str, float]]:
         """Of each container's ADD, from the agent's log."""
         found = _ADD.finditer(self._log.read_text())
         return {line[1]: {name: float(ms) for name, ms in _PHASE.findall(line[0])} for line in found}
+
+
+def _await_ready(events: Iterator[dict[str, Any]], number: int) -> tuple[dict[str, str], dict[str, float]]:
+    """The sandbox of each pod, and when it was first heard to be ready."""
+    containers, ready = dict[str, str](), dict[str, float]()
+    while len(ready) < number:
+        pod = next(events)["object"]
+        metadata = pod["metadata"]
+        if is_ready(pod) and metadata["name"] not in ready:
+            ready[metadata["name"]] = time.monotonic()
+            containers[metadata["name"]] = metadata["annotations"][_CONTAINER]
+    return containers, ready
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from harness.ipam import (
 from harness.wrapped import Gated, Interfering, Recording, Through, wait_until_combined
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend, Damaged, Entry, StoreError
-from svc.ipam.allocator import Ipam
+from svc.ipam.allocator import GROUP, Ipam
 from svc.ipam.tries import ATTEMPTS
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.keys import AffinityQuery, BlockKey, BlockQuery, HandleKey, Key, Query, ResourceKey
@@ -79,12 +79,12 @@ def taking(ipam: Ipam, *handles: str, **how: Any) -> list[Call]:
 
 
 def test_waiting_requests_become_one_write(store: Backend) -> None:
-    """Thirty-two callers, one write of the block, thirty-two addresses."""
+    """As many callers as fit into one, one write of the block, an address for each."""
     recording = Recording(store)
-    names = [f"net.c{n}" for n in range(32)]
+    names = [f"net.c{n}" for n in range(GROUP)]
     outcomes = together(recording, lambda ipam: taking(ipam, *names))
-    assert len({address for (address,) in outcomes}) == 32
-    assert recording.written[-1] == ["create handle"] * 32 + ["update block"]
+    assert len({address for (address,) in outcomes}) == GROUP > 30
+    assert recording.written[-1] == ["create handle"] * GROUP + ["update block"]
     assert set(holdings(store)) == {"net.first", *names}
     (block,) = blocks(store).values()
     assert len(set(block.ordinal_sequences.values())) == 2

@@ -84,6 +84,16 @@ class Kube:
         found: Json = json.loads(text)
         return found
 
+    @contextmanager
+    def watching(self, path: str) -> Iterator[Iterator[Json]]:
+        """The events of a list: first what is there, then every change, over a connection of its own."""
+        connection = self._connected()
+        try:
+            connection.request("GET", f"{path}?watch=1", None, {"Authorization": f"Bearer {ADMIN_TOKEN}"})
+            yield map(json.loads, connection.getresponse())
+        finally:
+            connection.close()
+
     def text(self, path: str) -> str:
         """What the administrator reads where the answer is no JSON."""
         with self._lock:
@@ -91,8 +101,7 @@ class Kube:
 
     def _ask(self, method: str, path: str, body: Any, headers: dict[str, str]) -> tuple[int, str]:
         if self._connection is None:
-            context = ssl.create_default_context(cafile=str(self.authority))
-            self._connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=context)
+            self._connection = self._connected()
         try:
             self._connection.request(method, path, None if body is None else json.dumps(body), headers)
             reply = self._connection.getresponse()
@@ -100,6 +109,10 @@ class Kube:
         except BaseException:
             self._hang_up()
             raise
+
+    def _connected(self) -> http.client.HTTPSConnection:
+        context = ssl.create_default_context(cafile=str(self.authority))
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=context)
 
     def _hang_up(self) -> None:
         if self._connection is not None:

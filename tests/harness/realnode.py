@@ -116,13 +116,13 @@ class RealNode:
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
-    def wait(self, what: str, condition: Callable[[], Any], *, poll: float = _POLL) -> Any:
+    def wait(self, what: str, condition: Callable[[], Any]) -> Any:
         """What the condition gives when it is not nothing any more."""
         until = time.monotonic() + PATIENCE
         while not (found := condition()):
             assert self._process.poll() is None, self.logs()
             assert time.monotonic() < until, f"{what}: in vain. {self.logs()}"
-            time.sleep(poll)
+            time.sleep(_POLL)
         return found
 
     def wait_ready(self) -> None:
