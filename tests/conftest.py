@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from harness.kube import Kube, running
 from harness.leaks import Footprint, adopt_orphans, demand_nothing_since
@@ -15,6 +16,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "root: needs to make and enter network namespaces; skipped where that is not allowed")
     config.addinivalue_line("markers", "only_over(*stores): of the contract suite, for what the other stores cannot hold")
     adopt_orphans()
+    # A busy machine is slow, and its first random text takes seconds: neither is a fault of what is tested.
+    settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -62,7 +62,8 @@ class Agent:
 
     def run(self) -> int:
         with ExitStack() as stack:
-            stack.enter_context(_only_one(self._settings.run_dir))
+            stack.enter_context(_only_one(self._settings.run_dir / "agent.lock", 0o755))
+            stack.enter_context(_only_one(self._settings.state_dir / "state.lock", 0o700))
             told = stack.enter_context(_signals())
             self._start_up(stack)
             self._serve(told)
@@ -170,15 +171,16 @@ def _lane(verb: str, netconf: bytes) -> str:
 
 
 @contextmanager
-def _only_one(run_dir: Path) -> Iterator[None]:
-    run_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with (run_dir / "agent.lock").open("a") as lock:
+def _only_one(path: Path, mode: int) -> Iterator[None]:
+    """Two of one state would undo each other's calls at their start, and answer for each other's attachments."""
+    path.parent.mkdir(mode=mode, parents=True, exist_ok=True)
+    with path.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise CallerError(
-                f"another agent runs on {str(run_dir)!r}",
-                details="stop it first, or give this one a --run-dir of its own",
+                f"another agent runs on {str(path.parent)!r}",
+                details="stop it first, or give this one a --run-dir and a --state-dir of its own",
                 code=Code.IO_FAILURE,
             ) from None
         yield

@@ -20,7 +20,7 @@ _GC_THRESHOLDS = (20_000, 20, 20)  # a call makes some thousand objects and leav
 
 def main() -> int:
     """Runs until it is told to stop; the exit status."""
-    options = _parser().parse_args()
+    options = _options()
     logging.basicConfig(
         level=options.log_level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s", force=True
     )
@@ -42,11 +42,29 @@ def _allow_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _options() -> argparse.Namespace:
+    """Of the command line; what it leaves out, of the file that it names."""
+    parser = _parser()
+    options = parser.parse_args()
+    if options.config is None:
+        return options
+    from svc.agent.config import arguments_of
+
+    command, *given = sys.argv[1:]
+    try:
+        return parser.parse_args([command, *arguments_of(options.config), *given])
+    except ValueError as fault:
+        parser.error(str(fault))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="svc-agent", description=__doc__)
     parser.add_argument("--version", action="version", version=f"svc-agent {svc.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="serve until SIGTERM, in the foreground")
+    run.add_argument(
+        "--config", type=Path, metavar="FILE", help="TOML with options of these names; the command line goes before it"
+    )
     run.add_argument("--socket", type=Path, help=f"where the executable finds the agent (default: RUN_DIR/{SOCKET_NAME})")
     run.add_argument("--state-dir", type=Path, default=Path(DEFAULT.state_dir), help="journal and embedded store (%(default)s)")
     run.add_argument("--run-dir", type=Path, default=Path(DEFAULT.run_dir), help="socket and lock (%(default)s)")

@@ -4,6 +4,7 @@ Standard input holds the network configuration; the environment is the runtime's
 """
 
 import argparse
+import math
 import os
 import sys
 from contextlib import ExitStack, suppress
@@ -14,7 +15,7 @@ from svc.attach.session import OpenBackend, Sessions
 from svc.cni.edge import answer, failed_before_start
 from svc.cni.exclusive import alone, is_served
 from svc.cni.inputs import Inputs, Reply
-from svc.cni.install import SOCKET_NAME, Installed, read_record
+from svc.cni.install import Installed, read_record
 from svc.datastore.open import open_backend
 from svc.model.errors import Code, PeerError, SvcError
 from svc.names import DEFAULT
@@ -23,6 +24,7 @@ from svc.trace import Trace, new_request_id
 from svc.waits.wait import Steps, Wait
 
 AGENT_SECONDS = 90.0  # as the executable gives it
+ALONE_SECONDS = 90.0  # until others have done; the same, for a runtime has no more patience with us
 AGENTS = 10  # that come and go during one call
 
 
@@ -91,8 +93,8 @@ def _carried_out(steps: Steps[Reply], installed: Installed) -> Reply | None:
     nothing is done, where one has started before the first step."""
     wait: Wait | None = None
     while True:
-        with alone(installed.state_dir):
-            if wait is None and is_served(installed.run_dir / SOCKET_NAME):
+        with alone(installed.state_dir, ALONE_SECONDS if wait is None else math.inf):
+            if wait is None and is_served(installed.socket):
                 return None
             try:
                 wait = next(steps)
@@ -115,7 +117,7 @@ def _handed_on(inputs: Inputs, installed: Installed) -> Reply | None:
             netns = os.open(environment.get("CNI_NETNS", ""), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             stack.callback(os.close, netns)
         try:
-            return call(str(installed.run_dir / SOCKET_NAME), frame, netns_fd=netns, timeout=AGENT_SECONDS)
+            return call(str(installed.socket), frame, netns_fd=netns, timeout=AGENT_SECONDS)
         except (ConnectionRefusedError, FileNotFoundError):
             return None
         except (OSError, FrameError) as failure:

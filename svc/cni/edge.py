@@ -3,6 +3,7 @@
 import errno
 import time
 import traceback
+from contextlib import suppress
 
 import orjson
 
@@ -90,7 +91,14 @@ class _Answer:
 
     def failed(self, error: SvcError) -> bytes:
         self._trace.error(f"code {int(error.code)}: {error} {self._trace.phases_text()}")
+        self.netconf = self.netconf or self._readable_netconf()
         return _error_reply(error, self._version or _readable_version(self._inputs.stdin), self._trace)
+
+    def _readable_netconf(self) -> NetConf | None:
+        """Where the lines go: a call that fails over its netconf or environment is to be found in the log, too."""
+        with suppress(Exception):  # it may be what the call failed over
+            return netconfs.parse(self._inputs.stdin, self._context.names_of(self._inputs.profile), lenient=True)
+        return None
 
 
 def _error_reply(error: SvcError, version: str, trace: Trace) -> bytes:

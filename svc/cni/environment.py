@@ -16,6 +16,7 @@ MAX_CONTAINER_ID: Final = 128
 MAX_INTERFACE: Final = 15  # IFNAMSIZ less the final NUL
 
 _CONTAINER_ID: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
+_NO_INTERFACES: Final = (".", "..", "all", "default")  # the last two are where settings of all interfaces stand
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 Finding = tuple[str, str]  # problem, remedy
@@ -45,13 +46,14 @@ def _container_id(text: str) -> Finding | None:
 
 
 def _interface(text: str) -> Finding | None:
+    """As the kernel takes it; of a name with '%' it would make another one, with a number in it."""
     length = len(text.encode())
     if length > MAX_INTERFACE:
         return f"has {length} bytes", f"give an interface name of 1 to {MAX_INTERFACE} bytes"
-    if text in {".", ".."}:
-        return "is not an interface name", "give a name other than '.' and '..'"
-    if any(char in "/:" or char.isspace() or not char.isprintable() for char in text):
-        return "is not an interface name", "leave out '/', ':', white space and control characters"
+    if text in _NO_INTERFACES:
+        return "is not an interface name", f"give a name other than {', '.join(map(repr, _NO_INTERFACES))}"
+    if any(char in "/:%" or char.isspace() or not char.isprintable() for char in text):
+        return "is not an interface name", "leave out '/', ':', '%', white space and control characters"
     return None
 
 
@@ -73,13 +75,15 @@ def _any(_text: str) -> Finding | None:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """`required` by these verbs and `used`, if given, by those; `remedy`: what to do when it is missing."""
+    """`required` by these verbs and `used`, if given, by those; `remedy`: what to do when it is missing; `wiring`: what it says
+    matters to the main plugin alone."""
 
     name: str
     required: frozenset[str]
     check: Check
     remedy: str
     used: frozenset[str] = frozenset()
+    wiring: bool = False
 
 
 _ATTACHED: Final = frozenset({"ADD", "CHECK", "DEL"})
@@ -87,7 +91,7 @@ _PRESENT: Final = frozenset({"ADD", "CHECK"})
 
 VARIABLES: Final = (
     Variable("CNI_CONTAINERID", _ATTACHED, _container_id, "give the container's id"),
-    Variable("CNI_NETNS", _PRESENT, _netns, "give the path of the container's network namespace"),
+    Variable("CNI_NETNS", _PRESENT, _netns, "give the path of the container's network namespace", wiring=True),
     Variable("CNI_IFNAME", _ATTACHED, _interface, "give the name of the interface in the container, such as 'eth0'"),
     Variable("CNI_PATH", frozenset({"GC"}), _path, "give the plugins' directories, separated by ':'"),
     Variable("CNI_ARGS", frozenset(), _any, "give KEY=VALUE pairs, separated by ';'", used=_PRESENT),
@@ -97,12 +101,12 @@ VARIABLES: Final = (
 def parse_environment(environment: Mapping[str, str], *, ipam: bool) -> Call:
     """CallerError naming every missing or malformed variable.
 
-    A variable that the verb does not need never fails the call: it is taken when it is right and empty otherwise. The
-    namespace of a DEL may be gone and its path with it.
+    A variable that the call does not need never fails it: it is taken when it is right and empty otherwise. The namespace of
+    a DEL may be gone and its path with it; for the IPAM plugin it is another plugin's business, and may be no path at all.
     """
     faults = Faults("invalid environment", Code.INVALID_ENVIRONMENT)
     verb = _verb(environment.get("CNI_COMMAND", ""), faults)
-    values = {variable.name: _value(variable, verb, environment, faults) for variable in VARIABLES}
+    values = {variable.name: _value(variable, verb, environment, faults, ipam=ipam) for variable in VARIABLES}
     faults.raise_if_any()
     return Call(
         verb,
@@ -130,7 +134,7 @@ def _verb(text: str, faults: Faults) -> str:
     return text
 
 
-def _value(variable: Variable, verb: str, environment: Mapping[str, str], faults: Faults) -> str:
+def _value(variable: Variable, verb: str, environment: Mapping[str, str], faults: Faults, *, ipam: bool) -> str:
     text = environment.get(variable.name, "")
     if not text:
         if verb in variable.required:
@@ -139,7 +143,7 @@ def _value(variable: Variable, verb: str, environment: Mapping[str, str], faults
     finding = _not_text(text) or variable.check(text)
     if finding is None:
         return text
-    if verb in variable.required | variable.used:
+    if verb in variable.required | variable.used and not (ipam and variable.wiring):
         faults.add(variable.name, text, *finding)
     return ""
 

@@ -10,10 +10,11 @@ SOCKET_NAME = "agent.sock"
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """The deployment that an executable belongs to: its directories, and its names profile (empty: our own names)."""
+    """The deployment that an executable belongs to: where its state is and its agent listens, and its names profile (empty: our
+    own names)."""
 
     state_dir: Path
-    run_dir: Path
+    socket: Path
     profile: str = ""
 
 
@@ -22,7 +23,7 @@ def read_record(path: str, names: Names) -> Installed:
     values = dict(_pairs(Path(path))) if path else {}
     return Installed(
         Path(values.get("state_dir") or names.state_dir),
-        Path(values.get("run_dir") or names.run_dir),
+        Path(values.get("socket") or Path(values.get("run_dir") or names.run_dir) / SOCKET_NAME),
         values.get("profile", ""),
     )
 

@@ -96,7 +96,8 @@ def _check(resources: Sequence[Resource], present: Mapping[str, Entry], blocks: 
         found = check_pool(resource, (pools | applied).values(), blocks, pools.get(resource.name))
         faults += [f"IP pool {resource.name!r}: {line}" for line in found]
     if faults:
-        raise CallerError(f"{len(faults)} faults, nothing was changed", details="; ".join(faults), code=Code.POOL)
+        count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
+        raise CallerError(f"{count}, nothing was changed", details="; ".join(faults), code=Code.POOL)
 
 
 def _step(entry: Entry | None, resource: Resource, now: datetime) -> tuple[str, Create | Update | None]:

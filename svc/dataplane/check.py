@@ -80,6 +80,7 @@ def _host_expected(wiring: plan.Wiring) -> dict[str, str]:
     expected: dict[str, str] = {}
     if wiring.has(4):
         expected |= {f"net/ipv4/conf/{wiring.host_name}/{name}": value for name, value in plan.HOST_IPV4.items()}
+        expected[f"net/ipv4/neigh/{wiring.host_name}/proxy_delay"] = "0"  # else first packets wait for an answer
     if wiring.has(6):
         expected |= dict(plan.host_sysctls(wiring))
     return expected

@@ -86,9 +86,12 @@ def _remedy(number: int) -> str:
         errno.EPERM: "the agent needs CAP_NET_ADMIN and CAP_SYS_ADMIN",
         errno.EROFS: "the agent needs a writable /proc/sys (a privileged container, or run it on the host)",
         errno.EOPNOTSUPP: "the kernel lacks a feature that this needs (veth, IPv4, IPv6)",
+        errno.EAFNOSUPPORT: "the kernel, or the interface, lacks the address family",
+        errno.ENOMEM: "the kernel is short of memory",
+        errno.ENOBUFS: "the kernel is short of memory",
         errno.EMFILE: "the agent has too many files open: raise its limit (LimitNOFILE)",
         errno.ENFILE: "the system has too many files open: raise fs.file-max",
         errno.ETIMEDOUT: "the kernel is busy: see its log, and whether network namespaces are being torn down",
         errno.ENOENT: "the kernel lacks IPv6, or the interface disappeared meanwhile",
     }
-    return remedies.get(number, os.strerror(number))
+    return remedies.get(number, f"{os.strerror(number)}: the kernel's own log (dmesg) may tell more")

@@ -14,6 +14,7 @@ HOST_MAC = bytes.fromhex("eeeeeeeeeeee")
 GATEWAY4 = Address("169.254.1.1")
 GATEWAY6 = Address("fe80::ecee:eeff:feee:eeee")  # the link-local address that HOST_MAC makes
 DEFAULT_MTU = 1500  # ETH_DATA_LEN: what a veth gets when no MTU is asked for
+_IPV6_MIN_MTU = 1280  # RFC 8200: the kernel makes no IPv6 of an interface with less
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,9 @@ def host_batch(wiring: Wiring, index: int, peer_index: int, ns_fd: int, kernel_h
     batch.create_veth(
         wiring.host_name, index, HOST_MAC, wiring.mtu, wiring.queues, wiring.ifname, peer_index, wiring.mac, ns_fd
     )
+    has_ipv6 = kernel_has_ipv6 and effective_mtu(wiring) >= _IPV6_MIN_MTU
     devconf = {rtnl.DEVCONF_FORWARDING: 1, rtnl.DEVCONF_PROXY_ARP: 1, rtnl.DEVCONF_ROUTE_LOCALNET: 1}
-    batch.set_link(index, up=True, devconf=devconf if wiring.has(4) else None, no_link_local=kernel_has_ipv6)
+    batch.set_link(index, up=True, devconf=devconf if wiring.has(4) else None, no_link_local=has_ipv6)
     if wiring.has(4):
         batch.set_proxy_delay(index, 0)
     if wiring.has(6):

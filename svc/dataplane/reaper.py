@@ -16,7 +16,7 @@ import threading
 from contextlib import suppress
 
 from svc._core import nsock, rtnl
-from svc.dataplane.kernel import Kernel, no_thread, refused
+from svc.dataplane.kernel import Kernel, failed, no_thread, refused
 from svc.model.errors import Code, PeerError
 
 _MAX_DELETERS = 32  # a barrier is some 30 times as long as the unlinking before it
@@ -175,6 +175,6 @@ class Reaper:
         except rtnl.NetlinkError as refusal:
             self._settle(removal, None if refusal.errno == errno.ENODEV else refused(refusal))
         except OSError as failure:  # no answer, or no socket to ask by
-            self._settle(removal, PeerError(f"cannot delete an interface: {failure.strerror}", code=Code.KERNEL))
+            self._settle(removal, failed(failure))
         else:
             self._settle(removal)

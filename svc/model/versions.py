@@ -1,5 +1,6 @@
 """The CNI versions that we speak, and what each allows."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -32,7 +33,7 @@ def negotiate(text: str | None) -> str:
     """The version to speak with a netconf that names this one; 0.1.0 had no such field."""
     version = text or SUPPORTED[0]
     if version not in SUPPORTED:
-        raise _incompatible(f"CNI version {version!r} is not supported")
+        raise _incompatible(f"CNI version {version!r} is not supported", SUPPORTED)
     return version
 
 
@@ -40,9 +41,10 @@ def require(verb: str, version: str) -> None:
     """CallerError when this version has no such verb."""
     minimum = MINIMUM.get(verb)
     if minimum is not None and not at_least(version, minimum):
-        raise _incompatible(f"config version {version!r} does not allow {verb}, which came with {minimum!r}")
+        later = SUPPORTED[SUPPORTED.index(minimum) :]
+        raise _incompatible(f"config version {version!r} does not allow {verb}, which came with {minimum!r}", later)
 
 
-def _incompatible(msg: str) -> CallerError:
-    details = f"cniVersion: set one of the supported versions: {', '.join(SUPPORTED)}"
+def _incompatible(msg: str, remedies: Sequence[str]) -> CallerError:
+    details = f"cniVersion: set one of the supported versions: {', '.join(remedies)}"
     return CallerError(msg, details=details, code=Code.INCOMPATIBLE_VERSION)

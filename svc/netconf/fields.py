@@ -32,6 +32,7 @@ POLICY_TYPES: Final = ("orch", "k8s")
 TRUTHS: Final = ("true", "false")
 
 MAX_NAME: Final = 124  # with a dot and a container id of 128 characters, an object name of the orchestrator: 253
+MAX_POOL: Final = 253  # an object name
 MAX_QUEUES: Final = 4096  # of the kernel, for each direction
 MIN_MTU: Final = 68  # RFC 791
 MIN_MTU_IPV6: Final = 1280  # RFC 8200
@@ -142,7 +143,7 @@ def _queues(number: int) -> Finding | None:
 
 def pool(text: str, version: int) -> Finding | None:
     """A pool's name or CIDR; only the CIDR can be wrong by itself."""
-    if not text or any(char.isspace() for char in text):
+    if not 0 < len(text) <= MAX_POOL or any(char.isspace() for char in text):
         return "is not a pool", "give a pool's CIDR or its name"
     if "/" not in text:
         return None

@@ -212,6 +212,16 @@ def test_mtu_and_queues_have_defaults(pods: MakePod) -> None:
         assert (link["mtu"], link["num_tx_queues"], link["num_rx_queues"]) == (1500, 1, 1)
 
 
+@pytest.mark.parametrize("mtu", [68, 1279, 1280, 65535])
+def test_ipv4_pod_may_have_any_mtu(pods: MakePod, mtu: int) -> None:
+    """With less than 1280 the kernel makes no IPv6 of an interface, and refuses what would be said of it."""
+    pod = pods(mtu=mtu)
+    pod.add()
+    assert [link["mtu"] for link in (pod.host_link, *pod.netns.ip("link", "show", "dev", "eth0"))] == [mtu, mtu]
+    assert pings(pod.node.netns, pod.addresses[0], size=0)
+    assert pod.check().status == 0
+
+
 def test_pods_reach_each_other_at_once(pods: MakePod) -> None:
     """The first packet after the result must get through: a workload starts talking right away."""
     first, second = pods(**DUAL), pods(**DUAL)
@@ -262,6 +272,6 @@ def without(item: dict[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in item.items() if key not in keys}
 
 
-def pings(source: Netns, address: str) -> bool:
-    """One packet, one second: nothing is tried twice."""
-    return source.run("ping", "-c", "1", "-W", "1", address, check=False).returncode == 0
+def pings(source: Netns, address: str, size: int = 56) -> bool:
+    """One packet, one second: nothing is tried twice. `size`: of what it carries, in bytes."""
+    return source.run("ping", "-c", "1", "-W", "1", "-s", str(size), address, check=False).returncode == 0

@@ -7,6 +7,7 @@ import socket
 import sqlite3
 import stat
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -26,6 +27,7 @@ MakePod = Callable[..., Pod]
 
 _TGKILL = 234  # of x86-64; see syscall(2)
 PATIENCE = 20.0
+HASTY = "import svc.agent.agent as agent, svc.agent.main as main; agent.DRAIN_SECONDS = 0.2; raise SystemExit(main.main())"
 
 
 def signal_thread(pid: int, thread: int, number: int) -> None:
@@ -129,6 +131,24 @@ def test_sigterm_finishes_the_call_in_flight(own_pods: MakePod, node: Node, sign
         assert node.wait_agent() == 0
         assert call.result().status == 0, call.result()
     assert faults(node) == []
+
+
+def test_call_that_does_not_end_is_given_up_and_undone_by_the_next_agent(own_pods: MakePod, node: Node) -> None:
+    """A drain has a deadline; the agent of this test has a short one."""
+    node.stop_agent()
+    node.start_agent(sys.executable, "-c", HASTY)
+    pod = own_pods()
+    with ThreadPoolExecutor() as runtime, busy_store(node):
+        call = runtime.submit(pod.call, "ADD")
+        wait_until(lambda: bool(books(node).records))
+        assert node.stop_agent() == 1
+        called = call.result()
+    assert (called.status, called.output["code"]) == (1, 5), called
+    assert "the agent closed the connection" in called.output["msg"]
+    assert "1 calls were not finished" in node.log.read_text()
+    node.start_agent()
+    assert remains(node) == []
+    pod.add()
 
 
 def test_calls_that_come_during_the_drain_are_served_without_the_agent(own_pods: MakePod, node: Node) -> None:
@@ -238,12 +258,37 @@ def test_service_manager_that_does_not_listen_is_no_trouble(node: Node, tmp_path
     assert node.stop_agent() == 0
 
 
-def test_second_agent_on_the_same_directory_is_refused(node: Node) -> None:
-    command = [str(BIN / "svc-agent"), "run", "--state-dir", str(node.state_dir), "--run-dir", str(node.run_dir)]
+@pytest.mark.parametrize("shared", ["state", "run"])
+def test_second_agent_on_a_directory_of_the_first_is_refused(node: Node, shared: str, tmp_path: Path) -> None:
+    """At its start it would undo what the first one is just doing."""
+    directories = {name: tmp_path / name for name in ("state", "run")} | {shared: node.directory / shared}
+    command = [str(BIN / "svc-agent"), "run", *(f"--{name}-dir={path}" for name, path in directories.items())]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 1
-    assert f"another agent runs on '{node.run_dir}'" in done.stderr
+    assert f"another agent runs on '{directories[shared]}'" in done.stderr
     assert node.is_answered(), "the first one serves on"
+
+
+def test_state_and_socket_may_share_a_directory(node: Node) -> None:
+    node.stop_agent()
+    node.run_dir = node.state_dir
+    node.socket = node.state_dir / "agent.sock"
+    node.start_agent()
+    assert node.stop_agent() == 0
+
+
+def test_agent_and_executable_meet_where_they_are_told(own_pods: MakePod, node: Node, tmp_path: Path) -> None:
+    """The agent by a file, the executable by its installation."""
+    node.stop_agent()
+    node.socket = tmp_path / "elsewhere.sock"
+    node.prepare("install", "--bin-dir", str(node.bin_dir), "--socket", str(node.socket))
+    (tmp_path / "agent.toml").write_text(f'socket = "{node.socket}"\n')
+    node.start_agent(options=("--config", str(tmp_path / "agent.toml")))
+    pod = own_pods()
+    called = pod.call("ADD")
+    assert (called.status, " queue=" in called.stderr) == (0, True), "by the agent"
+    pod.delete()
+    assert node.stop_agent() == 0
 
 
 def test_socket_is_roots_alone(node: Node) -> None:

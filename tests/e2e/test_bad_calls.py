@@ -16,7 +16,10 @@ pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
 
-BAD_INTERFACES = [".", "..", "a/b", "/", "a:b", "eth0:1", "a b", " eth0", "eth0\n", "eth\t0", "e" * 16, "\u00e9" * 8, "\x7f"]
+BAD_INTERFACES = [
+    *(".", "..", "a/b", "/", "a:b", "eth0:1", "a b", " eth0", "eth0\n", "eth\t0", "e" * 16, "\u00e9" * 8, "\x7f"),
+    *("eth%d", "%", "all", "default"),
+]
 BAD_CONTAINERS = ["a/b", "../c1", ".", "..", "-c1", "_c1", " c1", "c1\n", "c 1", "c:1", "\u00e9", "c" * 129]
 BAD_ARGUMENTS = [
     "IP",

@@ -103,6 +103,7 @@ def test_netconf_of_more_than_a_mebibyte_is_refused(pods: MakePod, shared_node: 
     error = refused(add(shared_node, pods().netns.path, stdin))
     assert error["code"] == 7
     assert "larger than 1 MiB" in error["msg"]
+    assert "make it smaller" in error["details"]
 
 
 def test_netconf_of_a_mebibyte_is_served(pods: MakePod, shared_node: Node) -> None:
@@ -163,6 +164,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "truth without quotes": {"ipam": {"assign_ipv4": True}},
     "pool of the other family": {"ipam": {"ipv4_pools": ["fd65::/112"]}},
     "pool that is no range": {"ipam": {"ipv4_pools": ["10.65.0.0/33"]}},
+    "pool of an endless name": {"ipam": {"ipv4_pools": ["p" * 254]}},
     "another IPAM": {"ipam": {"type": "dhcp"}},
     "another store": {"datastore_type": "consul"},
     "two ways to find etcd": {"etcd_discovery_srv": "example.org", "etcd_endpoints": "http://127.0.0.1:1"},

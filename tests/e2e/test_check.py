@@ -96,6 +96,9 @@ DAMAGES = {
     "proxy ARP off": Damage(
         "host", "echo 0 > /proc/sys/net/ipv4/conf/{host}/proxy_arp", "host sysctl net/ipv4/conf/{host}/proxy_arp is 0, not 1"
     ),
+    "proxy ARP delayed": Damage(
+        "host", "echo 80 > /proc/sys/net/ipv4/neigh/{host}/proxy_delay", "net/ipv4/neigh/{host}/proxy_delay is 80, not 0"
+    ),
     "forwarding off": Damage(
         "host", "echo 0 > /proc/sys/net/ipv6/conf/{host}/forwarding", "net/ipv6/conf/{host}/forwarding is 0, not 1"
     ),

@@ -88,7 +88,7 @@ def test_nothing_is_wired_and_no_endpoint_is_written(attach: MakePod, shared_nod
         assert store.list(ResourceQuery("WorkloadEndpoint")) == []
 
 
-@pytest.mark.parametrize("path", ["/run/netns/none", "/etc/hostname", "/proc/self/ns/net"])
+@pytest.mark.parametrize("path", ["/run/netns/none", "/etc/hostname", "/proc/self/ns/net", "vm-7", "../relative", "\udcff"])
 def test_namespace_is_not_looked_at(attach: MakePod, shared_node: Node, path: str) -> None:
     """The main plugin's business; some call the IPAM plugin before there is one."""
     pod = attach()

@@ -137,5 +137,5 @@ def test_add_is_one_line_with_its_phases(pods: MakePod, log: Path) -> None:
     pods(log_file_path=str(log)).add()
     (line,) = log.read_text().splitlines()
     assert LINE.fullmatch(line)
-    for phase in ("queue", "ipam", "kernel", "endpoint", "journal", "total"):
+    for phase in ("queue", "ipam", "kernel", "journal", "total"):
         assert re.search(rf" {phase}=\d+\.\d\d\b", line), line

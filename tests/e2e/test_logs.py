@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,6 +68,22 @@ def test_error_carries_the_request_of_its_log_lines(pods: MakePod, shared_node: 
         assert all(f"[{request}]" in line for line in lines(text))
         assert "(nowhere) does not exist" in text
     assert request in shared_node.log.read_text(), "and the agent's own log has it too"
+
+
+FAULTY: list[dict[str, Any]] = [
+    {"mtu": 60},
+    {"cniVersion": "9.9.9"},
+    {"ifname": "a/b"},
+    {"log_level": "LOUD", "log_file_max_size": "many", "ipam": {"type": "dhcp"}},
+]
+
+
+@pytest.mark.parametrize("faulty", FAULTY, ids=lambda faulty: next(iter(faulty)))
+def test_call_that_was_wrong_is_in_the_log_file(pods: MakePod, log: Path, faulty: dict[str, Any]) -> None:
+    """Whoever looks for the request of its error looks there."""
+    called = pods(log_file_path=str(log), **faulty).failed("ADD")
+    assert request_of(called.output["details"]) in log.read_text()
+    assert log.read_text() == called.stderr
 
 
 def test_every_call_has_a_request_of_its_own(pods: MakePod) -> None:

@@ -102,3 +102,16 @@ def test_one_shot_calls_without_an_agent_keep_apart(own_pods: MakePod, node: Nod
         list(runtime.map(Pod.add, made))
     assert len({pod.addresses[0] for pod in made}) == 8
     assert faults(node) == []
+
+
+def test_same_add_twice_at_once_is_one_attachment_without_an_agent_too(own_pods: MakePod, node: Node) -> None:
+    node.stop_agent()
+    made = [own_pods() for _ in range(4)]
+    with ThreadPoolExecutor(8) as runtime:
+        calls = [(runtime.submit(pod.call, "ADD"), runtime.submit(pod.call, "ADD")) for pod in made]
+        answers = [(first.result(), second.result()) for first, second in calls]
+    for first, second in answers:
+        assert (first.status, second.status) == (0, 0)
+        assert first.stdout == second.stdout
+    assert len(books(node).allocations) == 4
+    assert faults(node) == []

@@ -99,13 +99,13 @@ def test_record_tells_the_profile(tmp_path: Path, executable: Path) -> None:
     installation.install(tmp_path, executable, names, plan(profile="calico"))
     assert read_record(str(tmp_path / "svc.install"), DEFAULT).profile == ""
     assert read_record(str(tmp_path / "calico.install"), DEFAULT).profile == "calico"
-    assert read_record(str(tmp_path / "calico-ipam.install"), DEFAULT) == Installed(Path("/d"), Path("/r"), "calico")
+    assert read_record(str(tmp_path / "calico-ipam.install"), DEFAULT) == Installed(Path("/d"), Path("/s"), "calico")
 
 
 def test_records_of_before_mean_our_own_names(tmp_path: Path) -> None:
     """They had no profile, and listed no files."""
     (tmp_path / "svc.install").write_text("socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\n")
-    assert read_record(str(tmp_path / "svc.install"), DEFAULT) == Installed(Path("/d"), Path("/r"), "")
+    assert read_record(str(tmp_path / "svc.install"), DEFAULT) == Installed(Path("/d"), Path("/s"), "")
     with pytest.raises(CallerError, match="nothing is installed as 'svc'"):
         installation.uninstall(tmp_path, DEFAULT)
 

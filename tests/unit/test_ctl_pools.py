@@ -166,7 +166,7 @@ def test_pools_applied_at_the_same_time_never_overlap(tmp_path: Path, cidr: str)
     """Another process has looked, and found nothing either; the one that writes later is told."""
     with closing(EmbeddedStore(tmp_path / "store.db")) as one, closing(EmbeddedStore(tmp_path / "store.db")) as other:
         late = Interfering(one, 1, lambda: pools.apply(other, [pool("a")], NOW))
-        with pytest.raises(CallerError, match="1 faults") as caught:
+        with pytest.raises(CallerError, match="1 fault,") as caught:
             pools.apply(late, [pool("b", cidr)], NOW)
         assert "overlaps IP pool 'a'" in caught.value.details
         assert [each.name for each in resources.get(one, "IPPool")] == ["a"]

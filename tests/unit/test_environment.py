@@ -99,13 +99,16 @@ def test_unknown_verb_names_the_verbs(verb: str) -> None:
         ("CNI_CONTAINERID", "a\n", "letters, digits, '_', '.' and '-'"),
         ("CNI_CONTAINERID", "é", "letters, digits, '_', '.' and '-'"),
         ("CNI_CONTAINERID", "a\0", "leave it out"),
-        ("CNI_IFNAME", ".", "other than '.' and '..'"),
-        ("CNI_IFNAME", "..", "other than '.' and '..'"),
-        ("CNI_IFNAME", "a/b", "leave out '/', ':', white space and control characters"),
-        ("CNI_IFNAME", "a:b", "leave out '/', ':', white space and control characters"),
-        ("CNI_IFNAME", "a b", "leave out '/', ':', white space and control characters"),
-        ("CNI_IFNAME", "a\x01", "leave out '/', ':', white space and control characters"),
-        ("CNI_IFNAME", "a\u00a0", "leave out '/', ':', white space and control characters"),
+        ("CNI_IFNAME", ".", "other than '.', '..', 'all', 'default'"),
+        ("CNI_IFNAME", "..", "other than '.', '..', 'all', 'default'"),
+        ("CNI_IFNAME", "all", "other than '.', '..', 'all', 'default'"),
+        ("CNI_IFNAME", "default", "other than '.', '..', 'all', 'default'"),
+        ("CNI_IFNAME", "eth%d", "leave out '/', ':', '%', white space and control characters"),
+        ("CNI_IFNAME", "a/b", "leave out '/', ':', '%', white space and control characters"),
+        ("CNI_IFNAME", "a:b", "leave out '/', ':', '%', white space and control characters"),
+        ("CNI_IFNAME", "a b", "leave out '/', ':', '%', white space and control characters"),
+        ("CNI_IFNAME", "a\x01", "leave out '/', ':', '%', white space and control characters"),
+        ("CNI_IFNAME", "a\u00a0", "leave out '/', ':', '%', white space and control characters"),
         ("CNI_IFNAME", "a" * 16, "give an interface name of 1 to 15 bytes"),
         ("CNI_IFNAME", "é" * 8, "give an interface name of 1 to 15 bytes"),
         ("CNI_IFNAME", "eth\udc80", "give UTF-8 text"),
@@ -159,6 +162,17 @@ def test_gc_needs_a_directory_in_its_path() -> None:
 def test_delete_never_fails_over_its_namespace(value: str) -> None:
     """An ADD may have failed over the same value, and its clean-up must not fail for ever."""
     assert parsed(CNI_COMMAND="DEL", CNI_NETNS=value).netns == ""
+
+
+@pytest.mark.parametrize("verb", ["ADD", "CHECK", "DEL"])
+@pytest.mark.parametrize("value", ["vm-7", "./relative", "/a\0", "\udc80"])
+def test_ipam_plugin_does_not_look_at_the_namespace(verb: str, value: str) -> None:
+    assert parse_environment(GOOD | {"CNI_COMMAND": verb, "CNI_NETNS": value}, ipam=True).netns == ""
+
+
+def test_ipam_plugin_needs_some_namespace_all_the_same() -> None:
+    with pytest.raises(CallerError, match="CNI_NETNS is not set"):
+        parse_environment(GOOD | {"CNI_NETNS": ""}, ipam=True)
 
 
 def test_status_ignores_what_it_does_not_need() -> None:

@@ -1,6 +1,8 @@
 """A call that is carried out without an agent, and agents that come and go meanwhile."""
 
+import fcntl
 import io
+import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +10,7 @@ from types import SimpleNamespace
 import orjson
 import pytest
 
+from harness.shim import FakeAgent, answering
 from svc.cni import __main__ as oneshot
 
 NETCONF = b'{"cniVersion":"1.0.0","name":"net","type":"svc"}'
@@ -51,3 +54,38 @@ def test_agents_that_never_stay_are_told_of(
     assert status == 1
     error = orjson.loads(output)
     assert (error["code"], error["msg"]) == (5, "the agent starts and ends again and again")
+
+
+def test_others_who_do_not_end_are_told_of(
+    record: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path
+) -> None:
+    """Nothing waits without a deadline."""
+    monkeypatch.setattr(oneshot, "ALONE_SECONDS", 0.05)
+    (tmp_path / "state").mkdir()
+    with (tmp_path / "state/oneshot.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        status, output = run(record, monkeypatch, capsysbinary)
+    error = orjson.loads(output)
+    assert (status, error["code"]) == (1, 11)
+    assert f"{lock.name!r} locked for 0.05 s" in error["msg"]
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["elsewhere", "in the run directory"])
+def test_agent_is_found_where_it_listens(
+    record: str, recorded: bool, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path
+) -> None:
+    """It has started since the executable found nobody: the call is its own."""
+    (tmp_path / "run").mkdir()
+    path = tmp_path / ("elsewhere.sock" if recorded else "run/agent.sock")
+    if recorded:
+        with open(record, "a") as file:
+            file.write(f"socket = {path}\n")
+    with FakeAgent(path, answering_callers) as agent:
+        assert run(record, monkeypatch, capsysbinary) == (3, b"by the agent")
+    assert [received.frame.environment["CNI_CONTAINERID"] for received in agent.received] == ["c1"]
+
+
+def answering_callers(agent: FakeAgent, connection: socket.socket) -> None:
+    """Whoever only looks whether somebody is there says nothing."""
+    if connection.recv(1, socket.MSG_PEEK):
+        answering(3, b"by the agent")(agent, connection)

@@ -66,3 +66,5 @@ def test_verb_is_allowed_from_its_version_on(verb: str, first: str) -> None:
             with pytest.raises(CallerError, match=f"{version}.* does not allow {verb}.*{first}") as caught:
                 versions.require(verb, version)
             assert caught.value.code is Code.INCOMPATIBLE_VERSION
+            offered = caught.value.details.rpartition(": ")[2].split(", ")
+            assert offered == [later for later in versions.SUPPORTED if versions.at_least(later, first)], "others are no remedy"

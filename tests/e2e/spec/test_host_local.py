@@ -155,7 +155,7 @@ def test_addresses_are_where_the_directory_is_told(local: MakePod, cluster_node:
     pod = local("web-0", V4)
     pod.add()
     assert (data_dir(cluster_node) / "net" / pod.addresses[0]).exists()
-    pod.config["ipam"]["dataDir"] = "/nowhere"
+    pod.config["ipam"]["dataDir"] = str(data_dir(cluster_node).with_name("elsewhere"))
     pod.delete()
     assert held(cluster_node) == {}
 

@@ -1,0 +1,67 @@
+"""What svc-agent is told: on its command line, and in a file."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from svc.agent import config, main
+
+FILE = """
+socket = "/s/agent.sock"
+state_dir = "/state"
+run_dir = "/run/of/file"
+metrics = "127.0.0.1:9405"
+log_level = "DEBUG"
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "agent.toml"
+
+
+def options(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, object]:
+    monkeypatch.setattr(sys, "argv", ["svc-agent", "run", *arguments])
+    return vars(main._options())
+
+
+def test_file_has_every_option(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.write_text(FILE)
+    assert options(monkeypatch, f"--config={path}") == {
+        "config": path,
+        "socket": Path("/s/agent.sock"),
+        "state_dir": Path("/state"),
+        "run_dir": Path("/run/of/file"),
+        "metrics": ("127.0.0.1", 9405),
+        "log_level": "DEBUG",
+    }
+    assert set(options(monkeypatch)) == {"config", *config.OPTIONS}, "no other is there"
+
+
+def test_command_line_goes_before_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.write_text(FILE)
+    found = options(monkeypatch, "--run-dir", "/run/of/line", "--config", str(path), "--log-level=ERROR")
+    assert (found["run_dir"], found["log_level"], found["state_dir"]) == (Path("/run/of/line"), "ERROR", Path("/state"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("socket", "is not TOML"),
+        ('sockets = "/s"\nlog_level = 7', "sockets is no option: use some of socket, state_dir"),
+        ('sockets = "/s"\nlog_level = 7', "log_level = 7 is no string"),
+        ('log_level = "LOUD"', "invalid choice: 'LOUD'"),
+        ('metrics = "here"', "'here' is not HOST:PORT"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_faulty_file_is_told(
+    path: Path, text: str | None, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SystemExit) as caught:
+        options(monkeypatch, f"--config={path}")
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
