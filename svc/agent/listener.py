@@ -207,7 +207,7 @@ def _peer_uid(connection: socket.socket) -> int:
 def _bind(path: Path) -> socket.socket:
     """Appears under its name only when it listens and is root's alone: a client never sees it half made."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = path.with_name(f".{os.getpid()}")  # no longer than the name: paths of sockets have 107 bytes at most
     with suppress(FileNotFoundError):
         draft.unlink()
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
