@@ -38,13 +38,14 @@ _KINDS: Final = {
 
 
 class _Shortened(reprlib.Repr):
-    """Whoever is named in a URL stays unnamed, with the password."""
+    """Whoever is named in a URL stays unnamed, with the password; so does its query, which may be a token."""
 
     def repr_str(self, text: str, level: int) -> str:
-        return super().repr_str(without_credentials(text), level)
+        return super().repr_str(without_query(without_credentials(text)), level)
 
 
 _CREDENTIALS: Final = re.compile(r"//[^/\s]*@")
+_QUERY: Final = re.compile(r"(\w://[^?#]*[?#]).+", re.DOTALL)
 _short = _Shortened()
 _short.maxstring = _short.maxother = _short.maxlong = 60
 _short.maxlevel = 2
@@ -53,6 +54,11 @@ _short.maxlevel = 2
 def without_credentials(text: str) -> str:
     """For errors and logs: what stands before the host in a URL is left out."""
     return _CREDENTIALS.sub("//...@", text)
+
+
+def without_query(text: str) -> str:
+    """For errors and logs: what a URL asks with is left out."""
+    return _QUERY.sub(r"\1...", text)
 
 
 def shown(value: object) -> str:

@@ -181,6 +181,16 @@ def test_each_gate_is_told_with_its_answer(pods: MakePod, serve: Serve) -> None:
         assert f"{gate.url}: {answer}" in output["details"]
 
 
+def test_query_of_a_gate_is_shown_to_nobody(pods: MakePod, serve: Serve) -> None:
+    """It may be what lets the asker in."""
+    gate = serve(status(500))
+    pod = pods(readiness_gates=[f"{gate.url}?token=s3cr3t"], log_level="DEBUG", **SHORT)
+    called = pod.failed("ADD")
+    assert f"{gate.url}?...: status 500" in called.output["details"]
+    assert "s3cr3t" not in f"{called.stdout!r}{called.stderr}"
+    assert "token=s3cr3t" in gate.heads[0]
+
+
 def test_gates_are_asked_side_by_side(pods: MakePod, serve: Serve) -> None:
     """A silent one does not keep the others from being asked again and again."""
     mute, closed = serve(silent), serve(status(503))
