@@ -26,7 +26,7 @@ WEB = "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default"
 
 @pytest.fixture
 def there(orch_site: Site, etcd_site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
-    """A node in a ready datastore, where it is called `node1` and has a range of each family, and a pod; it also reaches an etcd."""
+    """A node in a ready datastore, where it is `node1` and has a range of each family, and a pod; it also reaches an etcd."""
     with ClusterNode(tmp_path / "node", "node1", orch_site, etcd_site) as node:
         offer(node)
         furnish(orch_site)
