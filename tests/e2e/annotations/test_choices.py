@@ -126,6 +126,16 @@ def test_families_are_chosen(make: MakePod, kube: Kube, cluster_node: ClusterNod
 
 
 @EMBEDDED
+@pytest.mark.parametrize("notes", [{"ipFamilies": ["IPv6"]}, {"ipAddrs": ["fd65::9"]}, {"ipAddrsNoIpam": ["fd65::9"]}])
+def test_link_that_is_too_small_for_the_family_is_refused(make: MakePod, cluster_node: ClusterNode, notes: Json) -> None:
+    """The network, which assigns IPv4 alone, may have it."""
+    pod = make(notes=notes, ipam={"type": "svc-ipam"}, mtu=1000)
+    demand_refused(pod, cluster_node, 7, "an MTU of 1000 is too small for IPv6", "give at least 1280")
+    pod.add(mtu=1280)
+    pod.delete()
+
+
+@EMBEDDED
 @pytest.mark.parametrize(
     ("notes", "code", "words"),
     [
