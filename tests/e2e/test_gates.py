@@ -2,14 +2,13 @@
 
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from harness.certificates import Authority
-from harness.gate import Behaviour, GateServer, dribbling, free_port, raw, resetting, serving, silent, status, to_itself
-from harness.gated import refused
+from harness.gate import Behaviour, dribbling, free_port, raw, resetting, serving, silent, status, to_itself
+from harness.gated import LONG, SHORT, Serve, refused, servers
 from harness.node import Called, Node
 from harness.patience import wait_until
 from harness.pod import Pod
@@ -18,17 +17,12 @@ from harness.state import remains
 pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
-Serve = Callable[..., GateServer]
-
-LONG = {"readiness_gates_timeout_seconds": 60}
-SHORT = {"readiness_gates_timeout_seconds": 1}
 
 
 @pytest.fixture
 def serve(shared_node: Node) -> Iterator[Serve]:
-    """Starts servers on the node's loopback addresses."""
-    with ExitStack() as stack:
-        yield lambda behaviour, **options: stack.enter_context(serving(behaviour, inside=shared_node.netns, **options))
+    with servers(shared_node) as start:
+        yield start
 
 
 def tls(authority: Authority, *hosts: str) -> ssl.SSLContext:
