@@ -57,6 +57,14 @@ class Delegation:
             trace.warning(warning)
         delegate(self.plugin, "STATUS", resolved(context, self), self.environment, trace)
 
+    def why_missing(self) -> str:
+        """Why the plugin cannot be called; empty when it is there."""
+        try:
+            find(self.plugin, self.environment.get("CNI_PATH", ""))
+        except PeerError as failure:
+            return failure.msg
+        return ""
+
     def tell_path(self, remembered: Json) -> None:
         """The plugin may have moved since the ADD: it is looked for where this call says, then where it was."""
         environment = remembered["environment"]

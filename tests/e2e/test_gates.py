@@ -218,10 +218,15 @@ def test_certificate_of_another_host_is_not_trusted(pods: MakePod, serve: Serve,
     assert "certificate is not trusted" in refused(pod)["details"]
 
 
-def test_authorities_that_are_no_file(pods: MakePod, serve: Serve, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [None, "", "nonsense"])
+def test_authorities_that_cannot_be_read(pods: MakePod, serve: Serve, tmp_path: Path, content: str | None) -> None:
+    """The file is named: the gate is in order."""
     gate = serve(status(200), tls=tls(Authority(tmp_path, "mine"), "127.0.0.1"))
-    pod = pods(readiness_gates=[gate.url], readiness_gates_ca_file=str(tmp_path / "none.pem"), **SHORT)
-    assert "No such file or directory" in refused(pod)["details"]
+    file = tmp_path / "authorities.pem"
+    if content is not None:
+        file.write_text(content)
+    details = refused(pods(readiness_gates=[gate.url], readiness_gates_ca_file=str(file), **SHORT))["details"]
+    assert f"{gate.url}: readiness_gates_ca_file '{file}' is of no use: " in details
 
 
 def test_https_gate_that_speaks_http(pods: MakePod, serve: Serve) -> None:

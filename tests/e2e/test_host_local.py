@@ -228,6 +228,9 @@ def test_missing_plugin_is_told_and_nothing_is_owed(own_local: MakePod, node: No
         error = pod.failed(verb).output
         assert (error["code"], f"plugin 'host-local' is not in CNI_PATH ({node.bin_dir})" in error["msg"]) == (code, True)
     assert remains(node) == []
+    called = pod.call("DEL")
+    assert (called.status, "plugin 'host-local' is not in CNI_PATH" in called.stderr) == (0, True)
+    assert remains(node) == []
 
 
 def test_release_is_owed_while_the_plugin_is_missing(own_local: MakePod, node: Node) -> None:
