@@ -10,6 +10,7 @@ from typing import Final
 
 from svc.model.errors import CallerError, Code
 
+MAX_PROBLEM = 200  # characters
 MAX_LISTED = 20  # an error travels into events and logs: a list of thousands helps nobody
 
 
@@ -77,6 +78,11 @@ def json_kind(value: object) -> str:
     return _KINDS.get(type(value), "null")
 
 
+def _bounded(problem: str) -> str:
+    """Some repeat what they are about, which may have the length of the whole input."""
+    return problem if len(problem) <= MAX_PROBLEM else f"{problem[: MAX_PROBLEM // 2]}...{problem[-MAX_PROBLEM // 2 :]}"
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """Where, what was found there, what is wrong with it and what to do."""
@@ -103,7 +109,7 @@ class Faults:
     found: list[Fault] = field(default_factory=list)
 
     def add(self, where: str, value: object, problem: str, remedy: str) -> None:
-        self.found.append(Fault(where, value, problem, remedy))
+        self.found.append(Fault(where, value, _bounded(problem), remedy))
 
     def missing(self, where: str, remedy: str, problem: str = "is missing") -> None:
         self.found.append(Fault(where, MISSING, problem, remedy))

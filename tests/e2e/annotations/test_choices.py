@@ -157,6 +157,7 @@ def test_link_that_is_too_small_for_the_family_is_refused(make: MakePod, cluster
         ),
         ({"ipAddrs": ["10.65.0.9"], "allowedSourcePrefixes": ["x"]}, ANNOTATION, ("allowedSourcePrefixes", "is not a CIDR")),
         ({"ipAddrs": "[" * 200_000}, ANNOTATION, ("is not JSON",)),
+        ({"ipv4pools": ["x" * 200_000]}, ANNOTATION, ("has 200000 characters, as no pool's name",)),
         ({"ipAddrs": ["10.65.0.9"] * 15_000}, ANNOTATION, ("has 15000 addresses",)),
         ({"ipAddrs": ["10.65.0.09"], "floatingIPs": {}}, ANNOTATION, ("2 faults", "leading zeros", "is an object, not a list")),
     ],
@@ -167,6 +168,7 @@ def test_faulty_annotations_are_refused(
     """Nothing is kept, and once they are corrected the same pod is attached."""
     pod = make(notes=notes)
     demand_refused(pod, cluster_node, code, *words)
+    assert len(pod.call("ADD").stdout) < 4000, "it travels into events"
     annotate(kube, f"{PODS}/web-0", **dict.fromkeys(notes))
     pod.add()
     pod.delete()

@@ -25,9 +25,9 @@ def test_every_level_goes_to_both(make: MakePod, tmp_path: Path) -> None:
     log = tmp_path / "cni.log"
     pod = make(log_file_path=str(log), log_level="DEBUG")
     told = pod.call("DEL", netns="/run/netns/nowhere").stderr
-    told += pod.failed("ADD", ipam={**pod.config["ipam"], "ipv4_pools": ["nowhere"]}).stderr
+    told += pod.failed("ADD", hostname="old", ipam={**pod.config["ipam"], "ipv4_pools": ["nowhere"]}).stderr
     assert log.read_text() == told
-    assert set(re.findall(r"^\S+ \S+ (\w+) \[[0-9a-f]{8}\] ", told, re.MULTILINE)) == {"ERROR", "INFO", "DEBUG"}
+    assert set(re.findall(r"^\S+ \S+ (\w+) \[[0-9a-f]{8}\] ", told, re.MULTILINE)) == {"ERROR", "WARNING", "INFO", "DEBUG"}
 
 
 @statement(
