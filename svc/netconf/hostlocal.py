@@ -93,7 +93,7 @@ def _check_ranges(ipam: Json, raw: Json, faults: Faults) -> None:
         _check_subnet("ipam.subnet", subnet, faults)
     runtime = raw.get("runtimeConfig")
     told = isinstance(runtime, dict) and runtime.get("ipRanges")
-    if not (ipam.get("ranges") or ipam.get("subnet") or told):
+    if not (ipam.get("ranges") or ipam.get("subnet") or told or any(fault.field == "ipam.ranges" for fault in faults.found)):
         faults.missing("ipam.ranges", 'give the ranges of addresses, such as [[{"subnet": "usePodCidr"}]]')
 
 
