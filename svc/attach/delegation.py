@@ -118,7 +118,19 @@ def difference(record: Record, trace: Trace) -> str:
 
 def free(record: Record, trace: Trace) -> None:
     """As often as need be. PeerError: then it is still owed."""
-    _call(record, "DEL", trace)
+    try:
+        _call(record, "DEL", trace)
+    except Refused as refusal:
+        if _may_hold(record):
+            raise
+        trace.warning(f"{refusal}: it never had a place for addresses, and none is owed")
+
+
+def _may_hold(record: Record) -> bool:
+    """Not where something else than a directory is in the place of the plugin's: it would be owed for ever."""
+    assert record.delegate is not None
+    folder = record.delegate["netconf"]["ipam"].get("dataDir", "")
+    return not os.path.lexists(folder) or os.path.isdir(folder)
 
 
 def collect(delegation: Delegation, trace: Trace) -> None:

@@ -233,6 +233,17 @@ def test_missing_plugin_is_told_and_nothing_is_owed(own_local: MakePod, node: No
     assert remains(node) == []
 
 
+def test_directory_that_is_a_file_is_told_and_nothing_is_owed(local: MakePod, local_node: Node) -> None:
+    """Each try of a pod would leave a release that can never be paid."""
+    file = local_node.directory / "no-directory"
+    file.touch()
+    pod = local(more={"dataDir": str(file)})
+    assert f"host-local: mkdir {file}: not a directory" in pod.failed("ADD").output["msg"]
+    assert remains(local_node) == []
+    pod.delete()
+    assert remains(local_node) == []
+
+
 def test_release_is_owed_while_the_plugin_is_missing(own_local: MakePod, node: Node) -> None:
     """As with a datastore that is gone: the DEL is answered, the interface goes, the address stays held until it is freed."""
     pod, other = own_local(), own_local(ipam={"type": "svc-ipam"}, name="other")
