@@ -80,8 +80,6 @@ def _number(row: Row) -> str:
 
 
 def _test(row: Row) -> str:
-    if not row.test:
-        return "none"
     file, _, function = row.test.partition("::")
     return f"[`{function}`](../../tests/{file}) on {', '.join(row.datastores)}"
 

@@ -21,10 +21,11 @@ from svc.dataplane.plan import effective_mtu
 from svc.dataplane.wire import HostNameTaken, Wired, wire
 from svc.ipam.requests import Companion
 from svc.model.endpoint import PodFacts, endpoint, has_endpoint, host_interface
-from svc.model.errors import Code, PeerError, SvcError
+from svc.model.errors import CallerError, Code, PeerError, SvcError
 from svc.model.pod import facts_of
 from svc.model.resource import Resource
 from svc.model.result import Interface, Result
+from svc.netconf import fields
 from svc.orch.info import PodInfo
 from svc.trace import Trace
 from svc.waits.wait import Steps
@@ -153,6 +154,7 @@ class Addition:
             if self._companion is not None:
                 self._undo.callback(self._undoing, self._drop_endpoint)
             self._taken = self._source.take(self._record)
+            _demand_mtu(self._request.mtu, self._taken.addresses)
             self._record.addresses = [str(address) for address in self._taken.addresses]
 
     def wire(self, sandbox: Sandbox) -> None:
@@ -301,6 +303,16 @@ def _remove_stale_interface(context: Context, record: Record) -> None:
     link = context.kernel.find_link(name=record.host_name)
     if link is not None:
         context.reaper.remove(link["index"], record.host_name)
+
+
+def _demand_mtu(mtu: int, addresses: Sequence[Address]) -> None:
+    """The kernel has no IPv6 on a smaller link. Which families a pod gets is known only now: its annotations may choose them,
+    and so does another plugin that gives the addresses."""
+    if mtu and any(address.version == 6 for address in addresses) and (finding := fields.mtu(mtu, ipv6=True)):
+        raise CallerError(
+            f"an MTU of {mtu} {finding[0]}",
+            details=f"mtu of the network configuration, or what the node agent's MTU file holds: {finding[1]}",
+        )
 
 
 def _random_mac() -> str:

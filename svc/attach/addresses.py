@@ -53,7 +53,7 @@ class OwnIpam:
         assigned = self._session.ipam.assign(self._assignment(record))
         addresses = assigned.addresses
         if self._request.point_to_point:
-            return Taken(addresses, tuple(map(self._beyond_next_hop, addresses)), _beyond_pool(addresses))
+            return _point_to_point(self._session, addresses)
         return Taken(
             addresses,
             tuple(self._ip(allocation) for allocation in assigned.allocations),
@@ -85,12 +85,6 @@ class OwnIpam:
             return IpConfig(str(address.host()), interface=1)
         return IpConfig(f"{address}/{address.bits if self._choice.addresses else allocation.block.length}")
 
-    def _beyond_next_hop(self, address: Address) -> IpConfig:
-        """For ptp: it puts the gateway on the host's side of each pair, and leads the whole network of the address there."""
-        pool = self._session.ipam.pool_of(address)
-        gateway = GATEWAY4 if address.version == 4 else GATEWAY6
-        return IpConfig(f"{address}/{address.bits if pool is None else pool.length}", gateway=str(gateway))
-
     def _route(self, allocation: Allocation) -> Route:
         """Nobody programs the routes of our own wiring; other main plugins do, and the kernel takes no host bits there."""
         if self._request.sandbox is None:
@@ -98,9 +92,19 @@ class OwnIpam:
         return Route(f"{allocation.address}/{allocation.block.length}")
 
 
-def _beyond_pool(addresses: tuple[Address, ...]) -> tuple[Route, ...]:
-    """Whoever programs it does so before there is a way to the next hop: only a link-local one of IPv6 needs none."""
-    return (Route("::/0"),) if any(address.version == 6 for address in addresses) else ()
+def _point_to_point(session: Session, addresses: tuple[Address, ...]) -> Taken:
+    """For ptp: it puts the gateway on the host's side of each pair, and leads the whole network of the address there. Routes
+    it programs before there is a way to the next hop: only a link-local one of IPv6 needs none."""
+    routes = (Route("::/0"),) if any(address.version == 6 for address in addresses) else ()
+    return Taken(addresses, tuple(_beyond_next_hop(session, address) for address in addresses), routes)
+
+
+def _beyond_next_hop(session: Session, address: Address) -> IpConfig:
+    """Two addresses at least make its network: ptp replaces the route that the kernel has for it, and there is none for one."""
+    pool = session.ipam.pool_of(address)
+    length = address.bits if pool is None else pool.length
+    gateway = GATEWAY4 if address.version == 4 else GATEWAY6
+    return IpConfig(f"{address}/{min(length, address.bits - 1)}", gateway=str(gateway))
 
 
 class GivenAddresses:
@@ -128,16 +132,19 @@ class GivenAddresses:
 class Bypass:
     """Addresses that nobody keeps a book of: conflicts are up to whoever asked for them (rule R5)."""
 
-    def __init__(self, session: Session, addresses: tuple[Address, ...], trace: Trace) -> None:
+    def __init__(self, session: Session, addresses: tuple[Address, ...], trace: Trace, *, point_to_point: bool) -> None:
         self._session = session
         self._addresses = addresses
         self._trace = trace
+        self._point_to_point = point_to_point
 
     def take(self, record: Record) -> Taken:
         self._session.require_ready()  # no write of an address will ask
         for address in self._addresses:
             self._warn(address)
         record.unmanaged = True
+        if self._point_to_point:
+            return _point_to_point(self._session, self._addresses)
         interface = 1 if record.is_wired else None
         return Taken(self._addresses, tuple(IpConfig(str(address.host()), interface) for address in self._addresses), ())
 
@@ -181,7 +188,7 @@ class Chosen:
     def _source(self) -> Source:
         choice = self._choice
         if choice.wishes.unmanaged:
-            return Bypass(self._session, choice.addresses, self._trace)
+            return Bypass(self._session, choice.addresses, self._trace, point_to_point=self._request.point_to_point)
         own = OwnIpam(self._session, self._request, choice, self._companion)
         return GivenAddresses(self._context, own, self._session) if choice.wishes.addresses else own
 

@@ -57,6 +57,14 @@ class Delegation:
             trace.warning(warning)
         delegate(self.plugin, "STATUS", resolved(context, self), self.environment, trace)
 
+    def why_missing(self) -> str:
+        """Why the plugin cannot be called; empty when it is there."""
+        try:
+            find(self.plugin, self.environment.get("CNI_PATH", ""))
+        except PeerError as failure:
+            return failure.msg
+        return ""
+
     def tell_path(self, remembered: Json) -> None:
         """The plugin may have moved since the ADD: it is looked for where this call says, then where it was."""
         environment = remembered["environment"]
@@ -110,7 +118,19 @@ def difference(record: Record, trace: Trace) -> str:
 
 def free(record: Record, trace: Trace) -> None:
     """As often as need be. PeerError: then it is still owed."""
-    _call(record, "DEL", trace)
+    try:
+        _call(record, "DEL", trace)
+    except Refused as refusal:
+        if _may_hold(record):
+            raise
+        trace.warning(f"{refusal}: it never had a place for addresses, and none is owed")
+
+
+def _may_hold(record: Record) -> bool:
+    """Not where something else than a directory is in the place of the plugin's: it would be owed for ever."""
+    assert record.delegate is not None
+    folder = record.delegate["netconf"]["ipam"].get("dataDir", "")
+    return not os.path.lexists(folder) or os.path.isdir(folder)
 
 
 def collect(delegation: Delegation, trace: Trace) -> None:

@@ -40,6 +40,9 @@ def delete(
             delegation.tell_path(record.delegate)
         take_down(context, record, trace)
         return
+    if delegation is not None and (missing := delegation.why_missing()):
+        trace.warning(f"{missing}: nothing is known of an address that it would have to free")
+        delegation = None
     is_others = wired and _is_of_another_network(context, key)
     record = _reconstructed(context, key, workload, where, delegation, wired=wired and not is_others)
     record.shares |= is_others and not workload.is_pod

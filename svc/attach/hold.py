@@ -9,6 +9,7 @@ from svc.attach.request import AddRequest
 from svc.attach.session import Session
 from svc.model.endpoint import has_endpoint
 from svc.model.errors import CallerError, Code, PeerError
+from svc.model.faults import without_query
 from svc.trace import Trace
 from svc.waits.wait import End, Steps
 
@@ -28,7 +29,7 @@ def await_gates(context: Context, request: AddRequest, trace: Trace) -> Steps[bo
     outcome = wait.outcome or End.LATE
     context.metrics.count("gate_waits_total", outcome=outcome.value)
     if outcome is not End.DONE:
-        states = [f"{url}: {answer.text}" for url, answer in wait.answers.items()]
+        states = [f"{without_query(url)}: {answer.text}" for url, answer in wait.answers.items()]
         closed = sum(not answer.ready for answer in wait.answers.values())
         _refuse(outcome, f"{closed} of {len(states)} readiness gates", settings.seconds, "; ".join(states))
     return time.monotonic() - began > STALE_SECONDS

@@ -109,15 +109,18 @@ def _type(plugin: Any) -> str:
     return str(plugin.get("type") or "") if isinstance(plugin, dict) else ""
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_file(path: Path) -> bytes:
+    """What a user names. CallerError."""
     try:
-        return netconfs.decode(path.read_bytes())
+        return path.read_bytes()
     except OSError as error:
         raise CallerError(
-            f"network configuration {str(path)!r} cannot be read: {error.strerror}",
-            details="name another with --netconf",
-            code=Code.IO_FAILURE,
+            f"file {str(path)!r} cannot be read: {error.strerror}", details="name another one", code=Code.IO_FAILURE
         ) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return netconfs.decode(read_file(path))
 
 
 def _ours(path: Path, conflist: dict[str, Any], names: Names) -> dict[str, Any]:

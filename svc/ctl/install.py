@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from svc.ctl import conflist, kubeconfig
-from svc.ctl.context import Context, names_option, read_others, read_plugin
+from svc.ctl.context import Context, names_option, read_file, read_others, read_plugin
 from svc.ctl.installation import Installation, find_executable, install
 from svc.ctl.placing import File, place
 from svc.model import versions
@@ -33,6 +33,7 @@ class Options:
     host_conf_dir: Path | None
     datastore: str
     netconf: Path | None
+    installation: Path | None
     without: tuple[str, ...]
     cni_version: str | None
     service_account: Path | None
@@ -48,6 +49,9 @@ class Options:
     "--datastore", type=click.Choice(["embedded", "orch"]), default="embedded", show_default=True, help="Of the network."
 )
 @click.option("--netconf", type=_PATH, help="Our plugin's part of the network, in place of one from --datastore.")
+@click.option(
+    "--installation", type=_PATH, help="The operator's resource, whose settings count more than those of the network."
+)
 @click.option("--without", type=click.Choice(list(conflist.CHAINED)), multiple=True, help="Leaves a chained plugin out.")
 @click.option(
     "--cni-version", type=click.Choice(versions.SUPPORTED), help="At most this one, for a runtime that knows no newer."
@@ -61,6 +65,8 @@ class Options:
 def command(context: Context, /, watch: bool, **options: object) -> None:
     """Installs executables and network, each file whole or not at all; what is there already is left alone."""
     chosen = Options(**options)  # type: ignore[arg-type]
+    if chosen.installation and not chosen.conf_dir:
+        raise click.UsageError("--installation needs --conf-dir: it is about the network")
     if watch and not (chosen.conf_dir and chosen.datastore == "orch"):
         raise click.UsageError("--watch needs --conf-dir and --datastore orch: nothing else has a token")
     for path, outcome in _install(context, chosen):
@@ -122,6 +128,15 @@ def _warn_of_ranges(netconf: netconfs.NetConf) -> None:
 
 
 def _entry(context: Context, options: Options, access: str) -> conflist.Json:
+    entry = _plain_entry(context, options, access)
+    if options.installation is None:
+        return entry
+    from svc.ctl import operated  # few installations have an operator
+
+    return operated.read(read_file(options.installation), str(options.installation), context.names).applied(entry)
+
+
+def _plain_entry(context: Context, options: Options, access: str) -> conflist.Json:
     given = options.netconf or context.netconf
     if given:
         return read_plugin(given, context.names)

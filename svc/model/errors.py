@@ -11,7 +11,6 @@ class Code(IntEnum):
     """CNI error codes."""
 
     INCOMPATIBLE_VERSION = 1
-    UNSUPPORTED_FIELD = 2
     UNKNOWN_CONTAINER = 3
     INVALID_ENVIRONMENT = 4
     IO_FAILURE = 5
@@ -20,7 +19,6 @@ class Code(IntEnum):
     INVALID_NETNS = 8
     TRY_AGAIN = 11
     NOT_AVAILABLE = 50
-    LIMITED_CONNECTIVITY = 51
     INTERNAL = 100
     NO_ADDRESS = 101
     POOL = 102

@@ -10,6 +10,7 @@ from typing import Final
 
 from svc.model.errors import CallerError, Code
 
+MAX_PROBLEM = 200  # characters
 MAX_LISTED = 20  # an error travels into events and logs: a list of thousands helps nobody
 
 
@@ -38,13 +39,14 @@ _KINDS: Final = {
 
 
 class _Shortened(reprlib.Repr):
-    """Whoever is named in a URL stays unnamed, with the password."""
+    """Whoever is named in a URL stays unnamed, with the password; so does its query, which may be a token."""
 
     def repr_str(self, text: str, level: int) -> str:
-        return super().repr_str(without_credentials(text), level)
+        return super().repr_str(without_query(without_credentials(text)), level)
 
 
 _CREDENTIALS: Final = re.compile(r"//[^/\s]*@")
+_QUERY: Final = re.compile(r"(\w://[^?#]*[?#]).+", re.DOTALL)
 _short = _Shortened()
 _short.maxstring = _short.maxother = _short.maxlong = 60
 _short.maxlevel = 2
@@ -53,6 +55,11 @@ _short.maxlevel = 2
 def without_credentials(text: str) -> str:
     """For errors and logs: what stands before the host in a URL is left out."""
     return _CREDENTIALS.sub("//...@", text)
+
+
+def without_query(text: str) -> str:
+    """For errors and logs: what a URL asks with is left out."""
+    return _QUERY.sub(r"\1...", text)
 
 
 def shown(value: object) -> str:
@@ -69,6 +76,11 @@ def shown(value: object) -> str:
 def json_kind(value: object) -> str:
     """The JSON type of a value, with its article."""
     return _KINDS.get(type(value), "null")
+
+
+def _bounded(problem: str) -> str:
+    """Some repeat what they are about, which may have the length of the whole input."""
+    return problem if len(problem) <= MAX_PROBLEM else f"{problem[: MAX_PROBLEM // 2]}...{problem[-MAX_PROBLEM // 2 :]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +109,7 @@ class Faults:
     found: list[Fault] = field(default_factory=list)
 
     def add(self, where: str, value: object, problem: str, remedy: str) -> None:
-        self.found.append(Fault(where, value, problem, remedy))
+        self.found.append(Fault(where, value, _bounded(problem), remedy))
 
     def missing(self, where: str, remedy: str, problem: str = "is missing") -> None:
         self.found.append(Fault(where, MISSING, problem, remedy))

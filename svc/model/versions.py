@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Final
 
 from svc.model.errors import CallerError, Code
+from svc.model.faults import shown
 
 SUPPORTED: Final = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 LATEST: Final = SUPPORTED[-1]
@@ -33,7 +34,7 @@ def negotiate(text: str | None) -> str:
     """The version to speak with a netconf that names this one; 0.1.0 had no such field."""
     version = text or SUPPORTED[0]
     if version not in SUPPORTED:
-        raise _incompatible(f"CNI version {version!r} is not supported", SUPPORTED)
+        raise _incompatible(f"CNI version {shown(version)} is not supported", SUPPORTED)
     return version
 
 

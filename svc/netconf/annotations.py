@@ -15,6 +15,7 @@ from svc._core.cidr import Address, Cidr
 from svc.model.errors import CallerError, Code
 from svc.model.faults import Faults, json_kind, shown
 from svc.model.qos import controls_of
+from svc.model.resource import MAX_NAME
 from svc.model.wishes import ADDRESSES, FAMILIES, FLOATING, MAC, NO_WISHES, POOLS, SOURCE_PREFIXES, UNMANAGED, Features, Wishes
 from svc.names import Names
 
@@ -208,6 +209,8 @@ _REMEDIES: Final = {
 def _pool(text: str, version: int) -> str:
     if not text or any(char.isspace() for char in text):
         raise ValueError("is not a pool")
+    if len(text) > MAX_NAME:
+        raise ValueError(f"has {len(text)} characters, as no pool's name")
     if "/" in text and _cidr(text).version != version:
         raise ValueError(f"is not IPv{version}")
     return text
@@ -237,7 +240,7 @@ def _plain_address(text: str) -> Address:
     try:
         return Address(text)
     except ValueError as fault:
-        raise ValueError(f"is not an address ({shown(str(fault))})" if len(text) < 64 else "is not an address") from None
+        raise ValueError(f"is not an address ({fault})") from None
 
 
 def _pod_address(text: str) -> Address:

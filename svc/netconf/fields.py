@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Final
 
 from svc._core.cidr import Cidr
+from svc.model import resource
 from svc.model.gate import parse_gate
 
 Finding = tuple[str, str]  # problem, remedy
@@ -145,6 +146,8 @@ def pool(text: str, version: int) -> Finding | None:
     """A pool's name or CIDR; only the CIDR can be wrong by itself."""
     if not 0 < len(text) <= MAX_POOL or any(char.isspace() for char in text):
         return "is not a pool", "give a pool's CIDR or its name"
+    if len(text) > resource.MAX_NAME:
+        return f"has {len(text)} characters, as no pool's name", "give a pool's CIDR or its name"
     if "/" not in text:
         return None
     try:

@@ -43,7 +43,8 @@ def families(raw: Json) -> frozenset[int]:
 
 
 def resolved(raw: Json, node_ranges: Mapping[int, str]) -> Json:
-    """The configuration for host-local to give an address by: with CIDRs in place of words, without routes that say nothing."""
+    """The configuration for host-local to give an address by: with CIDRs in place of words, without routes that say nothing,
+    and without the gateways of the others, which it would read."""
     ipam = dict(raw["ipam"])
     if ipam.get("subnet"):
         ipam["subnet"] = _replaced(ipam["subnet"], node_ranges)
@@ -52,8 +53,12 @@ def resolved(raw: Json, node_ranges: Mapping[int, str]) -> Json:
             [item | {"subnet": _replaced(item["subnet"], node_ranges)} for item in group] for group in ipam["ranges"]
         ]
     if ipam.get("routes"):
-        ipam["routes"] = [route for route in ipam["routes"] if route.get("dst")]
+        ipam["routes"] = [_without_gateway(route) for route in ipam["routes"] if route.get("dst")]
     return {**raw, "ipam": ipam}
+
+
+def _without_gateway(route: Json) -> Json:
+    return {key: value for key, value in route.items() if key != "gw"}
 
 
 def for_release(name: str, data_dir: str) -> Json:
@@ -88,7 +93,7 @@ def _check_ranges(ipam: Json, raw: Json, faults: Faults) -> None:
         _check_subnet("ipam.subnet", subnet, faults)
     runtime = raw.get("runtimeConfig")
     told = isinstance(runtime, dict) and runtime.get("ipRanges")
-    if not (ipam.get("ranges") or ipam.get("subnet") or told):
+    if not (ipam.get("ranges") or ipam.get("subnet") or told or any(fault.field == "ipam.ranges" for fault in faults.found)):
         faults.missing("ipam.ranges", 'give the ranges of addresses, such as [[{"subnet": "usePodCidr"}]]')
 
 

@@ -18,6 +18,7 @@ from svc.netconf.fields import FIELDS, Field, keys_of
 from svc.netconf.labels import Labels, labels_of
 
 MAX_BYTES: Final = 1 << 20
+MAX_TEXT: Final = 4096  # characters of a field, as many as a path has: errors, logs and records repeat some
 _REMEMBERED_BYTES: Final = 8 << 10
 
 # What a DEL cannot do without: the network's name is half of the handle, the version shapes the reply.
@@ -234,6 +235,8 @@ def _checked(field: Field, path: str, value: Any, faults: Faults) -> Any:
         faults.add(path, value, "is not known", _remedy(field))
     elif finding := field.check and field.check(folded):
         faults.add(path, value, *finding)
+    elif field.type == fields.STRING and len(value) > MAX_TEXT and not field.secret:
+        faults.add(path, value, f"has {len(value)} characters", f"give at most {MAX_TEXT}")
     return folded
 
 

@@ -110,9 +110,7 @@ class Probe:
             return connection
         import ssl  # few gates need it, and it is slow to load
 
-        secured = _tls(self._trust, _stamp(self._trust)).wrap_socket(
-            connection, server_hostname=self._gate.host, do_handshake_on_connect=False
-        )
+        secured = _settings(self._trust).wrap_socket(connection, server_hostname=self._gate.host, do_handshake_on_connect=False)
         assert isinstance(secured, ssl.SSLSocket)
         self._use(secured)
         self._timed(secured.do_handshake)
@@ -161,6 +159,17 @@ def _in_words(failure: OSError) -> str:
     if reason := getattr(failure, "reason", ""):
         return f"TLS failed: {reason}"
     return failure.strerror or str(failure)
+
+
+def _settings(trust: Trust) -> "ssl.SSLContext":
+    """OSError when the authorities cannot be read; the user's own file is named."""
+    try:
+        return _tls(trust, _stamp(trust))
+    except OSError as failure:
+        if not trust.ca_file:
+            raise
+        reason = getattr(failure, "reason", "") or failure.strerror or failure
+        raise OSError(f"readiness_gates_ca_file {trust.ca_file!r} is of no use: {reason}") from failure
 
 
 def _stamp(trust: Trust) -> float:

@@ -106,6 +106,15 @@ def test_netconf_of_more_than_a_mebibyte_is_refused(pods: MakePod, shared_node: 
     assert "make it smaller" in error["details"]
 
 
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("name", ["cniVersion", "log_file_path", "nodename_file", "endpoint_status_dir", "etcd_endpoints"])
+def test_value_of_any_length_makes_a_short_error(pods: MakePod, name: str) -> None:
+    """It travels into events and logs."""
+    called = pods().failed("ADD", **{name: "/" + "x" * 300_000})
+    assert len(called.stdout) < 4000
+    assert len(called.stderr) < 4000
+
+
 def test_netconf_of_a_mebibyte_is_served(pods: MakePod, shared_node: Node) -> None:
     pod = pods(container="c1")
     assert add(shared_node, pod.netns.path, padded(LIMIT)).status == 0

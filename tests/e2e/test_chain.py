@@ -29,6 +29,7 @@ pytestmark = [
 
 HOST_PORT, POD_PORT = 8080, 80
 NODE_ADDRESS = "192.0.2.1"
+SERVICES = 4000
 SIZE = 500_000  # bytes
 RATE, BURST = 8_000_000, 400_000  # bits a second, bits
 ONE_WAY = (SIZE * 8 - BURST) / RATE  # seconds that they take at least
@@ -214,6 +215,39 @@ def test_chain_without_portmap_has_no_host_port(shared_node: Node, chain: MakeCh
     assert forwarded(shared_node) == []
     assert not answers(outside, NODE_ADDRESS, HOST_PORT)
     whole.check()
+
+
+@pytest.fixture
+def services(shared_node: Node, tmp_path: Path) -> Iterator[None]:
+    """The rules of so many on the node, as those have it who lead to them: a chain for each, and one that finds it."""
+    rules = [":SERVICES - [0:0]", *(f":SVC-{number} - [0:0]" for number in range(SERVICES))]
+    for number in range(SERVICES):
+        address = f"10.96.{number >> 8}.{number & 255}/32"
+        rules.append(f"-A SERVICES -d {address} -p tcp -m tcp --dport 80 -j SVC-{number}")
+        rules.append(f"-A SVC-{number} -p tcp -j DNAT --to-destination 192.0.2.50:80")
+    file = tmp_path / "rules"
+    file.write_text("\n".join(["*nat", *rules, "-A OUTPUT -j SERVICES", "COMMIT", ""]))
+    shared_node.netns.run("iptables-restore", "--noflush", str(file))
+    yield
+    shared_node.netns.run("iptables", "-t", "nat", "-F")
+    shared_node.netns.run("iptables", "-t", "nat", "-X")
+
+
+@statement(
+    "8",
+    "portmap",
+    "Draining a node is slow where there are 100 nodes and 4000 services or more.",
+    "A limit of the portmap plugin, whose rules stand among those of the services: it takes its time, and nothing of a pod is"
+    " left. Without its section there is no such limit.",
+)
+@pytest.mark.usefixtures("services")
+def test_host_ports_go_among_the_rules_of_many_services(shared_node: Node, chain: MakeChain, outside: Netns) -> None:
+    whole = chain(SVC, PORTMAP)
+    whole.add()
+    assert answers(outside, NODE_ADDRESS, HOST_PORT)
+    whole.delete()
+    assert forwarded(shared_node) == []
+    assert not answers(outside, NODE_ADDRESS, HOST_PORT)
 
 
 def test_plugin_that_fails_leaves_a_chain_that_can_be_deleted(shared_node: Node, chain: MakeChain, tmp_path: Path) -> None:

@@ -2,14 +2,13 @@
 
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from harness.certificates import Authority
-from harness.gate import Behaviour, GateServer, dribbling, free_port, raw, resetting, serving, silent, status, to_itself
-from harness.gated import refused
+from harness.gate import Behaviour, dribbling, free_port, raw, resetting, serving, silent, status, to_itself
+from harness.gated import LONG, SHORT, Serve, refused, servers
 from harness.node import Called, Node
 from harness.patience import wait_until
 from harness.pod import Pod
@@ -18,17 +17,12 @@ from harness.state import remains
 pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
-Serve = Callable[..., GateServer]
-
-LONG = {"readiness_gates_timeout_seconds": 60}
-SHORT = {"readiness_gates_timeout_seconds": 1}
 
 
 @pytest.fixture
 def serve(shared_node: Node) -> Iterator[Serve]:
-    """Starts servers on the node's loopback addresses."""
-    with ExitStack() as stack:
-        yield lambda behaviour, **options: stack.enter_context(serving(behaviour, inside=shared_node.netns, **options))
+    with servers(shared_node) as start:
+        yield start
 
 
 def tls(authority: Authority, *hosts: str) -> ssl.SSLContext:
@@ -181,6 +175,16 @@ def test_each_gate_is_told_with_its_answer(pods: MakePod, serve: Serve) -> None:
         assert f"{gate.url}: {answer}" in output["details"]
 
 
+def test_query_of_a_gate_is_shown_to_nobody(pods: MakePod, serve: Serve) -> None:
+    """It may be what lets the asker in."""
+    gate = serve(status(500))
+    pod = pods(readiness_gates=[f"{gate.url}?token=s3cr3t"], log_level="DEBUG", **SHORT)
+    called = pod.failed("ADD")
+    assert f"{gate.url}?...: status 500" in called.output["details"]
+    assert "s3cr3t" not in f"{called.stdout!r}{called.stderr}"
+    assert "token=s3cr3t" in gate.heads[0]
+
+
 def test_gates_are_asked_side_by_side(pods: MakePod, serve: Serve) -> None:
     """A silent one does not keep the others from being asked again and again."""
     mute, closed = serve(silent), serve(status(503))
@@ -214,10 +218,15 @@ def test_certificate_of_another_host_is_not_trusted(pods: MakePod, serve: Serve,
     assert "certificate is not trusted" in refused(pod)["details"]
 
 
-def test_authorities_that_are_no_file(pods: MakePod, serve: Serve, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [None, "", "nonsense"])
+def test_authorities_that_cannot_be_read(pods: MakePod, serve: Serve, tmp_path: Path, content: str | None) -> None:
+    """The file is named: the gate is in order."""
     gate = serve(status(200), tls=tls(Authority(tmp_path, "mine"), "127.0.0.1"))
-    pod = pods(readiness_gates=[gate.url], readiness_gates_ca_file=str(tmp_path / "none.pem"), **SHORT)
-    assert "No such file or directory" in refused(pod)["details"]
+    file = tmp_path / "authorities.pem"
+    if content is not None:
+        file.write_text(content)
+    details = refused(pods(readiness_gates=[gate.url], readiness_gates_ca_file=str(file), **SHORT))["details"]
+    assert f"{gate.url}: readiness_gates_ca_file '{file}' is of no use: " in details
 
 
 def test_https_gate_that_speaks_http(pods: MakePod, serve: Serve) -> None:

@@ -3,14 +3,14 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.gate import GateServer, serving, silent, status
-from harness.gated import refused
+from harness.gated import LONG, SHORT, refused
 from harness.netns import Netns
 from harness.node import Calling, Node
 from harness.patience import wait_until
@@ -20,17 +20,6 @@ from harness.state import faults, remains
 pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
-Serve = Callable[..., GateServer]
-
-LONG = {"readiness_gates_timeout_seconds": 60}
-SHORT = {"readiness_gates_timeout_seconds": 1}
-
-
-@pytest.fixture
-def serve(shared_node: Node) -> Iterator[Serve]:
-    """Starts servers on the node's loopback addresses."""
-    with ExitStack() as stack:
-        yield lambda behaviour, **options: stack.enter_context(serving(behaviour, inside=shared_node.netns, **options))
 
 
 @pytest.fixture

@@ -228,6 +228,20 @@ def test_missing_plugin_is_told_and_nothing_is_owed(own_local: MakePod, node: No
         error = pod.failed(verb).output
         assert (error["code"], f"plugin 'host-local' is not in CNI_PATH ({node.bin_dir})" in error["msg"]) == (code, True)
     assert remains(node) == []
+    called = pod.call("DEL")
+    assert (called.status, "plugin 'host-local' is not in CNI_PATH" in called.stderr) == (0, True)
+    assert remains(node) == []
+
+
+def test_directory_that_is_a_file_is_told_and_nothing_is_owed(local: MakePod, local_node: Node) -> None:
+    """Each try of a pod would leave a release that can never be paid."""
+    file = local_node.directory / "no-directory"
+    file.touch()
+    pod = local(more={"dataDir": str(file)})
+    assert f"host-local: mkdir {file}: not a directory" in pod.failed("ADD").output["msg"]
+    assert remains(local_node) == []
+    pod.delete()
+    assert remains(local_node) == []
 
 
 def test_release_is_owed_while_the_plugin_is_missing(own_local: MakePod, node: Node) -> None:

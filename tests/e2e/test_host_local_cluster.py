@@ -20,17 +20,17 @@ pytestmark = pytest.mark.root
 Sandbox = Callable[[], Netns]
 
 V4, V6 = "10.71.5.0/24", "fd71:5::/64"
-DUAL = ("usePodCidr", V6)
+DUAL = ("usePodCidr", "usePodCidrIPv6")
 WEB = "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default"
 
 
 @pytest.fixture
 def there(orch_site: Site, etcd_site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
-    """A node in a ready datastore, where it is called `node1` and has a range, and a pod; it also reaches an etcd."""
+    """A node in a ready datastore, where it is `node1` and has a range of each family, and a pod; it also reaches an etcd."""
     with ClusterNode(tmp_path / "node", "node1", orch_site, etcd_site) as node:
         offer(node)
         furnish(orch_site)
-        add_node(orch_site, "node1", V4)
+        add_node(orch_site, "node1", V4, V6)
         orch_site.add_pod("web-0")
         try:
             yield node
@@ -47,7 +47,6 @@ def kube_of(site: Site) -> Kube:
 
 
 def add_node(site: Site, name: str, *ranges: str) -> None:
-    """A server of this age takes one range a node, unless told otherwise."""
     spec = {"podCIDR": ranges[0], "podCIDRs": list(ranges)} if ranges else {}
     kube_of(site).call("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec})
 
@@ -61,9 +60,9 @@ def in_range(addresses: list[str]) -> bool:
     return v4.startswith("10.71.5.") and v6.startswith("fd71:5::")
 
 
-@pytest.mark.parametrize("word", ["usePodCidr", "USEPODCIDR"])
-def test_addresses_come_from_the_ranges_of_the_node(there: ClusterNode, sandbox: Sandbox, word: str) -> None:
-    pod = pod_of(there, sandbox(), word, V6)
+@pytest.mark.parametrize("words", [DUAL, ("USEPODCIDR", "usepodcidripv6"), ("usePodCidr", V6)], ids=["both", "case", "one"])
+def test_addresses_come_from_the_ranges_of_the_node(there: ClusterNode, sandbox: Sandbox, words: tuple[str, ...]) -> None:
+    pod = pod_of(there, sandbox(), *words)
     pod.add()
     assert in_range(pod.addresses)
     assert pod.call("ADD").output == pod.result

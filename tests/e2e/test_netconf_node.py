@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness.local import held, offer, section
 from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.pod import Pod
@@ -129,6 +130,20 @@ def test_mtu_file_that_is_of_no_use_fails_the_add(filed: MakePod, files: Path, s
     (files / "mtu").unlink()
     assert pod.failed("ADD", require_mtu_file=True).output["msg"] == f"MTU file '{files}/mtu' is missing or empty"
     pod.add()
+
+
+def test_mtu_file_that_is_too_small_for_the_family_fails_the_add(filed: MakePod, files: Path, shared_node: Node) -> None:
+    """Also where host-local gives the addresses: nothing of the configuration tells their families then."""
+    (files / "mtu").write_text("1200")
+    offer(shared_node)
+    before = State.read(shared_node)
+    assert filed(ipam={"assign_ipv6": "true"}).failed("ADD").output["code"] == 5
+    given = filed()
+    given.config["ipam"] = section(shared_node, "fd71::/112")
+    error = given.failed("ADD").output
+    assert (error["code"], error["msg"]) == (7, "an MTU of 1200 is too small for IPv6")
+    assert held(shared_node) == {}
+    assert State.read(shared_node) == before
 
 
 @field("args", "Labels of `org.apache.mesos` are the endpoint's; one of them may name its namespace.")

@@ -2,27 +2,19 @@
 
 import os
 import shutil
-import signal
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from harness.node import BIN, Called, Calling, Node
-from harness.patience import wait_until
+from harness.held import LONG, SHORT, begin, file_of, is_set_up, make
+from harness.node import BIN, Node
 from harness.pod import Pod
-from harness.state import books, faults, remains
-from svc.attach.record import ADDED
+from harness.state import books
 
 pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
-
-LONG, SHORT = 60, 1  # seconds
-
-_numbers = count()
 
 
 @pytest.fixture
@@ -30,36 +22,6 @@ def directory(tmp_path: Path) -> Path:
     path = tmp_path / "endpoint-status"
     path.mkdir()
     return path
-
-
-def make(pods: MakePod, directory: Path, seconds: int = LONG, *, name: str = "", **config: Any) -> Pod:
-    """A pod of the orchestrator, whose network waits for policy."""
-    name = name or f"web-{next(_numbers)}"
-    args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=name-space;K8S_POD_NAME={name}"
-    return pods(args=args, policy_setup_timeout_seconds=seconds, endpoint_status_dir=str(directory), **config)
-
-
-def file_of(pod: Pod, directory: Path) -> Path:
-    return directory / f"k8s name-space%2F{pod.args.rpartition('=')[2]} {pod.ifname}"
-
-
-def begin(pod: Pod) -> Calling:
-    """An ADD that has come as far as to wait."""
-    calling = pod.begin("ADD")
-    wait_until(lambda: _state(pod) == ADDED)
-    assert not calling.is_over
-    return calling
-
-
-def _state(pod: Pod) -> str:
-    return "".join(record.state for record in books(pod.node).records if record.id.container_id == pod.container)
-
-
-def is_set_up(called: Called) -> bool:
-    """Whether the pod starts with its policy; it starts in any case."""
-    assert called.status == 0, called
-    assert " policy=" in called.stderr
-    return "starts without" not in called.stderr
 
 
 # the file
@@ -280,131 +242,3 @@ def test_largest_time_is_no_trouble(pods: MakePod, directory: Path) -> None:
     calling = begin(pod)
     file_of(pod, directory).touch()
     assert is_set_up(calling.result())
-
-
-# others, meanwhile
-
-
-def test_crowd_shares_one_watch(own_pods: MakePod, node: Node, directory: Path) -> None:
-    """Other pods come and go meanwhile."""
-    made = [make(own_pods, directory) for _ in range(30)]
-    calls = [pod.begin("ADD") for pod in made]
-    wait_until(lambda: sum(record.state == ADDED for record in books(node).records) == len(made))
-    other = own_pods()
-    other.add()
-    other.delete()
-    assert not any(call.is_over for call in calls)
-    assert _watches(node) == 1
-    for pod in made:
-        file_of(pod, directory).touch()
-    assert all(is_set_up(call.result()) for call in calls)
-    assert faults(node) == []
-    wait_until(lambda: _watches(node) == 0)
-
-
-def _watches(node: Node) -> int:
-    """inotify's, of the agent."""
-    found = 0
-    for info in Path(f"/proc/{node.agent_pid}/fdinfo").iterdir():
-        try:
-            found += info.read_text().count("inotify wd")
-        except FileNotFoundError:
-            continue
-    return found
-
-
-def test_delete_ends_the_wait_of_its_container(own_pods: MakePod, node: Node, directory: Path) -> None:
-    pod = make(own_pods, directory)
-    calling = begin(pod)
-    pod.delete()
-    assert "its DEL has come" in calling.result().output["msg"]
-    assert remains(node) == []
-    assert pod.netns.links() == []
-
-
-def test_client_that_is_killed_keeps_nothing(own_pods: MakePod, node: Node, directory: Path) -> None:
-    """The runtime's DEL finds nothing, and would not have to come."""
-    pod = make(own_pods, directory)
-    begin(pod).kill()
-    wait_until(lambda: remains(node) == [])
-    pod.delete()
-    file_of(pod, directory).touch()
-    pod.add()
-    assert faults(node) == []
-
-
-# the agent's end
-
-
-def test_sigterm_lets_pods_start(own_pods: MakePod, node: Node, directory: Path) -> None:
-    calling = begin(make(own_pods, directory))
-    assert node.stop_agent() == 0
-    called = calling.result()
-    assert not is_set_up(called)
-    assert "the agent stops" in called.stderr
-    assert faults(node) == []
-
-
-def test_killed_agent_leaves_what_a_delete_finds(own_pods: MakePod, node: Node, directory: Path) -> None:
-    pod = make(own_pods, directory)
-    calling = begin(pod)
-    os.kill(node.agent_pid, signal.SIGKILL)
-    assert calling.result().status != 0
-    node.wait_agent()
-    node.start_agent()
-    assert faults(node) == []
-    pod.delete()
-    assert remains(node) == []
-
-
-# without an agent
-
-
-def test_one_shot_call_waits_as_well(own_pods: MakePod, node: Node, directory: Path) -> None:
-    """And keeps no other one from its work meanwhile."""
-    node.stop_agent()
-    pod, early, other = make(own_pods, directory), make(own_pods, directory), own_pods()
-    file_of(early, directory).touch()
-    assert is_set_up(early.call("ADD"))
-    calling = begin(pod)
-    other.add()
-    assert not calling.is_over
-    file_of(pod, directory).touch()
-    assert is_set_up(calling.result())
-    assert faults(node) == []
-
-
-def test_one_shot_call_that_waits_in_vain(own_pods: MakePod, node: Node, directory: Path) -> None:
-    node.stop_agent()
-    assert not is_set_up(make(own_pods, directory, SHORT).call("ADD"))
-
-
-# figures
-
-
-def test_figures_tell_how_waits_ended(own_pods: MakePod, node: Node, directory: Path) -> None:
-    node.stop_agent()
-    node.start_agent(str(BIN / "svc-agent"), options=("--metrics", "127.0.0.1:9405"))
-    late, early = make(own_pods, directory, SHORT), make(own_pods, directory)
-    file_of(early, directory).touch()
-    for pod in (late, early):
-        pod.add()
-    late.failed("ADD", readiness_gates=["nonsense"])
-    early.delete()
-    script = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9405/metrics').read().decode())"
-    lines = node.netns.run(str(BIN / "python"), "-c", script).stdout.splitlines()
-    for line in (
-        'svc_policy_waits_total{outcome="late"} 1',
-        'svc_policy_waits_total{outcome="done"} 1',
-        'svc_calls_total{verb="ADD",outcome="ok"} 2',
-        'svc_calls_total{verb="ADD",outcome="error"} 1',
-        'svc_calls_total{verb="DEL",outcome="ok"} 1',
-        "svc_queue_seconds_count 4",
-    ):
-        assert line in lines
-
-
-def test_figures_that_cannot_be_served_are_refused(node: Node) -> None:
-    for address in ("127.0.0.1", "nobody", "127.0.0.1:x", ":9405", "127.0.0.1:65536"):
-        done = node.netns.run(str(BIN / "svc-agent"), "run", "--metrics", address, check=False)
-        assert "is not HOST:PORT" in done.stderr

@@ -65,7 +65,7 @@ SPECIFICATION: Mapping[str, tuple[str, Sequence[str]]] = {
         "Resources",
         (
             "IPPool metadata.name", "IPPool spec.cidr", "IPPool spec.ipipMode", "IPPool spec.natOutgoing",
-            "IPPool spec.nodeSelector", "Installation", "host endpoints",
+            "IPPool spec.nodeSelector", "Installation svcNetwork", "Installation cni", "host endpoints",
         ),
     ),
     "2.10": ("Chained plugins", ("portmap", "bandwidth", "shipped", "removed", "others")),
@@ -91,41 +91,17 @@ SPECIFICATION: Mapping[str, tuple[str, Sequence[str]]] = {
 class Row:
     """One statement in our own words, how it is done, and which choice was made where it leaves one.
 
-    Of a field `text` is empty: the table of fields says it. `test` is the test's node id below `tests`; empty where there is
-    none, and `how` says why. `datastores` are those that the test runs on.
+    Of a field `text` is empty: the table of fields says it. `test` is the test's node id below `tests`, and `datastores` are
+    those that it runs on.
     """
 
     section: str
     name: str
     text: str
     how: str
-    choice: str = ""
-    test: str = ""
+    choice: str
+    test: str
     datastores: Sequence[str] = ()
-
-
-# What no test of ours can show, and the reason.
-UNTESTED: tuple[Row, ...] = (
-    Row(
-        "2.9",
-        "Installation",
-        "`spec.svcNetwork` (`linuxPolicySetupTimeoutSeconds`, `ipPools[].cidr`) and `spec.cni` (`type`, `ipam.type`) of the"
-        " operator's resource `Installation` `default` become the network configuration and the pools.",
-        "Not yet: nothing reads the resource. Its API version and section have their place in the names profile.",
-    ),
-    Row(
-        "2.9",
-        "host endpoints",
-        "Automatic ones carry the label `created-by` with the controllers' name, and their names end in `-auto-hep`.",
-        "Not yet: nothing makes or reads host endpoints. Label prefix and controllers' name stand in the names profile.",
-    ),
-    Row(
-        "8",
-        "portmap",
-        "Draining a node is slow where there are 100 nodes and 4000 services or more.",
-        "A limit of the portmap plugin, which is not part of this project; without its section there is no such limit.",
-    ),
-)
 
 
 def statement(section: str, name: str, text: str, how: str, choice: str = "") -> Callable[[Test], Test]:
@@ -154,10 +130,9 @@ def _row(make: Callable[[str], Row]) -> Callable[[Test], Test]:
 
 
 def rows() -> list[Row]:
-    """All of them, those without a test included, in the order of the specification; what we have added comes last."""
+    """All of them, in the order of the specification; what we have added comes last."""
     files = [file for file in sorted(FOLDER.rglob("test_*.py")) if "harness.statements" in file.read_text()]
-    found = [*UNTESTED, *(row for file in files for row in _rows_of(_load(file)))]
-    return sorted(found, key=_place)
+    return sorted((row for file in files for row in _rows_of(_load(file))), key=_place)
 
 
 def _place(row: Row) -> tuple[int, int]:

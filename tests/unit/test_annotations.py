@@ -10,6 +10,7 @@ import pytest
 
 from svc._core.cidr import Address, Cidr
 from svc.model.errors import CallerError, Code
+from svc.model.faults import shown
 from svc.model.wishes import NO_WISHES, Features, Wishes
 from svc.names import DEFAULT
 from svc.netconf.annotations import Notes, demand_own_ipam, read_wishes
@@ -163,6 +164,7 @@ def test_feature_is_needed(name: str, feature: str) -> None:
     [
         ("ipv4pools", "fd00::/64", "is not IPv4"), ("ipv6pools", "10.0.0.0/8", "is not IPv6"),
         ("ipv4pools", "", "is not a pool"), ("ipv4pools", "a b", "is not a pool"),
+        ("ipv4pools", "a" * 254, "has 254 characters"), ("ipv6pools", "1" * 200_000 + "/64", "has 200003 characters"),
         ("ipv4pools", "10.0.0.1/8", "is not a CIDR"), ("ipv6pools", "fd00::/129", "is not a CIDR"),
         ("ipFamilies", "ipv4", "is not an address family"), ("ipFamilies", "", "is not an address family"),
         ("allowedSourcePrefixes", "x", "is not a CIDR"), ("allowedSourcePrefixes", "10.0.0.0/33", "is not a CIDR"),
@@ -170,7 +172,7 @@ def test_feature_is_needed(name: str, feature: str) -> None:
 )  # fmt: skip
 def test_faulty_entry_is_named(name: str, text: str, problem: str) -> None:
     error = refused({name: ["blue" if name.endswith("pools") else {"ipFamilies": "IPv4"}.get(name, "10.0.0.0/8"), text]})
-    assert f"{PREFIX}/{name} of pod ns/p, entry 2 = {text!r} {problem}" in error.msg
+    assert f"{PREFIX}/{name} of pod ns/p, entry 2 = {shown(text)} {problem}" in error.msg
 
 
 @pytest.mark.parametrize("text", ["0a:00:5e:00:53:01", "0a-00-5e-00-53-01", "0a00.5e00.5301", "0A:00:5E:00:53:01"])

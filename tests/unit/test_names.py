@@ -50,6 +50,7 @@ PLAIN = {
     "node_address",
     "environment_prefix",
     "operator_network",
+    "operator_plugin",
 }
 
 

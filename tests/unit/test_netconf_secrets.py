@@ -1,4 +1,4 @@
-"""What nobody may learn from an error: tokens, and whoever a URL names with a password."""
+"""What nobody may learn from an error: tokens, whoever a URL names with a password, and what a URL asks with."""
 
 from typing import Any
 
@@ -25,6 +25,9 @@ URL = f"https://admin:{SECRET}@10.0.0.1:2379"
         ("orch", {"orch_api_root": URL}),
         ("orch", [URL]),
         ("readiness_gates", [URL]),
+        ("readiness_gates", [f"ftp://10.0.0.1/ready?token={SECRET}"]),
+        ("readiness_gates", [f"http://10.0.0.1/not ready?token={SECRET}"]),
+        ("readiness_gates", {"a": f"http://10.0.0.1/ready#{SECRET}"}),
         ("datastore_type", URL),
         ("args", {"org.apache.mesos": {"network_info": {"labels": {"labels": [URL]}}}}),
     ],

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.annotations import ANNOTATION, NAMESPACE, UNAVAILABLE, annotate, attach_within, endpoint, host_routes
+from harness.below import Attached, demand_plugin
 from harness.cluster_node import ClusterNode, books, faults, remains
 from harness.ipam import put_reservation
 from harness.kube import Kube
@@ -181,6 +182,23 @@ def test_addresses_that_bypass_ipam(make: MakePod, cluster_node: ClusterNode) ->
     assert pod.call("GC", **valid).status == 0
     assert pod.check().status == 0
     pod.delete()
+    assert remains([cluster_node]) == []
+
+
+@pytest.mark.parametrize("site", ["embedded"], indirect=True, scope="module")
+@pytest.mark.parametrize("name", ["ipAddrs", "ipAddrsNoIpam"])
+def test_addresses_below_ptp(make: MakePod, cluster_node: ClusterNode, name: str) -> None:
+    """Which wires nothing without a gateway of each family, nor with an address that is a network by itself."""
+    demand_plugin("ptp")
+    addresses = ["10.65.3.77", "fd65::77"] if name == "ipAddrs" else ["203.0.113.9", "fd65::78"]
+    pod = make(notes={name: addresses})
+    pod.plugin = "svc-ipam"
+    pod.config |= {"type": "ptp", "cniVersion": "1.0.0"}
+    below = Attached(pod, "ptp").add()
+    assert below.addresses == addresses
+    for address in addresses:
+        assert cluster_node.netns.run("ping", "-c", "1", "-w", "5", address, check=False).returncode == 0
+    assert below.call("DEL").status == 0
     assert remains([cluster_node]) == []
 
 

@@ -126,6 +126,16 @@ def test_families_are_chosen(make: MakePod, kube: Kube, cluster_node: ClusterNod
 
 
 @EMBEDDED
+@pytest.mark.parametrize("notes", [{"ipFamilies": ["IPv6"]}, {"ipAddrs": ["fd65::9"]}, {"ipAddrsNoIpam": ["fd65::9"]}])
+def test_link_that_is_too_small_for_the_family_is_refused(make: MakePod, cluster_node: ClusterNode, notes: Json) -> None:
+    """The network, which assigns IPv4 alone, may have it."""
+    pod = make(notes=notes, ipam={"type": "svc-ipam"}, mtu=1000)
+    demand_refused(pod, cluster_node, 7, "an MTU of 1000 is too small for IPv6", "give at least 1280")
+    pod.add(mtu=1280)
+    pod.delete()
+
+
+@EMBEDDED
 @pytest.mark.parametrize(
     ("notes", "code", "words"),
     [
@@ -147,6 +157,7 @@ def test_families_are_chosen(make: MakePod, kube: Kube, cluster_node: ClusterNod
         ),
         ({"ipAddrs": ["10.65.0.9"], "allowedSourcePrefixes": ["x"]}, ANNOTATION, ("allowedSourcePrefixes", "is not a CIDR")),
         ({"ipAddrs": "[" * 200_000}, ANNOTATION, ("is not JSON",)),
+        ({"ipv4pools": ["x" * 200_000]}, ANNOTATION, ("has 200000 characters, as no pool's name",)),
         ({"ipAddrs": ["10.65.0.9"] * 15_000}, ANNOTATION, ("has 15000 addresses",)),
         ({"ipAddrs": ["10.65.0.09"], "floatingIPs": {}}, ANNOTATION, ("2 faults", "leading zeros", "is an object, not a list")),
     ],
@@ -157,6 +168,7 @@ def test_faulty_annotations_are_refused(
     """Nothing is kept, and once they are corrected the same pod is attached."""
     pod = make(notes=notes)
     demand_refused(pod, cluster_node, code, *words)
+    assert len(pod.call("ADD").stdout) < 4000, "it travels into events"
     annotate(kube, f"{PODS}/web-0", **dict.fromkeys(notes))
     pod.add()
     pod.delete()

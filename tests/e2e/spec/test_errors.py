@@ -12,7 +12,7 @@ from harness.statements import TESTS, statement
 pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
-LEVELS = ("ERROR", "WARNING", "INFO", "DEBUG")
+ERRORS = TESTS.parent / "docs" / "reference" / "errors.md"
 
 
 @statement(
@@ -25,9 +25,9 @@ def test_every_level_goes_to_both(make: MakePod, tmp_path: Path) -> None:
     log = tmp_path / "cni.log"
     pod = make(log_file_path=str(log), log_level="DEBUG")
     told = pod.call("DEL", netns="/run/netns/nowhere").stderr
-    told += pod.failed("ADD", ipam={**pod.config["ipam"], "ipv4_pools": ["nowhere"]}).stderr
+    told += pod.failed("ADD", hostname="old", ipam={**pod.config["ipam"], "ipv4_pools": ["nowhere"]}).stderr
     assert log.read_text() == told
-    assert set(re.findall(r"^\S+ \S+ (\w+) \[[0-9a-f]{8}\] ", told, re.MULTILINE)) == {"ERROR", "INFO", "DEBUG"}
+    assert set(re.findall(r"^\S+ \S+ (\w+) \[[0-9a-f]{8}\] ", told, re.MULTILINE)) == {"ERROR", "WARNING", "INFO", "DEBUG"}
 
 
 @statement(
@@ -39,11 +39,18 @@ def test_every_level_goes_to_both(make: MakePod, tmp_path: Path) -> None:
     choice="Every failure has a code of its own kind, and the same one on every datastore.",
 )
 @pytest.mark.parametrize(
-    ("change", "code"),
-    [({"mtu": 1}, 7), ({"ipam": {"type": "svc-ipam", "ipv4_pools": ["nowhere"]}}, 102)],
-    ids=["field", "pool"],
+    ("change", "code", "said"),
+    [
+        ({"mtu": 1}, 7, ""),
+        ({"ipam": {"type": "svc-ipam", "ipv4_pools": ["nowhere"]}}, 102, "(NAME) does not exist"),
+        ({"etcd_endpoints": "http://a:1", "etcd_discovery_srv": "a.example"}, 7, "excludes etcd_endpoints"),
+    ],
+    ids=["field", "pool", "etcd"],
 )
-def test_error_has_its_documented_code(make: MakePod, change: dict[str, object], code: int) -> None:
+def test_error_has_its_documented_code(make: MakePod, change: dict[str, object], code: int, said: str) -> None:
+    """And those that the specification names have the text that the reference tells."""
     error = make().failed("ADD", **change).output
+    (row,) = (line for line in ERRORS.read_text().splitlines() if line.startswith(f"| {code} | "))
     assert error["code"] == code
-    assert f"\n| {code} | " in (TESTS.parent / "docs" / "reference" / "errors.md").read_text()
+    assert said in row
+    assert said.replace("NAME", "nowhere") in error["msg"]

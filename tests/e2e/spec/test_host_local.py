@@ -44,14 +44,14 @@ def local(cluster_node: ClusterNode, orch_site: OrchSite, make: MakePod) -> Make
 
 
 @pytest.fixture
-def pod_cidrs(cluster_node: ClusterNode, kube: Kube) -> Iterator[tuple[str, str]]:
-    """The names of two nodes of the orchestrator, of which one has an IPv4 range, the other one an IPv6 range."""
-    names = ("ranged4", "ranged6")
-    for name, cidr in zip(names, ("10.81.0.0/24", "fd81::/112"), strict=True):
-        spec = {"podCIDR": cidr, "podCIDRs": [cidr]}
+def pod_cidrs(cluster_node: ClusterNode, kube: Kube) -> Iterator[tuple[str, ...]]:
+    """The names of three nodes of the orchestrator: with an IPv4 range, with an IPv6 range, and with one of each."""
+    ranges = {"ranged4": ["10.81.0.0/24"], "ranged6": ["fd81::/112"], "ranged": ["10.82.0.0/24", "fd82::/112"]}
+    for name, cidrs in ranges.items():
+        spec = {"podCIDR": cidrs[0], "podCIDRs": cidrs}
         kube.call("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec})
-    yield names
-    for name in names:
+    yield tuple(ranges)
+    for name in ranges:
         kube.call("DELETE", f"{NODES}/{name}")
 
 
@@ -76,7 +76,8 @@ def refused(pod: Pod, code: int, *said: str) -> None:
     "2.7",
     "gateway",
     "The `gateway` of a range does not count, and need not be there.",
-    "host-local spares its address; no route leads there.",
+    "No route leads there.",
+    choice="It is left to host-local, which spares that address, or else the first one, and refuses what is no address.",
 )
 def test_each_array_gives_an_address(local: MakePod, cluster_node: ClusterNode) -> None:
     pod = local("web-0", V4, V6)
@@ -97,9 +98,9 @@ def test_each_array_gives_an_address(local: MakePod, cluster_node: ClusterNode) 
     choice="The words are read in any case of their letters, and two CIDRs of one family are refused. A DEL asks nobody.",
 )
 @field("orch.node_name", "Asked for its pod CIDRs only; without it the node that the ADD is for.")
-def test_range_of_the_node_is_taken(local: MakePod, pod_cidrs: tuple[str, str], orch_site: OrchSite, kube: Kube) -> None:
+def test_range_of_the_node_is_taken(local: MakePod, pod_cidrs: tuple[str, ...], orch_site: OrchSite) -> None:
     kubeconfig = str(orch_site.kubeconfig)
-    four, six = ({"orch": {"kubeconfig": kubeconfig, "node_name": name}} for name in pod_cidrs)
+    four, six, both = ({"orch": {"kubeconfig": kubeconfig, "node_name": name}} for name in pod_cidrs)
     pod = local("web-0", "usePodCidr", config=four)
     pod.add()
     assert pod.addresses[0].startswith("10.81.0.")
@@ -108,6 +109,9 @@ def test_range_of_the_node_is_taken(local: MakePod, pod_cidrs: tuple[str, str], 
     other.add()
     assert other.addresses[0].startswith("fd81::")
     refused(local("web-2", "usePodCidr", config=six), 111, "node 'ranged6' has no IPv4 pod CIDR")
+    dual = local("web-4", "usePodCidr", "usePodCidrIPv6", config=both)
+    dual.add()
+    assert [address.rpartition("." if "." in address else "::")[0] for address in dual.addresses] == ["10.82.0", "fd82"]
     plain = local("web-3", subnet=V4)
     plain.add()
     assert plain.addresses[0].startswith("10.71.0.")
@@ -141,7 +145,7 @@ def test_each_family_has_its_default_route(local: MakePod, ranges: tuple[str, ..
 )
 @field("include_default_routes", "Before the given ones; of each family that the container has.")
 def test_given_routes_are_the_only_ones(local: MakePod) -> None:
-    given = [{"dst": "10.9.0.0/16", "gw": "10.71.0.1"}, {"dst": "fd09::/64"}]
+    given = [{"dst": "10.9.0.0/16", "gw": "none of anybody's business"}, {"dst": "fd09::/64", "gw": "fd71::1"}]
     pod = local("web-0", V4, routes=given)
     pod.add()
     assert routes(pod) == {("10.9.0.0/16", NEXT_HOP)}
@@ -182,7 +186,7 @@ def test_words_are_for_subnets_alone(local: MakePod) -> None:
     choice="The programs that the variable is for are no part of this project.",
 )
 def test_add_is_the_same_with_the_variable(
-    local: MakePod, orch_site: OrchSite, pod_cidrs: tuple[str, str], tmp_path: Path
+    local: MakePod, orch_site: OrchSite, pod_cidrs: tuple[str, ...], tmp_path: Path
 ) -> None:
     pod = local("web-0", "usePodCidr")
     pod.config["orch"] = {**pod.config["orch"], "node_name": pod_cidrs[0]}
@@ -206,7 +210,7 @@ def test_add_is_the_same_with_the_variable(
     "`get` of nodes, beside what the policy type needs.",
 )
 def test_range_of_the_node_needs_to_read_nodes(
-    local: MakePod, pod_cidrs: tuple[str, str], kube: Kube, rights: Callable[..., None], tmp_path: Path
+    local: MakePod, pod_cidrs: tuple[str, ...], kube: Kube, rights: Callable[..., None], tmp_path: Path
 ) -> None:
     kubeconfig = kube.kubeconfig(tmp_path / "kubeconfig", "token-of-reader")
     access = {"orch": {"kubeconfig": str(kubeconfig), "node_name": pod_cidrs[0]}}

@@ -8,16 +8,19 @@ import pytest
 
 from harness.cluster_node import ClusterNode
 from harness.ipam import put_pool
+from harness.kube import Kube
 from harness.node import POOL4
 from harness.pod import Pod
 from harness.site import OrchSite, session
 from harness.statements import statement
+from svc.names import DEFAULT
 
 pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
 BLUE = "10.71.0.0/24"
 EMBEDDED = pytest.mark.parametrize("site", ["embedded"], indirect=True, scope="module")  # svcctl alone takes its time
+ON_ORCH = pytest.mark.parametrize("site", ["orch"], indirect=True, scope="module")
 
 
 def apply(node: ClusterNode, name: str, cidr: str, *, check: bool = True, **spec: Any) -> str:
@@ -81,6 +84,33 @@ def test_pool_keeps_what_is_for_others(make: MakePod, cluster_node: ClusterNode)
     make(ipam={"ipv4_pools": ["blue"]}).add()
     told = apply(cluster_node, "red", "10.72.0.0/24", ipipMode="Sometimes", nodeSelector="rack ==", natOutgoing=1, check=False)
     assert all(name in told for name in ("ipipMode", "nodeSelector", "natOutgoing"))
+
+
+@ON_ORCH
+@statement(
+    "2.9",
+    "host endpoints",
+    "Automatic ones carry the label `created-by` with the controllers' name, and their names end in `-auto-hep`.",
+    "Both words stand in the names profile, and `svcctl crd` defines the resource. Cluster-wide controllers make them; the"
+    " plugin leaves them as they are, whatever becomes of its pods.",
+    choice="The controllers are no part of a pod's way to its network: without them there are no automatic host endpoints.",
+)
+def test_automatic_host_endpoints_are_left_alone(make: MakePod, kube: Kube) -> None:
+    path = f"/apis/{DEFAULT.crd_api_version}/hostendpoints"
+    written: dict[str, Any] = {
+        "apiVersion": DEFAULT.crd_api_version, "kind": "HostEndpoint",
+        "metadata": {"name": "node1-auto-hep", "labels": {f"{DEFAULT.label_prefix}/created-by": DEFAULT.controllers}},
+        "spec": {"node": "node1", "interfaceName": "*", "profiles": [DEFAULT.default_allow_profile]},
+    }  # fmt: skip
+    kept = kube.call("POST", path, written)
+    pod = make()
+    pod.add()
+    pod.delete()
+    nobody: dict[str, Any] = {"cni.dev/valid-attachments": []}
+    assert pod.call("GC", **nobody).status == 0
+    assert kube.call("GET", path)["items"] == [kept]
+    assert (kept["metadata"]["labels"], kept["spec"]) == (written["metadata"]["labels"], written["spec"])
+    kube.call("DELETE", f"{path}/node1-auto-hep")
 
 
 @statement(

@@ -86,8 +86,8 @@ def test_gates_have_their_time(make: MakePod, serve: Serve) -> None:
     "5",
     "5.4",
     "How gates are told who asks is not given.",
-    "They are not: no credential goes to a gate, and a URL with one is refused. The gates of `https` URLs have to show a"
-    " certificate that is trusted.",
+    "They are not: no credential goes to a gate, and a URL with one is refused. What a URL asks with (`?...`) is in no error"
+    " and no log. The gates of `https` URLs have to show a certificate that is trusted.",
     choice="Trust in a server's certificate is not taken for granted: a gate that anyone can open is none.",
 )
 def test_gates_are_trusted_by_their_certificate(make: MakePod, serve: Serve, tmp_path: Path) -> None:
@@ -96,7 +96,9 @@ def test_gates_are_trusted_by_their_certificate(make: MakePod, serve: Serve, tmp
     context.load_cert_chain(*authority.issue("gate", "127.0.0.1"))
     gate = serve(200, tls=context)
     pod = make(readiness_gates=[gate.url], readiness_gates_timeout_seconds=1)
-    assert "certificate is not trusted" in pod.failed("ADD").output["details"]
+    called = pod.failed("ADD", readiness_gates=[f"{gate.url}?key=secret"], log_level="DEBUG")
+    assert f"{gate.url}?...: certificate is not trusted" in called.output["details"]
+    assert "secret" not in called.output["details"] + called.stderr
     pod.add(readiness_gates_ca_file=str(authority.root))
     pod.delete()
     pod.add(readiness_gates_tls_verify=False)

@@ -1,0 +1,99 @@
+"""The operator's resource: what it makes of a network configuration, and what is wrong with one."""
+
+import json
+from typing import Any
+
+import pytest
+
+from svc.ctl.operated import Operated, read
+from svc.model.errors import CallerError
+from svc.names import DEFAULT, Names
+from svc.netconf.profiles import load_profile
+
+Json = dict[str, Any]
+
+OURS: Json = {"type": "svc", "ipam": {"type": "svc-ipam", "ipv4_pools": ["blue"]}}
+V4, V6 = {"cidr": "10.65.0.0/16", "natOutgoing": "Enabled"}, {"cidr": "fd65::/48"}
+
+
+def document(spec: Any, name: str = "default", names: Names = DEFAULT) -> bytes:
+    head = {"apiVersion": names.operator_api_version, "kind": "Installation", "metadata": {"name": name}}
+    return json.dumps({**head, "spec": spec}).encode()
+
+
+def refused(data: bytes) -> CallerError:
+    with pytest.raises(CallerError) as caught:
+        read(data, "FILE", DEFAULT)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "spec", [{}, {"svcNetwork": {"bgp": "Disabled"}, "registry": "r/"}, {"svcNetwork": {"ipPools": []}}, None]
+)
+def test_what_it_does_not_say_stays(spec: Any) -> None:
+    """Everything else in it is the operator's."""
+    assert read(document(spec), "FILE", DEFAULT) == Operated()
+    assert Operated().applied(OURS) == OURS
+
+
+def test_time_for_policy() -> None:
+    for seconds in (0, 30):
+        spec = {"svcNetwork": {"linuxPolicySetupTimeoutSeconds": seconds}}
+        entry = read(document(spec), "FILE", DEFAULT).applied({**OURS, "policy_setup_timeout_seconds": 5})
+        assert entry == {**OURS, "policy_setup_timeout_seconds": seconds}
+
+
+@pytest.mark.parametrize(
+    ("pools", "assigned"), [([V4], ("true", "false")), ([V6], ("false", "true")), ([V6, V4, V6], ("true", "true"))]
+)
+def test_pools_tell_the_families(pools: list[Json], assigned: tuple[str, str]) -> None:
+    ipam = read(document({"svcNetwork": {"ipPools": pools}}), "FILE", DEFAULT).applied(OURS)["ipam"]
+    assert ipam == {**OURS["ipam"], "assign_ipv4": assigned[0], "assign_ipv6": assigned[1]}
+
+
+@pytest.mark.parametrize("key", ["type", "plugin"])
+@pytest.mark.parametrize(
+    ("pools", "words"),
+    [([], ["usePodCidr"]), ([V4], ["usePodCidr"]), ([V6], ["usePodCidrIPv6"]), ([V6, V4], ["usePodCidr", "usePodCidrIPv6"])],
+)
+def test_host_local_takes_the_ranges_of_the_node(key: str, pools: list[Json], words: list[str]) -> None:
+    """Also by the field's older name; what of the section is for host-local is kept."""
+    found = read(document({"cni": {"ipam": {key: "HostLocal"}}, "svcNetwork": {"ipPools": pools}}), "FILE", DEFAULT)
+    ranges = [[{"subnet": word}] for word in words]
+    assert found.applied(OURS)["ipam"] == {"type": "host-local", "ranges": ranges}
+    theirs = {"type": "host-local", "subnet": "10.0.0.0/8", "dataDir": "/d"}
+    assert found.applied({"ipam": theirs})["ipam"] == {"type": "host-local", "dataDir": "/d", "ranges": ranges}
+
+
+def test_words_are_those_of_the_profile() -> None:
+    names = load_profile("calico")
+    spec = {"cni": {"type": "Calico", "ipam": {"type": "Calico"}}, "calicoNetwork": {"linuxPolicySetupTimeoutSeconds": 7}}
+    assert read(document(spec, names=names), "FILE", names) == Operated(policy_seconds=7)
+    assert "is not served" in str(refused(document({"cni": {"type": "Calico"}})))
+
+
+@pytest.mark.parametrize(
+    ("spec", "fault"),
+    [
+        ({"cni": "Svc"}, "spec.cni = 'Svc' is a string"),
+        ({"cni": {"type": "AmazonVPC"}}, "spec.cni.type = 'AmazonVPC' is not served"),
+        ({"cni": {"ipam": {"type": "AzureVNET"}}}, "spec.cni.ipam.type = 'AzureVNET' is not served"),
+        ({"cni": {"ipam": {"type": ["HostLocal"]}}}, "spec.cni.ipam.type = ['HostLocal'] is not served"),
+        ({"svcNetwork": []}, "spec.svcNetwork = [] is an array"),
+        ({"svcNetwork": {"ipPools": {}}}, "spec.svcNetwork.ipPools = {} is an object"),
+        ({"svcNetwork": {"ipPools": ["10.0.0.0/8"]}}, "spec.svcNetwork.ipPools[0] = '10.0.0.0/8' is a string"),
+        ({"svcNetwork": {"ipPools": [V4, {}]}}, "spec.svcNetwork.ipPools[1].cidr = null is not a CIDR"),
+        ({"svcNetwork": {"ipPools": [{"cidr": "10.0.0.1/8"}]}}, "spec.svcNetwork.ipPools[0].cidr = '10.0.0.1/8' is not a CIDR"),
+        ({"svcNetwork": {"linuxPolicySetupTimeoutSeconds": -1}}, "linuxPolicySetupTimeoutSeconds = -1 is no number of seconds"),
+        ({"svcNetwork": {"linuxPolicySetupTimeoutSeconds": "5"}}, "linuxPolicySetupTimeoutSeconds = '5' is no number"),
+        ({"svcNetwork": {"linuxPolicySetupTimeoutSeconds": True}}, "linuxPolicySetupTimeoutSeconds = true is no number"),
+    ],
+)
+def test_fault_names_the_field(spec: Json, fault: str) -> None:
+    assert fault in str(refused(document(spec)))
+
+
+def test_there_is_one_of_its_name() -> None:
+    assert "metadata.name = 'other' is not the operator's" in str(refused(document({}, "other")))
+    assert "give one Installation, 'default'" in str(refused(document({}) + b"\n---\n" + document({})))
+    assert "apiVersion" in str(refused(document({}).replace(b"operator.", b"")))
