@@ -1,5 +1,6 @@
 """The endpoint of an attachment in the datastore: written by ADD, dropped by DEL, looked up to see whether it stands."""
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from uuid import uuid4
 
@@ -122,14 +123,14 @@ def endpoint_owner(session: Session, record: Record) -> tuple[str | None, str | 
 def _take_over(session: Session, present: Entry, resource: Resource) -> None:
     assert isinstance(present.value, Resource)
     kept = {name: present.value.metadata[name] for name in ("uid", "creationTimestamp") if name in present.value.metadata}
-    taken = Resource(resource.kind, resource.metadata | kept, resource.spec)
+    taken = Resource(resource.kind, resource.metadata | kept, resource.spec, extra=present.value.extra)
     session.backend.write([Update(present.key, taken, present.revision)])
 
 
 def _write_profiles(session: Session, entry: Entry, profiles: list[str]) -> None:
     assert isinstance(entry.value, Resource)
     spec = {name: value for name, value in (entry.value.spec | {"profiles": profiles}).items() if value}
-    changed = Resource(KIND, entry.value.metadata, spec, entry.value.status)
+    changed = replace(entry.value, spec=spec)
     session.backend.write([Update(entry.key, changed, entry.revision)])
 
 

@@ -4,6 +4,7 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 
 from svc._core.cidr import Cidr
@@ -107,7 +108,7 @@ def _step(entry: Entry | None, resource: Resource, now: datetime) -> tuple[str, 
         return CREATED, Create(ResourceKey(KIND, wanted.name), wanted)
     present = entry.value
     assert isinstance(present, Resource)
-    merged = Resource(KIND, ordered(present.metadata | wanted.metadata), wanted.spec, present.status)
+    merged = replace(present, metadata=ordered(present.metadata | wanted.metadata), spec=wanted.spec)
     return (UNCHANGED, None) if merged == present else (UPDATED, Update(entry.key, merged, entry.revision))
 
 

@@ -1,7 +1,7 @@
 """IP pools: what a resource says, with its defaults, and everything that can be wrong with one."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from svc._core.cidr import Cidr
 from svc.model import selector
@@ -82,7 +82,7 @@ def with_defaults(resource: Resource) -> Resource:
     spec["cidr"] = str(Cidr(spec["cidr"]))
     known = {name: spec[name] for name in _FIELDS if spec[name]}
     unknown = {name: value for name, value in resource.spec.items() if name not in _FIELDS}
-    return Resource(resource.kind, resource.metadata, known | unknown, resource.status)
+    return replace(resource, spec=known | unknown)
 
 
 def check_pool(resource: Resource, others: Iterable[Pool], existing_blocks: Iterable[Cidr], previous: Pool | None) -> list[str]:
