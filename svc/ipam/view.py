@@ -181,15 +181,16 @@ class _Selection:
 
 
 def read_pools(backend: Backend) -> PoolSet:
-    """Every pool that can be understood."""
-    pools = []
-    for entry in backend.list(ResourceQuery("IPPool")):
+    """Every pool, as far as it can be understood."""
+    entries = backend.list(ResourceQuery("IPPool"))
+    pools, unreadable = [], {place.rpartition("/")[2]: f"{place}: {fault}" for place, fault in entries.left_out.items()}
+    for entry in entries:
         assert isinstance(entry.value, Resource)
         try:
             pools.append(Pool.from_resource(entry.value))
-        except ValueError:
-            continue
-    return PoolSet(pools)
+        except ValueError as error:
+            unreadable[entry.value.name] = str(error)
+    return PoolSet(pools, unreadable)
 
 
 def node_labels(backend: Backend, host: Host) -> Mapping[str, str]:

@@ -169,6 +169,8 @@ class Block:
 
 
 def _ordinals(data: Json) -> Ordinals:
+    if data.get("allocations") is None:
+        raise ValueError("allocations is missing")
     return Ordinals.load(document.items(data, "allocations"), document.items(data, "unallocated"))
 
 

@@ -45,7 +45,7 @@ FAULTS: list[tuple[Key, Json, str]] = [
     (BLOCK, {"cidr": 7}, "cidr = 7 is a number, not a string"),
     (BLOCK, {"cidr": "10.0.0.4/30"}, "holds the document of block 10.0.0.4/30"),
     (BLOCK, {"affinity": 5}, "affinity = 5 is a number, not a string"),
-    (BLOCK, {"allocations": None}, "0 allocations"),
+    (BLOCK, {"allocations": None}, "allocations is missing"),
     (BLOCK, {"allocations": "none"}, "allocations = 'none' is a string, not an array"),
     (BLOCK, {"allocations": [0, None], "unallocated": [1]}, "lists 2 addresses, not 4"),
     (BLOCK, {"allocations": [2**64 - 1, None, None, None]}, r"allocations\[0\] is 18446744073709551615"),

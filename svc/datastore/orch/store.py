@@ -12,7 +12,19 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any
 
-from svc.datastore.api import Check, Create, Delete, Entry, NotFound, PartialWrite, StoreError, Update, Write, demand_checks
+from svc.datastore.api import (
+    Check,
+    Create,
+    Delete,
+    Entries,
+    Entry,
+    NotFound,
+    PartialWrite,
+    StoreError,
+    Update,
+    Write,
+    demand_checks,
+)
 from svc.datastore.orch.access import Access
 from svc.datastore.orch.client import Client
 from svc.datastore.orch.custom import Customs
@@ -64,12 +76,13 @@ class OrchStore:
     def get(self, key: Key) -> Entry:
         return self._shelf(key).get(key)
 
-    def list(self, query: Query) -> Sequence[Entry]:
+    def list(self, query: Query) -> Entries:
         found = self._pods.one(query)
         if found is None:
             source = self._source(query)
-            found = [entry for data in self.client.list(source.path, **source.params).items for entry in source.entries(data)]
-        return sorted((entry for entry in found if matches(query, entry.key)), key=lambda entry: self._spelling.path(entry.key))
+            found = source.entries(self.client.list(source.path, **source.params).items)
+        answers = (entry for entry in found if matches(query, entry.key))
+        return Entries(sorted(answers, key=lambda entry: self._spelling.path(entry.key)), found.left_out)
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:  # noqa: ARG002 always durable
         """In order; PartialWrite once something was done."""
