@@ -6,9 +6,7 @@ past it is gone, as if somebody else had done it.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any
 
@@ -29,6 +27,7 @@ from svc.datastore.orch.access import Access
 from svc.datastore.orch.client import Client
 from svc.datastore.orch.custom import Customs
 from svc.datastore.orch.generations import Generations
+from svc.datastore.orch.hands import Hands
 from svc.datastore.orch.nodes import Nodes
 from svc.datastore.orch.pods import Pods
 from svc.datastore.orch.shelf import Shelf
@@ -66,8 +65,7 @@ class OrchStore:
         self._core: dict[str, Shelf] = {corenode.KIND: Nodes(self.client, names), endpoint.KIND: self._pods}
         self._generations = Generations(self.client, self._counted)
         self._watchers = Watchers()
-        self._lock = threading.Lock()
-        self._workers: ThreadPoolExecutor | None = None
+        self._hands = Hands(SIDE_BY_SIDE, "orch store")
 
     def is_current(self) -> bool:
         """Changed credentials are read again by the session itself."""
@@ -90,7 +88,7 @@ class OrchStore:
         demand_checks(self.get, writes)
         done: list[Entry | None] = []
         for batch in _batches(writes):
-            outcomes = self._together(batch) if len(batch) > 1 else [self._attempt(batch[0])]
+            outcomes = self._hands.map(self._attempt, batch) if len(batch) > 1 else [self._attempt(batch[0])]
             failed = next((number for number, outcome in enumerate(outcomes) if isinstance(outcome, StoreError)), len(batch))
             done += [outcome for outcome in outcomes[:failed] if not isinstance(outcome, StoreError)]
             if failed < len(batch):
@@ -111,10 +109,7 @@ class OrchStore:
         self.client.close()
         self._watchers.close()
         self._generations.close()
-        with self._lock:
-            workers, self._workers = self._workers, None
-        if workers is not None:
-            workers.shutdown()
+        self._hands.close()
 
     def _shelf(self, key: Key | Query) -> Shelf:
         if isinstance(key, HostKey):  # old programs kept it elsewhere
@@ -145,15 +140,6 @@ class OrchStore:
             return _APPLY[type(write)](self._shelf(write.key), write)
         except StoreError as error:
             return error
-
-    def _together(self, batch: Sequence[Write]) -> Sequence[Entry | StoreError | None]:
-        return list(self._pool().map(self._attempt, batch))
-
-    def _pool(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._workers is None:
-                self._workers = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="orch store")
-            return self._workers
 
     def _take_back(self, outcomes: Sequence[Entry | StoreError | None]) -> None:
         """What was created past the write that failed: nobody is told of it, so nobody else would."""
