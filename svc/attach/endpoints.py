@@ -9,6 +9,7 @@ from svc.attach.request import AddRequest
 from svc.attach.session import Session
 from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, StoreError, Update
 from svc.model.endpoint import KIND, has_endpoint
+from svc.model.errors import Code
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource, stamp
 
@@ -32,6 +33,8 @@ def write_endpoint(session: Session, resource: Resource) -> None:
             return
         except Conflict:
             pass
+        except NotFound:  # where endpoints are what is written on pods
+            raise _pod_gone(resource) from None
         try:
             _take_over(session, session.backend.get(key), resource)
             return
@@ -146,6 +149,14 @@ def _without(profiles: list[str], name: str) -> list[str]:
 def _container(entry: Entry) -> str | None:
     assert isinstance(entry.value, Resource)
     return entry.value.spec.get("containerID") or None
+
+
+def _pod_gone(resource: Resource) -> StoreError:
+    return StoreError(
+        f"pod {resource.namespace}/{resource.spec.get('pod')} does not exist",
+        details="it was deleted meanwhile: nothing needs to be done. Or CNI_ARGS name another one",
+        code=Code.ORCHESTRATOR,
+    )
 
 
 def _kept_changing(key: ResourceKey) -> StoreError:

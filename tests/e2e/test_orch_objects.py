@@ -1,5 +1,6 @@
 """Objects in the API server: missing definitions, malformed objects, fields of others, and what has no place there."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from contract.samples import handle, pool
+from harness.ipam import document, free, put_pool, take
 from harness.kube import Kube
 from harness.orch import install, open_store, put_core_node, put_pod, wire
 from svc._core.cidr import Cidr
@@ -17,6 +19,7 @@ from svc.datastore.api import Conflict, Create, Damaged, Delete, NotFound, Store
 from svc.datastore.orch.client import ApiError
 from svc.datastore.orch.store import OrchStore
 from svc.deploy.crds import definitions
+from svc.ipam.allocator import Ipam
 from svc.model.endpoint import Workload, endpoint_key
 from svc.model.keys import BlockKey, BlockQuery, HandleKey, ResourceKey, ResourceQuery
 from svc.model.resource import Resource
@@ -124,6 +127,22 @@ def test_nodes_and_profiles_are_not_written(clean_kube: Kube, tmp_path: Path) ->
         for attempt, expected in refused:
             with pytest.raises(StoreError, match=expected):
                 attempt(store)
+
+
+def test_nodes_that_are_not_ours_give_nothing_up(clean_kube: Kube, tmp_path: Path) -> None:
+    """`svcctl node delete` is refused before it takes the node's blocks, and says who may delete it."""
+    put_core_node(clean_kube, "node1")
+    with closing(open_store(clean_kube, tmp_path)) as store:
+        put_pool(store, "pool4", "10.65.0.0/28", blockSize=30)
+        take(Ipam(store, "node1"), "net.c1")
+        free(Ipam(store, "node1"), "net.c1")
+        before = document(store)
+        netconf = tmp_path / "netconf.json"
+        datastore = {"datastore_type": "orch", "orch": {"kubeconfig": str(tmp_path / "kubeconfig")}}
+        netconf.write_text(json.dumps({"name": "n", "type": "svc", "ipam": {"type": "svc-ipam"}, **datastore}))
+        result = CliRunner().invoke(main, ["--netconf", str(netconf), "node", "delete", "node1"])
+        assert (result.exit_code, "kubectl delete node node1" in result.output) == (1, True), result.output
+        assert document(store) == before
 
 
 def test_endpoints_need_their_pod(clean_kube: Kube, tmp_path: Path) -> None:
