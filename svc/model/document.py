@@ -43,6 +43,14 @@ def number(data: Json, name: str) -> int:
     return 0 if value is None else _whole(name, value)
 
 
+def integer(data: Json, name: str) -> int:
+    """A whole number of any sign; zero where there is none."""
+    value = data.get(name)
+    if value is None or type(value) is int:
+        return value or 0
+    raise _mistyped(name, value, "a whole number")
+
+
 def items(data: Json, name: str) -> list[Any]:
     """An array, of anything; empty where there is none."""
     value = data.get(name)

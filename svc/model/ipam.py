@@ -278,8 +278,8 @@ class IpamConfig:
         return IpamConfig(
             document.flag(data, "strict_affinity"),
             document.flag(data, "auto_allocate_blocks"),
-            document.number(data, "maxBlocksPerHost"),
+            document.integer(data, "maxBlocksPerHost"),
             document.text(data, "kubeVirtVMAddressPersistence") or "",
-            document.number(data, "ipCooldownSeconds"),
+            document.integer(data, "ipCooldownSeconds"),
             document.unknown(data, _OF_SETTINGS),
         )
