@@ -1,5 +1,6 @@
 """The endpoint of an attachment in the datastore: written by ADD, dropped by DEL, looked up to see whether it stands."""
 
+from dataclasses import replace
 from datetime import datetime, timezone
 from uuid import uuid4
 
@@ -8,6 +9,7 @@ from svc.attach.request import AddRequest
 from svc.attach.session import Session
 from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, StoreError, Update
 from svc.model.endpoint import KIND, has_endpoint
+from svc.model.errors import Code
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource, stamp
 
@@ -37,6 +39,8 @@ def write_endpoint(session: Session, resource: Resource) -> None:
             return
         except Conflict:
             pass
+        except NotFound:  # where endpoints are what is written on pods
+            raise _pod_gone(resource) from None
         try:
             _take_over(session, session.backend.get(key), resource)
             return
@@ -128,14 +132,14 @@ def endpoint_owner(session: Session, record: Record) -> tuple[str | None, str | 
 def _take_over(session: Session, present: Entry, resource: Resource) -> None:
     assert isinstance(present.value, Resource)
     kept = {name: present.value.metadata[name] for name in ("uid", "creationTimestamp") if name in present.value.metadata}
-    taken = Resource(resource.kind, resource.metadata | kept, resource.spec)
+    taken = Resource(resource.kind, resource.metadata | kept, resource.spec, extra=present.value.extra)
     session.backend.write([Update(present.key, taken, present.revision)])
 
 
 def _write_profiles(session: Session, entry: Entry, profiles: list[str]) -> None:
     assert isinstance(entry.value, Resource)
     spec = {name: value for name, value in (entry.value.spec | {"profiles": profiles}).items() if value}
-    changed = Resource(KIND, entry.value.metadata, spec, entry.value.status)
+    changed = replace(entry.value, spec=spec)
     session.backend.write([Update(entry.key, changed, entry.revision)])
 
 
@@ -151,6 +155,14 @@ def _without(profiles: list[str], name: str) -> list[str]:
 def _container(entry: Entry) -> str | None:
     assert isinstance(entry.value, Resource)
     return entry.value.spec.get("containerID") or None
+
+
+def _pod_gone(resource: Resource) -> StoreError:
+    return StoreError(
+        f"pod {resource.namespace}/{resource.spec.get('pod')} does not exist",
+        details="it was deleted meanwhile: nothing needs to be done. Or CNI_ARGS name another one",
+        code=Code.ORCHESTRATOR,
+    )
 
 
 def _kept_changing(key: ResourceKey) -> StoreError:

@@ -6,8 +6,9 @@ A transaction may carry the question with it: then it is asked at the very momen
 from collections.abc import Sequence
 
 from svc.combine import Combiner
-from svc.datastore.api import Backend, Check, Conflict, Entry, NotFound, StoreError, Watch, Write
+from svc.datastore.api import Backend, Check, Conflict, Damaged, Entry, NotFound, StoreError, Watch, Write
 from svc.model.errors import Code
+from svc.model.faults import json_kind, shown
 from svc.model.keys import Query, ResourceKey
 from svc.model.resource import Resource
 
@@ -50,10 +51,12 @@ class Readiness:
             entry = self._backend.get(KEY)
         except NotFound:
             raise _not_initialised() from None
+        except Damaged as damage:  # for IPAM that would be one of its documents, which it goes without
+            raise StoreError(damage.msg, details=damage.details) from None
         assert isinstance(entry.value, Resource)
         ready = entry.value.spec.get("datastoreReady")
         if ready is not True:
-            raise _locked() if ready is False else _not_initialised()
+            raise _locked() if ready is False else _not_initialised() if ready is None else _unclear(ready)
         self._last = entry
         return [None for _ in readers]
 
@@ -99,6 +102,13 @@ def _not_initialised() -> Locked:
     return Locked(
         "the datastore is not initialised",
         details="`svcctl clusterinfo init` does that (datastoreReady of ClusterInformation default)",
+    )
+
+
+def _unclear(ready: object) -> Locked:
+    return Locked(
+        f"whether the datastore is locked is not clear: datastoreReady = {shown(ready)} is {json_kind(ready)}, not a boolean",
+        details="`svcctl clusterinfo unlock` or `lock` puts it right (in ClusterInformation default)",
     )
 
 

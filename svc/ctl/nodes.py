@@ -30,11 +30,18 @@ def delete(backend: Backend, name: str) -> None:
     used = sum(release.count_of_node(block, name) for block in release.blocks(backend))
     if used:
         raise CallerError(f"node {name!r} is in use: {used} addresses are held there", details="delete its workloads first")
+    retry(f"node {name!r}", lambda: _demand_ours(backend, name))
     for key in release.affinities(backend):
         if key.kind == "host" and key.host == name:
             release.give_up(backend, key)
     forget_host(backend, name)
     backend.write([Delete(ResourceKey(KIND, name))], durable=True)
+
+
+def _demand_ours(backend: Backend, name: str) -> None:
+    """A store whose nodes are the orchestrator's refuses the write, before anything is given up."""
+    entry = find(backend, KIND, name)
+    backend.write([Update(entry.key, entry.value, entry.revision)])
 
 
 def _apply(backend: Backend, name: str, labels: Mapping[str, str], now: datetime) -> str:

@@ -13,7 +13,7 @@ from svc.model.resource import Resource
 _COLUMNS: tuple[Column, ...] = (
     ("NAME", lambda pool: pool.name),
     ("CIDR", lambda pool: _text(pool, "cidr")),
-    ("BLOCKS", lambda pool: f"/{_text(pool, 'blockSize')}"),
+    ("BLOCKS", lambda pool: f"/{pool.spec['blockSize']}" if pool.spec.get("blockSize") else ""),
     ("NAT", lambda pool: _yes(pool, "natOutgoing")),
     ("IPIP", lambda pool: _text(pool, "ipipMode")),
     ("VXLAN", lambda pool: _text(pool, "vxlanMode")),

@@ -2,8 +2,9 @@
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 
 from svc._core.cidr import Cidr
@@ -41,7 +42,7 @@ def delete(backend: Backend, name: str) -> None:
 
 def _apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> list[str]:
     guard = _guard(backend) if backend.atomic else []
-    present = _present(backend)
+    present = _present(backend, [resource.name for resource in resources])
     _check(resources, present, [block.cidr for block in release.blocks(backend)])
     steps = [_step(present.get(resource.name), resource, now) for resource in resources]
     writes = [write for _, write in steps if write]
@@ -82,8 +83,13 @@ def _draft(write: Create) -> Create:
     return Create(write.key, Resource(KIND, dict(resource.metadata), resource.spec | {"disabled": True}, resource.status))
 
 
-def _present(backend: Backend) -> dict[str, Entry]:
-    return {entry.key.name: entry for entry in backend.list(ResourceQuery(KIND)) if isinstance(entry.key, ResourceKey)}
+def _present(backend: Backend, wanted: Collection[str] = ()) -> dict[str, Entry]:
+    """Every pool by name. Damaged when a document that is in the way of those wanted cannot be decoded."""
+    entries = backend.list(ResourceQuery(KIND))
+    for place in entries.left_out:
+        if (name := place.rpartition("/")[2]) in wanted:
+            backend.get(ResourceKey(KIND, name))
+    return {entry.key.name: entry for entry in entries if isinstance(entry.key, ResourceKey)}
 
 
 def _check(resources: Sequence[Resource], present: Mapping[str, Entry], blocks: Sequence[Cidr]) -> None:
@@ -108,7 +114,7 @@ def _step(entry: Entry | None, resource: Resource, now: datetime) -> tuple[str, 
         return CREATED, Create(ResourceKey(KIND, wanted.name), wanted)
     present = entry.value
     assert isinstance(present, Resource)
-    merged = Resource(KIND, ordered(present.metadata | wanted.metadata), wanted.spec, present.status)
+    merged = replace(present, metadata=ordered(present.metadata | wanted.metadata), spec=wanted.spec)
     return (UNCHANGED, None) if merged == present else (UPDATED, Update(entry.key, merged, entry.revision))
 
 

@@ -13,8 +13,10 @@ A revision is an opaque string; it changes with every change of its key's value.
 4. A write whose fate is unknown is looked up before anything is reported: it is never repeated blindly.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from svc.model.codec import Value as Value
@@ -29,6 +31,19 @@ class Entry:
     key: Key
     value: Value
     revision: str
+
+
+class Entries(list[Entry]):
+    """The answers to a query. `left_out` has the places of documents that cannot be decoded, each with its fault."""
+
+    def __init__(self, entries: Iterable[Entry] = (), left_out: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(entries)
+        self.left_out = dict(left_out)
+
+    def leave_out(self, place: str, fault: Exception) -> None:
+        """The log has it too: most callers go on without."""
+        self.left_out[place] = str(fault)
+        _log.warning("left out %s: %s", place, fault)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +80,8 @@ class Check:
 
 
 Write = Create | Update | Delete | Check
+
+_log = logging.getLogger(__name__)
 
 MAX_WRITES = 128
 """Of one call; what a server takes that was not told otherwise."""
@@ -110,8 +127,8 @@ class Backend(Protocol):
     def get(self, key: Key) -> Entry:
         """NotFound when the key does not exist, Damaged when its value cannot be decoded."""
 
-    def list(self, query: Query) -> Sequence[Entry]:
-        """In key order. What cannot be decoded is left out (and logged by the store)."""
+    def list(self, query: Query) -> Entries:
+        """In key order. What cannot be decoded is left out, and the answer tells of it."""
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         """The new entry of each write, None for a Delete or a Check. Values are stored as they are at the call."""

@@ -19,7 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from svc.datastore import sqlite
-from svc.datastore.api import Check, Conflict, Create, Damaged, Delete, Entry, NotFound, StoreError, Update, Write
+from svc.datastore.api import Check, Conflict, Create, Damaged, Delete, Entries, Entry, NotFound, StoreError, Update, Write
 from svc.datastore.checkpoint import Checkpoints
 from svc.datastore.feed import Feed, Watcher
 from svc.model.codec import Codec, matches
@@ -115,7 +115,7 @@ class EmbeddedStore:
         except ValueError as error:
             raise Damaged(f"store {str(self._path)!r} holds no valid document at {key}: {error}", details=_REPAIR) from error
 
-    def list(self, query: Query) -> Sequence[Entry]:
+    def list(self, query: Query) -> Entries:
         with self._reading:
             rows = self._rows(query)
         return self._entries(query, rows)
@@ -243,10 +243,16 @@ class EmbeddedStore:
         except sqlite3.Error as error:
             raise sqlite.store_error(self._path, error) from error
 
-    def _entries(self, query: Query, rows: Sequence[Row]) -> Sequence[Entry]:
-        keyed = ((self._codec.key(path), data, revision) for path, data, revision in rows)
-        found = (_entry(self._codec, key, data, revision) for key, data, revision in keyed if key and matches(query, key))
-        return [entry for entry in found if entry]
+    def _entries(self, query: Query, rows: Sequence[Row]) -> Entries:
+        found = Entries()
+        for path, data, revision in rows:
+            key = self._codec.key(path)
+            if key is not None and matches(query, key):
+                try:
+                    found.append(Entry(key, self._codec.decode(key, data), str(revision)))
+                except ValueError as error:
+                    found.leave_out(path, error)
+        return found
 
     def _fill(self, connection: sqlite3.Connection) -> None:
         """A fresh store: its tables, and the record that says it is ready."""
@@ -294,5 +300,5 @@ def _entry(codec: Codec, key: Key, data: bytes, revision: int) -> Entry | None:
     try:
         return Entry(key, codec.decode(key, data), str(revision))
     except ValueError as error:
-        _log.warning("left out %s: %s", key, error)
+        _log.warning("left out %s: %s", codec.path(key), error)
         return None

@@ -1,6 +1,6 @@
 """The definitions of our custom resources, for an API server of 1.20 or newer: made from one table, for any names.
 
-Schemas are structural and name every field that we write, with its type. What others may add to a resource is kept.
+Schemas are structural and name every field that we write, with its type. What others may add is kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,7 +61,7 @@ def _schemas(version_field: str, *, backing: bool) -> dict[str, Json]:
     return {
         crd.BLOCK: _block(backing=backing),
         crd.AFFINITY: _affinity(backing=backing),
-        crd.HANDLE: _fields({"handleID": _STRING, "block": _map(_NUMBER), "deleted": _BOOLEAN}, ("block", "handleID")),
+        crd.HANDLE: _fields({"handleID": _STRING, "block": _map(_NUMBER), "deleted": _BOOLEAN}, ("block", "handleID"), **_OPEN),
         crd.CONFIG[backing]: _config(backing=backing),
         "IPPool": _pool(),
         "IPReservation": _fields({"reservedCIDRs": _list(_STRING)}, (), **_OPEN),
@@ -89,19 +89,19 @@ def _block(*, backing: bool) -> Json:
         "affinityClaimTime": _TIME,
         "allocations": _list({"type": "integer", "nullable": True}),
         "unallocated": _list({"type": "integer"}),
-        "attributes": _list(_fields(attribute, ())),
+        "attributes": _list(_fields(attribute, (), **_OPEN)),
         "sequenceNumber": _NUMBER | {"default": 0},
         "sequenceNumberForAllocation": _map(_NUMBER),
         "deleted": _BOOLEAN,
         "strictAffinity": _BOOLEAN,
     }
-    return _fields(fields, ("allocations", "attributes", "cidr", "strictAffinity", "unallocated"))
+    return _fields(fields, ("allocations", "attributes", "cidr", "strictAffinity", "unallocated"), **_OPEN)
 
 
 def _affinity(*, backing: bool) -> Json:
     deleted = _STRING if backing else _BOOLEAN
     fields = dict.fromkeys(("state", "node", "type", "cidr"), _STRING) | {"deleted": deleted}
-    return _fields(fields, ("cidr", "deleted", "node", "state"))
+    return _fields(fields, ("cidr", "deleted", "node", "state"), **_OPEN)
 
 
 def _config(*, backing: bool) -> Json:
@@ -113,7 +113,7 @@ def _config(*, backing: bool) -> Json:
         "kubeVirtVMAddressPersistence": _choice(("Enabled", "Disabled")),
         "ipCooldownSeconds": {"type": "integer", "minimum": 0, "maximum": 1200},
     }
-    return _fields(fields, ("autoAllocateBlocks", "strictAffinity"))
+    return _fields(fields, ("autoAllocateBlocks", "strictAffinity"), **_OPEN)
 
 
 def _pool() -> Json:

@@ -43,6 +43,7 @@ def pools_for(plan: Plan, version: int, request: Assign) -> Sequence[Pool]:
         given = [pool for pool in view.pools().all if pool.cidr.version == version]
         labels, namespace = view.node_labels(), request.namespace_labels
         reasons = [f"{pool.name} {why_not(pool, labels, namespace, request.use)}" for pool in given]
+        reasons += [f"{fault} (it cannot be used)" for fault in view.pools().unreadable.values()]
         raise errors.no_pool(version, plan.host, reasons)
     return pools
 

@@ -24,7 +24,7 @@ def claim(backend: Backend, cidr: Cidr, host: Host) -> Entry:
     key = host.claim_on(cidr)
     affinity = _pending_affinity(backend, key)
     try:
-        affinity = _write(backend, Update(key, Affinity(PENDING), affinity.revision))
+        affinity = _write(backend, moved(affinity, PENDING))
         block = _create_or_adopt(backend, cidr, host)
     except (ClaimLost, Damaged):
         _drop(backend, affinity)
@@ -48,10 +48,16 @@ def own_block(backend: Backend, cidr: Cidr, host: Host) -> Entry:
         raise ClaimLost
     if affinity.value.state == CONFIRMED:
         return block
-    affinity = _write(backend, Update(key, Affinity(PENDING), affinity.revision))
+    affinity = _write(backend, moved(affinity, PENDING))
     block = _touch(backend, block)
     _confirm(backend, affinity)
     return block
+
+
+def moved(affinity: Entry, state: str) -> Update:
+    """The next state of an affinity."""
+    assert isinstance(affinity.value, Affinity)
+    return Update(affinity.key, affinity.value.moved(state), affinity.revision)
 
 
 def _pending_affinity(backend: Backend, key: AffinityKey) -> Entry:
@@ -81,10 +87,10 @@ def _touch(backend: Backend, entry: Entry) -> Entry:
 
 def _confirm(backend: Backend, affinity: Entry) -> None:
     try:
-        _write(backend, Update(affinity.key, Affinity(CONFIRMED), affinity.revision))
+        _write(backend, moved(affinity, CONFIRMED))
     except Conflict:
         current = backend.get(affinity.key)
-        if current.value != Affinity(CONFIRMED):
+        if not (isinstance(current.value, Affinity) and current.value.is_confirmed):
             raise
 
 

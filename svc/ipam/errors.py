@@ -20,6 +20,15 @@ def pool_missing(name: str) -> CallerError:
     )
 
 
+def pool_unreadable(fault: str) -> PeerError:
+    """The request names a pool that is there and cannot be understood."""
+    return PeerError(
+        f"a pool that is asked for cannot be used: {fault}",
+        details="put it right with `svcctl pool apply`; a document that cannot be decoded must be deleted before",
+        code=Code.POOL,
+    )
+
+
 def pool_wrong_family(name: str, version: int) -> CallerError:
     """The request names an IPv4 pool for IPv6 or the other way round."""
     return CallerError(

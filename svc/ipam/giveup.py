@@ -11,10 +11,10 @@ from svc._core.cidr import Cidr
 from svc.datastore.api import Backend, Conflict, Delete, Entry, KeyedError, NotFound, Update, Write
 from svc.ipam import blocks, errors
 from svc.ipam.blocks import Rest
-from svc.ipam.claim import ClaimLost
+from svc.ipam.claim import ClaimLost, moved
 from svc.ipam.host import Host
 from svc.ipam.tries import ATTEMPTS, attempts
-from svc.model.ipam import PENDING_DELETION, Affinity, Block
+from svc.model.ipam import PENDING_DELETION, Block
 from svc.model.keys import AffinityKey, BlockKey
 
 
@@ -77,7 +77,7 @@ def _found(backend: Backend, key: AffinityKey | BlockKey) -> Entry | None:
 def _mark(backend: Backend, affinity: Entry | None) -> Entry | None:
     if affinity is None:
         return None
-    (marked,) = backend.write([Update(affinity.key, Affinity(PENDING_DELETION), affinity.revision)])
+    (marked,) = backend.write([moved(affinity, PENDING_DELETION)])
     return marked
 
 

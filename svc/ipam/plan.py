@@ -157,7 +157,7 @@ class Plan:
         counts = dict(self._before(name).blocks)
         for cidr, count in after.blocks.items():
             counts[cidr] = max(count, counts.get(cidr, 0))
-        return Handle(counts)
+        return after.counting(counts)
 
     def _handle_writes(self, names: Iterable[str]) -> Iterator[Write]:
         for name in names:

@@ -15,10 +15,13 @@ _NONE: Mapping[str, str] = {}
 
 
 class PoolSet:
-    """The pools of a datastore: the usable ones by name, by CIDR and by address, all of them by address."""
+    """The pools of a datastore: the usable ones by name, by CIDR and by address, all of them by address.
 
-    def __init__(self, pools: Sequence[Pool]) -> None:
+    `unreadable` tells of those that cannot be understood, by name."""
+
+    def __init__(self, pools: Sequence[Pool], unreadable: Mapping[str, str] = _NONE) -> None:
         self.all = sorted(pools, key=lambda pool: pool.name)
+        self.unreadable = unreadable
         self._by_text: dict[str, Pool] = {}
         self._usable: CidrIndex[Pool] = CidrIndex()
         self._known: CidrIndex[Pool] = CidrIndex()
@@ -67,7 +70,7 @@ class PoolSet:
     def _named(self, name: str, version: int) -> Pool:
         pool = self._by_text.get(name) or self._by_text.get(_canonical(name))
         if pool is None:
-            raise errors.pool_missing(name)
+            raise errors.pool_unreadable(self.unreadable[name]) if name in self.unreadable else errors.pool_missing(name)
         if pool.cidr.version != version:
             raise errors.pool_wrong_family(name, version)
         return pool

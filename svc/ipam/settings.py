@@ -4,6 +4,7 @@
 be fair to, so that no number of blocks is too many there unless somebody sets one.
 """
 
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from svc.datastore.api import Backend, Conflict, Create, NotFound, Update, Write
@@ -77,6 +78,8 @@ def effective_limit(settings: IpamConfig, requested: int, *, shared: bool) -> in
 
 def _write(backend: Backend, settings: IpamConfig) -> Write:
     try:
-        return Update(IpamConfigKey(), settings, backend.get(IpamConfigKey()).revision)
+        present = backend.get(IpamConfigKey())
     except NotFound:
         return Create(IpamConfigKey(), settings)
+    assert isinstance(present.value, IpamConfig)
+    return Update(IpamConfigKey(), replace(settings, extra=present.value.extra), present.revision)

@@ -15,7 +15,7 @@ from svc.ipam.pools import PoolSet
 from svc.ipam.reserved import KIND as RESERVATION
 from svc.ipam.reserved import Reserved, read_reservations
 from svc.ipam.settings import read_settings
-from svc.model.ipam import CONFIRMED, Affinity, Block, IpamConfig
+from svc.model.ipam import Affinity, Block, IpamConfig
 from svc.model.keys import IPAM_CONFIG, AffinityKey, AffinityQuery, BlockKey, ResourceKey, ResourceQuery
 from svc.model.pool import Pool
 from svc.model.resource import Resource
@@ -88,7 +88,8 @@ class View:
                 for entry in self._backend.list(AffinityQuery(self._host.name, version, self._host.kind))
                 if isinstance(entry.key, AffinityKey)
             }
-            self._doubtful.update(cidr for cidr, value in states.items() if value != Affinity(CONFIRMED))
+            sure = {cidr for cidr, value in states.items() if isinstance(value, Affinity) and value.is_confirmed}
+            self._doubtful.update(states.keys() - sure)
             self._own[version] = tuple(sorted(states))
         return self._own[version]
 
@@ -180,15 +181,16 @@ class _Selection:
 
 
 def read_pools(backend: Backend) -> PoolSet:
-    """Every pool that can be understood."""
-    pools = []
-    for entry in backend.list(ResourceQuery("IPPool")):
+    """Every pool, as far as it can be understood."""
+    entries = backend.list(ResourceQuery("IPPool"))
+    pools, unreadable = [], {place.rpartition("/")[2]: f"{place}: {fault}" for place, fault in entries.left_out.items()}
+    for entry in entries:
         assert isinstance(entry.value, Resource)
         try:
             pools.append(Pool.from_resource(entry.value))
-        except ValueError:
-            continue
-    return PoolSet(pools)
+        except ValueError as error:
+            unreadable[entry.value.name] = str(error)
+    return PoolSet(pools, unreadable)
 
 
 def node_labels(backend: Backend, host: Host) -> Mapping[str, str]:

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from svc._core.cidr import Cidr
+from svc.model.faults import json_kind, shown
 from svc.model.ipam import Affinity, Attribute, Block, Handle, IpamConfig
 from svc.model.keys import (
     NAMESPACED,
@@ -103,9 +104,12 @@ class Codec:
     def decode(self, key: Key, data: bytes) -> Value:
         """The value of a document read at `key`; ValueError when the document is no value for this key."""
         try:
-            return _decode(key, orjson.loads(data or b"{}"))
-        except (KeyError, TypeError, AttributeError) as error:  # a field is missing or of another type
-            raise ValueError(f"malformed document of {key}: {type(error).__name__} {error}") from None
+            document = orjson.loads(data or b"{}")
+        except ValueError as error:
+            raise ValueError(f"it is not JSON: {error}") from None
+        if not isinstance(document, dict):
+            raise ValueError(f"it is {json_kind(document)}, not an object")
+        return _decode(key, document)
 
 
 def matches(query: Query, key: Key) -> bool:
@@ -180,16 +184,11 @@ def _decode_block(cidr: Cidr, data: Any) -> Block:
     block = Block.from_json(data)
     if block.cidr != cidr:
         raise ValueError(f"block {cidr} holds the document of block {block.cidr}")
-    if block.ordinals.size != cidr.size:
-        raise ValueError(f"block {cidr} lists {block.ordinals.size} addresses, not {cidr.size}")
     return block
 
 
 def _decode_resource(kind: str, data: Any) -> Resource:
     resource = Resource.from_json(data)
     if resource.kind != kind:
-        raise ValueError(f"a {kind} was expected, not a {resource.kind!r}")
-    for name, part in (("metadata", resource.metadata), ("spec", resource.spec), ("status", resource.status or {})):
-        if not isinstance(part, dict):
-            raise ValueError(f"{name} of a {kind} must be an object, not {type(part).__name__}")
+        raise ValueError(f"kind = {shown(resource.kind)} is not {kind}")
     return resource

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from svc._core.cidr import Cidr
+from svc.model import document
 from svc.model.codec import Value
 from svc.model.ipam import Affinity, Block, Handle, IpamConfig
 from svc.model.keys import (
@@ -40,6 +41,7 @@ CONFIG_NAME = "default"
 
 _MAX_NAME = 253  # characters of an object's name, exclusive
 _HASHED = 11  # hex digits at the end of a name that was too long
+_OF_AFFINITIES = frozenset({"state", "node", "type", "cidr", "deleted"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +134,11 @@ class Objects:
         metadata: Json = {"name": self.place(key).name} | self.group.wrap(self._metadata(key, value))
         if revision is not None:
             metadata["resourceVersion"] = revision
-        return {
-            "apiVersion": self.group.api_version,
-            "kind": self.kind(key),
-            "metadata": metadata,
-            "spec": self._spec(key, value),
-        }
+        made: Json = {"apiVersion": self.group.api_version, "kind": self.kind(key), "metadata": metadata}
+        made["spec"] = self._spec(key, value)
+        if isinstance(value, Resource) and value.status is not None:  # where it is no subresource it would be lost
+            made["status"] = value.status
+        return made
 
     def decode(self, kind: str, data: Json) -> tuple[Key, Value]:
         """ValueError when the object is no value of its kind."""
@@ -169,9 +170,9 @@ class Objects:
         match key, value:
             case _, Block():
                 return _block_spec(value)
-            case AffinityKey(host, cidr, kind), Affinity(state, deleted):
+            case AffinityKey(host, cidr, kind), Affinity(state, deleted, extra):
                 mark = str(deleted).lower() if self.group.is_backing else deleted
-                return {"state": state, "node": host, "type": kind, "cidr": str(cidr), "deleted": mark}
+                return {"state": state, "node": host, "type": kind, "cidr": str(cidr), "deleted": mark, **(extra or {})}
             case HandleKey(handle), Handle():
                 return {"handleID": handle, **value.to_json()}
             case _, IpamConfig():
@@ -181,9 +182,8 @@ class Objects:
         raise TypeError(f"a {type(value).__name__} cannot be kept at {key}")
 
     def _decode_resource(self, kind: str, data: Json) -> tuple[Key, Value]:
-        resource = Resource(kind, self.group.unwrap(data["metadata"]), data.get("spec") or {}, data.get("status"))
-        if not isinstance(resource.spec, dict) or not isinstance(resource.status, dict | None):
-            raise ValueError(f"spec and status of a {kind} must be objects")
+        parts = {name: data.get(name) for name in ("spec", "status")}
+        resource = Resource.from_json({"kind": kind, "metadata": self.group.unwrap(data["metadata"]), **parts})
         return ResourceKey(kind, resource.name, resource.namespace if kind in NAMESPACED else ""), resource
 
 
@@ -210,20 +210,24 @@ def _block_spec(block: Block) -> Json:
 
 
 def _decode_block(spec: Json) -> tuple[Key, Value]:
-    renamed = spec | {"affinity_claim_time": spec.get("affinityClaimTime")}
-    block = Block.from_json(renamed)
-    if block.ordinals.size != block.cidr.size:
-        raise ValueError(f"block {block.cidr} lists {block.ordinals.size} addresses, not {block.cidr.size}")
+    block = Block.from_json(_renamed(spec, {"affinityClaimTime": "affinity_claim_time"}, drop="strictAffinity"))
     return BlockKey(block.cidr), block
 
 
 def _decode_affinity(spec: Json) -> tuple[Key, Value]:
-    key = AffinityKey(spec["node"], Cidr(spec["cidr"]), spec.get("type") or "host")
-    return key, Affinity.from_json({"state": spec.get("state"), "deleted": spec.get("deleted") in (True, "true")})
+    cidr, kind = Cidr(document.required_text(spec, "cidr")), document.text(spec, "type") or "host"
+    extra = document.unknown(spec, _OF_AFFINITIES)
+    value = Affinity.from_json({"state": spec.get("state"), "deleted": spec.get("deleted") in (True, "true")} | (extra or {}))
+    return AffinityKey(document.required_text(spec, "node"), cidr, kind), value
 
 
 def _decode_handle(spec: Json) -> tuple[Key, Value]:
-    return HandleKey(spec["handleID"]), Handle.from_json(spec)
+    return HandleKey(document.required_text(spec, "handleID")), Handle.from_json(_renamed(spec, {}, drop="handleID"))
+
+
+def _renamed(spec: Json, names: dict[str, str], drop: str = "") -> Json:
+    """As a key-value store has it."""
+    return {names.get(name, name): value for name, value in spec.items() if name != drop}
 
 
 def _config_spec(config: IpamConfig) -> Json:
@@ -233,9 +237,9 @@ def _config_spec(config: IpamConfig) -> Json:
         ("ipCooldownSeconds", config.cooldown_seconds),
     )
     always = {"strictAffinity": config.strict_affinity, "autoAllocateBlocks": config.auto_allocate_blocks}
-    return always | {name: value for name, value in pairs if value}
+    return always | {name: value for name, value in pairs if value} | (config.extra or {})
 
 
 def _decode_config(spec: Json) -> tuple[Key, Value]:
-    renamed = spec | {"strict_affinity": spec.get("strictAffinity"), "auto_allocate_blocks": spec.get("autoAllocateBlocks")}
-    return IpamConfigKey(), IpamConfig.from_json(renamed)
+    names = {"strictAffinity": "strict_affinity", "autoAllocateBlocks": "auto_allocate_blocks"}
+    return IpamConfigKey(), IpamConfig.from_json(_renamed(spec, names))

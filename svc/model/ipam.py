@@ -1,6 +1,8 @@
 """What IPAM stores: blocks, affinities, handles and the configuration record.
 
-Shapes are those of a key-value store; the field order of `to_json` is the order in which they are written.
+Shapes are those of a key-value store; the field order of `to_json` is the order in which they are written. `extra` is what a
+document has besides: fields of newer versions and of other programs, which are written back as they were. `from_json` raises
+ValueError naming the field that is missing or of another type.
 """
 
 from collections.abc import Callable
@@ -12,12 +14,34 @@ import orjson
 
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
+from svc.model import document
+from svc.model.faults import json_kind, shown
 
 Json = dict[str, Any]
 
 PENDING = "pending"
 CONFIRMED = "confirmed"
 PENDING_DELETION = "pendingDeletion"
+
+_OF_ATTRIBUTES = frozenset({"handle_id", "secondary", "alternateOwnerAttrs", "releasedAt"})
+_OF_BLOCKS = frozenset(
+    {
+        "cidr",
+        "affinity",
+        "affinity_claim_time",
+        "allocations",
+        "unallocated",
+        "attributes",
+        "sequenceNumber",
+        "sequenceNumberForAllocation",
+        "deleted",
+    }
+)
+_OF_AFFINITIES = frozenset({"state", "deleted"})
+_OF_HANDLES = frozenset({"block", "deleted"})
+_OF_SETTINGS = frozenset(
+    {"strict_affinity", "auto_allocate_blocks", "maxBlocksPerHost", "kubeVirtVMAddressPersistence", "ipCooldownSeconds"}
+)
 
 
 @dataclass(slots=True)
@@ -28,7 +52,8 @@ class Attribute:
     secondary: dict[str, str] | None = None
     alternate: dict[str, str] | None = None
     released_at: str | None = None
-    _encoded: orjson.Fragment | None = field(default=None, repr=False, compare=False)
+    extra: Json | None = None
+    _encoded: orjson.Fragment | None = field(default=None, init=False, repr=False, compare=False)
 
     def encoded(self) -> orjson.Fragment:
         """`to_json` as it is written, made once: every write of a block comes here for every address in it."""
@@ -46,17 +71,31 @@ class Attribute:
             data["alternateOwnerAttrs"] = self.alternate
         if self.released_at:
             data["releasedAt"] = self.released_at
-        return data
+        return data | self.extra if self.extra else data
 
     @staticmethod
     def from_json(data: Json) -> "Attribute":
-        return Attribute(data.get("handle_id"), data.get("secondary"), data.get("alternateOwnerAttrs"), data.get("releasedAt"))
+        handle, secondary = data.get("handle_id"), data.get("secondary")
+        if type(handle) is str and type(secondary) is dict and len(data) == 2 and {*map(type, secondary.values())} == {str}:
+            return Attribute(handle, secondary)  # nearly all of them, and a full block has many
+        return Attribute(
+            document.text(data, "handle_id"),
+            document.texts(data, "secondary"),
+            document.texts(data, "alternateOwnerAttrs"),
+            document.text(data, "releasedAt"),
+            document.unknown(data, _OF_ATTRIBUTES),
+        )
 
 
 @cache
 def _ordinals_as_text(size: int) -> tuple[tuple[str, int], ...]:
     """In the order of the text, as keys are written."""
     return tuple(sorted((str(ordinal), ordinal) for ordinal in range(size)))
+
+
+@cache
+def _ordinals_of_text(size: int) -> dict[str, int]:
+    return dict(_ordinals_as_text(size))
 
 
 @dataclass(slots=True)
@@ -75,6 +114,7 @@ class Block:
     attributes: list[Attribute] | None = None
     ordinal_sequences: dict[int, int] = field(default_factory=dict)
     deleted: bool = False
+    extra: Json | None = None
 
     def to_json(self, attribute: Callable[[Attribute], Any] = Attribute.to_json) -> Json:
         """`attribute` makes what stands for each of them."""
@@ -90,25 +130,27 @@ class Block:
             text: sequences[ordinal] for text, ordinal in _ordinals_as_text(self.ordinals.size) if ordinal in sequences
         }
         data["deleted"] = self.deleted
-        return data
+        return data | self.extra if self.extra else data
 
     @staticmethod
     def from_json(data: Json) -> "Block":
-        """ValueError when the lists do not fit together."""
-        attributes = data.get("attributes")
-        sequences = data.get("sequenceNumberForAllocation") or {}
+        """ValueError also when the lists do not fit together."""
+        cidr, ordinals, attributes = Cidr(document.required_text(data, "cidr")), _ordinals(data), _attributes(data)
+        if ordinals.size != cidr.size:
+            raise ValueError(f"block {cidr} lists {ordinals.size} addresses, not {cidr.size}")
         highest = max((tag for tag in data["allocations"] if tag is not None), default=-1)
         if highest >= len(attributes or ()):
             raise ValueError(f"allocations name attribute {highest} of {len(attributes or ())}")
         return Block(
-            cidr=Cidr(data["cidr"]),
-            affinity=data.get("affinity"),
-            ordinals=Ordinals.load(data["allocations"], data["unallocated"]),
-            sequence=int(data.get("sequenceNumber") or 0),
-            claimed_at=data.get("affinity_claim_time"),
-            attributes=None if attributes is None else [Attribute.from_json(item) for item in attributes],
-            ordinal_sequences={int(key): int(value) for key, value in sequences.items()},
-            deleted=bool(data.get("deleted")),
+            cidr=cidr,
+            affinity=document.text(data, "affinity"),
+            ordinals=ordinals,
+            sequence=document.number(data, "sequenceNumber"),
+            claimed_at=document.text(data, "affinity_claim_time"),
+            attributes=attributes,
+            ordinal_sequences=_ordinal_sequences(data, ordinals.size),
+            deleted=document.flag(data, "deleted"),
+            extra=document.unknown(data, _OF_BLOCKS),
         )
 
     def copy(self) -> "Block":
@@ -122,7 +164,36 @@ class Block:
             None if self.attributes is None else list(self.attributes),
             dict(self.ordinal_sequences),
             self.deleted,
+            self.extra,
         )
+
+
+def _ordinals(data: Json) -> Ordinals:
+    if data.get("allocations") is None:
+        raise ValueError("allocations is missing")
+    return Ordinals.load(document.items(data, "allocations"), document.items(data, "unallocated"))
+
+
+def _attributes(data: Json) -> list[Attribute] | None:
+    if data.get("attributes") is None:
+        return None
+    found = []
+    for index, item in enumerate(document.items(data, "attributes")):
+        if not isinstance(item, dict):
+            raise ValueError(f"attributes[{index}] = {shown(item)} is {json_kind(item)}, not an object")
+        try:
+            found.append(Attribute.from_json(item))
+        except ValueError as error:
+            raise ValueError(f"attributes[{index}].{error}") from None
+    return found
+
+
+def _ordinal_sequences(data: Json, size: int) -> dict[int, int]:
+    found = document.numbers(data, "sequenceNumberForAllocation")
+    known = _ordinals_of_text(size)
+    for name in found.keys() - known.keys():
+        raise ValueError(f"sequenceNumberForAllocation names ordinal {name!r}, none of 0..{size - 1}")
+    return {known[name]: number for name, number in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +202,23 @@ class Affinity:
 
     state: str = CONFIRMED
     deleted: bool = False
+    extra: Json | None = None
+
+    @property
+    def is_confirmed(self) -> bool:
+        return self.state == CONFIRMED and not self.deleted
 
     def to_json(self) -> Json:
-        return {"state": self.state, "deleted": self.deleted}
+        return {"state": self.state, "deleted": self.deleted, **(self.extra or {})}
 
     @staticmethod
     def from_json(data: Json) -> "Affinity":
-        return Affinity(data.get("state") or CONFIRMED, bool(data.get("deleted")))
+        state, deleted = document.text(data, "state") or CONFIRMED, document.flag(data, "deleted")
+        return Affinity(state, deleted, document.unknown(data, _OF_AFFINITIES))
+
+    def moved(self, state: str) -> "Affinity":
+        """In another state."""
+        return Affinity(state, extra=self.extra)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +227,17 @@ class Handle:
 
     blocks: dict[str, int]
     deleted: bool = False
+    extra: Json | None = None
 
     def to_json(self) -> Json:
-        return {"block": {key: self.blocks[key] for key in sorted(self.blocks)}, "deleted": self.deleted}
+        counts = {key: self.blocks[key] for key in sorted(self.blocks)}
+        return {"block": counts, "deleted": self.deleted, **(self.extra or {})}
 
     @staticmethod
     def from_json(data: Json) -> "Handle":
-        """ValueError when it names a block that is none."""
-        return Handle(
-            {str(Cidr(key)): int(count) for key, count in (data.get("block") or {}).items()}, bool(data.get("deleted"))
-        )
+        """ValueError also when it names a block that is none."""
+        counts = {str(Cidr(key)): count for key, count in document.numbers(data, "block").items()}
+        return Handle(counts, document.flag(data, "deleted"), document.unknown(data, _OF_HANDLES))
 
     def changed(self, cidr: str, difference: int) -> "Handle":
         """With `difference` more (or fewer) addresses in that block; a count of zero leaves the handle."""
@@ -163,7 +245,11 @@ class Handle:
         count = blocks.pop(cidr, 0) + difference
         if count > 0:
             blocks[cidr] = count
-        return Handle(blocks, self.deleted)
+        return self.counting(blocks)
+
+    def counting(self, blocks: dict[str, int]) -> "Handle":
+        """With these counts in place of its own."""
+        return Handle(blocks, self.deleted, self.extra)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +261,7 @@ class IpamConfig:
     max_blocks_per_host: int = 0
     vm_address_persistence: str = ""
     cooldown_seconds: int = 0
+    extra: Json | None = None
 
     def to_json(self) -> Json:
         pairs = (
@@ -184,14 +271,15 @@ class IpamConfig:
             ("kubeVirtVMAddressPersistence", self.vm_address_persistence),
             ("ipCooldownSeconds", self.cooldown_seconds),
         )
-        return {name: value for name, value in pairs if value}
+        return {name: value for name, value in pairs if value} | (self.extra or {})
 
     @staticmethod
     def from_json(data: Json) -> "IpamConfig":
         return IpamConfig(
-            bool(data.get("strict_affinity")),
-            bool(data.get("auto_allocate_blocks")),
-            int(data.get("maxBlocksPerHost") or 0),
-            str(data.get("kubeVirtVMAddressPersistence") or ""),
-            int(data.get("ipCooldownSeconds") or 0),
+            document.flag(data, "strict_affinity"),
+            document.flag(data, "auto_allocate_blocks"),
+            document.integer(data, "maxBlocksPerHost"),
+            document.text(data, "kubeVirtVMAddressPersistence") or "",
+            document.integer(data, "ipCooldownSeconds"),
+            document.unknown(data, _OF_SETTINGS),
         )

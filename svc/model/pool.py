@@ -1,7 +1,7 @@
 """IP pools: what a resource says, with its defaults, and everything that can be wrong with one."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from svc._core.cidr import Cidr
 from svc.model import selector
@@ -82,7 +82,7 @@ def with_defaults(resource: Resource) -> Resource:
     spec["cidr"] = str(Cidr(spec["cidr"]))
     known = {name: spec[name] for name in _FIELDS if spec[name]}
     unknown = {name: value for name, value in resource.spec.items() if name not in _FIELDS}
-    return Resource(resource.kind, resource.metadata, known | unknown, resource.status)
+    return replace(resource, spec=known | unknown)
 
 
 def check_pool(resource: Resource, others: Iterable[Pool], existing_blocks: Iterable[Cidr], previous: Pool | None) -> list[str]:
@@ -117,14 +117,16 @@ def _defaulted(spec: Json) -> Json:
 def _usable(resource: Resource) -> bool:
     if resource.spec.get("disabled") or resource.metadata.get("deletionTimestamp"):
         return False
-    conditions = (resource.status or {}).get("conditions") or ()
-    return not any(condition.get("type") == "Allocatable" and condition.get("status") == "False" for condition in conditions)
+    conditions = (resource.status or {}).get("conditions")
+    unfit = {"type": "Allocatable", "status": "False"}.items()
+    return not any(unfit <= condition.items() for condition in conditions or () if isinstance(condition, dict))
 
 
 def _reading_faults(given: Json) -> Faults:
     """Those that leave no way to use a stored pool."""
     yield from _type_faults(given)
     spec = _defaulted(given)
+    yield from _use_type_faults(spec)
     yield from _cidr_faults(spec)
     yield from _size_faults(spec, Cidr(spec["cidr"]))
     yield from _selector_faults(spec)
@@ -140,6 +142,12 @@ def _type_faults(given: Json) -> Faults:
     for name, value in given.items():
         if _mistyped(name, value):
             yield Fault(f"spec.{name}", value, f"is {json_kind(value)}", f"give {json_kind(_FIELDS[name]())}")
+
+
+def _use_type_faults(spec: Json) -> Faults:
+    for use in spec["allowedUses"]:
+        if not isinstance(use, str):
+            yield Fault("spec.allowedUses[]", use, f"is {json_kind(use)}", "give strings")
 
 
 def _unknown_fields(given: Json) -> Faults:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from svc.model import document
 from svc.model.faults import MISSING, Fault
 from svc.times import rfc3339
 
@@ -13,6 +14,7 @@ Json = dict[str, Any]
 MAX_NAME = 253  # characters
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_FIELDS = frozenset({"kind", "apiVersion", "metadata", "spec", "status"})
 _ORDER = ("name", "generateName", "namespace", "uid", "creationTimestamp", "labels", "annotations")  # of metadata
 
 
@@ -24,6 +26,7 @@ class Resource:
     metadata: Json
     spec: Json = field(default_factory=dict)
     status: Json | None = None
+    extra: Json | None = None  # what stands beside these, and is written back as it was
 
     @property
     def name(self) -> str:
@@ -41,11 +44,28 @@ class Resource:
         data: Json = {"kind": self.kind, "apiVersion": api_version, "metadata": self.metadata, "spec": self.spec}
         if self.status is not None:
             data["status"] = self.status
-        return data
+        return data | self.extra if self.extra else data
 
     @staticmethod
     def from_json(data: Json) -> "Resource":
-        return Resource(data["kind"], data.get("metadata") or {}, data.get("spec") or {}, data.get("status"))
+        """ValueError naming the field that is missing or of another type."""
+        kind, metadata, spec = (
+            document.required_text(data, "kind"),
+            document.pairs(data, "metadata"),
+            document.pairs(data, "spec"),
+        )
+        status = None if data.get("status") is None else document.pairs(data, "status")
+        check_metadata(metadata)
+        return Resource(kind, metadata, spec, status, document.unknown(data, _FIELDS))
+
+
+def check_metadata(metadata: Json) -> None:
+    """ValueError unless labels and annotations are objects of strings."""
+    for name in ("labels", "annotations"):
+        try:
+            document.texts(metadata, name)
+        except ValueError as error:
+            raise ValueError(f"metadata.{error}") from None
 
 
 def stamp(resource: Resource, now: datetime, uid: str) -> None:

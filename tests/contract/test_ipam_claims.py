@@ -13,10 +13,9 @@ from harness.ipam import (
     demand_whole_claims,
     document,
     free,
-    handles,
     holdings,
     just_now,
-    put,
+    put_affinity,
     put_block,
     put_node,
     put_pool,
@@ -30,8 +29,8 @@ from svc.datastore.api import Backend, Delete, StoreError
 from svc.ipam.allocator import Ipam
 from svc.ipam.claim import ClaimLost, claim
 from svc.ipam.host import Host
-from svc.model.errors import CallerError, PeerError
-from svc.model.ipam import CONFIRMED, PENDING, PENDING_DELETION, Affinity
+from svc.model.errors import PeerError
+from svc.model.ipam import CONFIRMED, PENDING, PENDING_DELETION
 from svc.model.keys import AffinityKey, AffinityQuery, BlockKey, BlockQuery
 
 POOL = "10.65.0.0/28"  # four blocks of four addresses
@@ -49,10 +48,6 @@ def store(backend: Backend) -> Backend:
         put_node(backend, node)
     put_pool(backend, "pool4", POOL, blockSize=SIZE)
     return backend
-
-
-def claim_affinity(backend: Backend, cidr: str, state: str = CONFIRMED, node: str = NODE) -> None:
-    put(backend, AffinityKey(node, Cidr(cidr)), Affinity(state))
 
 
 def first_block(store: Backend) -> str:
@@ -101,7 +96,7 @@ def test_a_claim_starts_from_the_affinity_that_is_there(store: Backend) -> None:
     """Without a block behind it it is marked pending, whatever it said, before the block is made."""
     for state in (PENDING, CONFIRMED, PENDING_DELETION):
         wipe(store, BlockQuery(), AffinityQuery())
-        claim_affinity(store, "10.65.0.4/30", state)
+        put_affinity(store, "10.65.0.4/30", state)
         recording = Recording(store)
         assert take(Ipam(recording, NODE), f"net.{state}") == ("10.65.0.4",)
         assert recording.written == [*CLAIM[1:], ["create handle", "update block"]]
@@ -113,7 +108,7 @@ def test_a_claim_starts_from_the_affinity_that_is_there(store: Backend) -> None:
 def test_a_claim_in_doubt_is_confirmed_before_it_is_used(store: Backend, state: str) -> None:
     """The block is written in between, so whoever gives it up, or made it, with what was read before loses the race."""
     put_block(store, "10.65.0.4/30", "host:node1")
-    claim_affinity(store, "10.65.0.4/30", state)
+    put_affinity(store, "10.65.0.4/30", state)
     recording = Recording(store)
     assert take(Ipam(recording, NODE), "net.c1") == ("10.65.0.4",)
     assert recording.written[:3] == [["update affinity pending"], ["update block"], ["update affinity confirmed"]]
@@ -213,7 +208,7 @@ def test_an_affinity_does_not_make_a_block_ours(store: Backend, owner: str | Non
     """The block says whose it is: a claim that lost is dropped, and the node goes on to another block."""
     lost = first_block(store)
     put_block(store, lost, owner)
-    claim_affinity(store, lost, state)
+    put_affinity(store, lost, state)
     (got,) = take(Ipam(store, NODE), "net.c1")
     assert block_of(store, got).affinity == "host:node1"
     assert (NODE, lost) not in affinities(store)
@@ -252,7 +247,7 @@ def test_a_block_that_our_node_has_made_and_filled_is_of_no_use(store: Backend) 
 def test_a_claim_that_is_given_up_meanwhile_is_made_again(store: Backend) -> None:
     """Its affinity was changed just before it would have been confirmed."""
     mine = first_block(store)
-    crossed = Interfering(store, 4, lambda: claim_affinity(store, mine, PENDING_DELETION))
+    crossed = Interfering(store, 4, lambda: put_affinity(store, mine, PENDING_DELETION))
     take(Ipam(crossed, NODE), "net.c1")
     assert crossed.calls["write"] > 5
     demand_whole_claims(store)
@@ -319,7 +314,7 @@ def test_asking_for_room_repairs_nothing(store: Backend, state: str, owner: str)
     """A claim in doubt is for the next ADD to put right."""
     if owner.startswith("host"):
         put_block(store, "10.65.0.4/30", owner)
-    claim_affinity(store, "10.65.0.4/30", state)
+    put_affinity(store, "10.65.0.4/30", state)
     before = document(store)
     Ipam(store, NODE).check_room((4,), {})
     assert document(store) == before
@@ -330,58 +325,9 @@ def test_room_in_the_blocks_of_others_does_not_count(store: Backend) -> None:
     put_settings(store, strict_affinity=True, auto_allocate_blocks=True)
     for number in range(4):
         put_block(store, f"10.65.0.{number * 4}/30", "host:node2", claimed_at=just_now())
-    claim_affinity(store, "10.65.0.4/30")
+    put_affinity(store, "10.65.0.4/30")
     with pytest.raises(PeerError, match="no free IPv4 address"):
         Ipam(store, NODE).check_room((4,), {})
-
-
-# pools whose blocks were of another size
-
-
-@pytest.mark.parametrize("size", [28, 29, 31, 32])
-def test_blocks_of_another_size_are_never_covered_twice(store: Backend, size: int) -> None:
-    """A pool was deleted and made anew with other blocks while addresses of the old ones are held."""
-    old = [take(Ipam(store, NODE), f"net.old{n}")[0] for n in range(6)]
-    put_pool(store, "pool4", POOL, blockSize=size)
-    for number in range(16):
-        try:
-            take(Ipam(store, "node2"), f"net.new{number}")
-        except PeerError:
-            break
-    with pytest.raises(CallerError, match="is already assigned"):
-        take(Ipam(store, "node2"), "net.same", at=old[0])
-    assert len({address for held in holdings(store).values() for address in held}) == len(handles(store)) >= 6
-
-
-def test_an_address_whose_block_would_overlap_another_is_refused(store: Backend) -> None:
-    """Nothing is made for it; addresses that the other block has can be asked for."""
-    present = {"10.65.0.0/30", "10.65.0.4/30"}
-    for cidr in present:
-        put_block(store, cidr, "host:node2")
-    put_pool(store, "pool4", POOL, blockSize=28)
-    with pytest.raises(CallerError, match=r"overlap block 10\.65\.0\.0/30"):
-        take(Ipam(store, NODE), "net.c1", at="10.65.0.9")
-    for address in ("10.65.0.1", "10.65.0.5"):
-        assert take(Ipam(store, NODE), "net.c1", at=address) == (address,)
-    assert (set(blocks(store)), affinities(store)) == (present, {})
-
-
-def test_a_broken_off_claim_is_not_finished_over_another_block(store: Backend) -> None:
-    """The pool was made anew, and somebody has claimed a larger block there."""
-    claim_affinity(store, "10.65.0.4/30", PENDING)
-    put_pool(store, "pool4", POOL, blockSize=29)
-    put_block(store, "10.65.0.0/29", "host:node2")
-    assert take(Ipam(store, NODE), "net.c1") == ("10.65.0.8",)
-    assert set(blocks(store)) == {"10.65.0.0/29", "10.65.0.8/29"}
-
-
-def test_a_pool_inside_an_old_block_has_no_block_of_its_own(store: Backend) -> None:
-    """The pool shrank below the size of the block that is there."""
-    put_settings(store, strict_affinity=True, auto_allocate_blocks=True)
-    put_block(store, "10.65.0.0/28", "host:node2", ["net.old"])
-    with pytest.raises(PeerError, match="no free IPv4 address"):
-        take(Ipam(store, NODE), "net.c1")
-    assert set(blocks(store)) == {"10.65.0.0/28"}
 
 
 # stores that write one key at a time

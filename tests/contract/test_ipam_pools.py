@@ -81,6 +81,19 @@ def test_the_use_decides_among_pools(backend: Backend, ipam: Ipam) -> None:
         take(ipam, "net.d", at="10.2.0.8")
 
 
+def test_pools_that_cannot_be_understood_are_told(backend: Backend) -> None:
+    """With their fault, to whoever asks for them and to whoever finds no other; the others serve."""
+    put_node(backend)
+    put_pool(backend, "bad", "10.65.0.0/28", blockSize=30, nodeSelector="rack ==")
+    for named in ({}, {4: ("bad",)}):
+        with pytest.raises(PeerError, match=r"IP pool 'bad': spec\.nodeSelector = 'rack ==' is no selector") as refusal:
+            take(Ipam(backend, NODE), "net.c1", pools=named)
+        assert refusal.value.code == Code.POOL
+    put_pool(backend, "good", "10.66.0.0/28", blockSize=30)
+    (address,) = take(Ipam(backend, NODE), "net.c1")
+    assert address.startswith("10.66.0.")
+
+
 @pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server has both done by others
 @pytest.mark.parametrize(
     "state",

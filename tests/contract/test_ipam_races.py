@@ -29,7 +29,7 @@ from harness.ipam import (
 )
 from harness.wrapped import Gated, Interfering, Recording, Through, wait_until_combined
 from svc._core.cidr import Address, Cidr
-from svc.datastore.api import Backend, Damaged, Entry, StoreError
+from svc.datastore.api import Backend, Damaged, Entries, Entry, StoreError
 from svc.ipam.allocator import GROUP, Ipam
 from svc.ipam.tries import ATTEMPTS
 from svc.model.errors import CallerError, Code, PeerError
@@ -182,8 +182,8 @@ class Harmed(Through):
             raise Damaged(f"no valid document at {key}")
         return super().get(key)
 
-    def list(self, query: Query) -> Sequence[Entry]:
-        return [entry for entry in super().list(query) if entry.key not in self.keys]
+    def list(self, query: Query) -> Entries:
+        return Entries(entry for entry in super().list(query) if entry.key not in self.keys)
 
 
 def test_a_damaged_handle_is_its_owners_trouble_alone(store: Backend) -> None:

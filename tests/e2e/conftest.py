@@ -14,6 +14,7 @@ from harness.etcd import Cluster, cluster
 from harness.kube import Kube
 from harness.netns import Netns
 from harness.node import Node, netconf
+from harness.orch import install, wipe
 from harness.pod import Pod
 from harness.site import EtcdSite, OrchSite, Site, furnish, site_called
 from harness.state import remains
@@ -109,6 +110,20 @@ def etcd_site(etcd: Cluster) -> Site:
 @pytest.fixture(scope="session")
 def orch_site(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> Site:
     return OrchSite(kube, tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="session")
+def defined_kube(kube: Kube) -> Kube:
+    """The run's API server, with our resource definitions."""
+    install(kube)
+    return kube
+
+
+@pytest.fixture
+def clean_kube(defined_kube: Kube) -> Iterator[Kube]:
+    """The same; what the test has written goes with it."""
+    yield defined_kube
+    wipe(defined_kube)
 
 
 @pytest.fixture(scope="module")

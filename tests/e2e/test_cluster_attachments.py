@@ -17,6 +17,8 @@ from svc.model.resource import Resource
 
 pytestmark = pytest.mark.root
 
+ORCHESTRATOR = 111
+
 MakeSandbox = Callable[[], Netns]
 
 ON_ETCD = pytest.mark.parametrize("site", ["etcdv3"], indirect=True, scope="module")
@@ -86,6 +88,13 @@ def test_container_comes_and_goes(cluster_node: ClusterNode, sandbox: MakeSandbo
     assert container.check().status == 0
     assert container.add() == container.result
     container.delete()
+
+
+@ON_ORCH
+def test_pod_that_is_not_there_is_named(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
+    """Where it is not read before, its endpoint has no place; what was done for it is taken back."""
+    error = cluster_node.pod(sandbox(), args="K8S_POD_NAME=none;K8S_POD_NAMESPACE=default").failed("ADD").output
+    assert (error["code"], error["msg"]) == (ORCHESTRATOR, "pod default/none does not exist")
 
 
 @ON_ORCH

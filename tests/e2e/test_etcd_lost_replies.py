@@ -275,6 +275,16 @@ def test_a_mute_server_is_given_up(hurry: Hurry) -> None:
         assert not ended.is_alive()
 
 
+@pytest.mark.parametrize(("host", "by_name"), [("127.0.0.1", False), ("localhost", True)])
+def test_a_name_may_be_why_nobody_answers(hurry: Hurry, host: str, by_name: bool) -> None:
+    """A name server that says nothing costs all of the time: then the name is as suspicious as the server."""
+    hurry(0.5, 0.2)
+    with mute() as authority, session(f"http://{host}:{authority.rpartition(':')[2]}") as store:
+        with pytest.raises(StoreError, match="no answer in time") as caught:
+            store.get(KEY)
+    assert ("whether its host name resolves" in caught.value.details) == by_name
+
+
 def test_a_mute_server_is_passed_over(server: Cluster, rival: EtcdStore, hurry: Hurry) -> None:
     """Where there is another one, whichever is asked first."""
     hurry(10.0, 0.4)

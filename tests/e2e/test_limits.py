@@ -1,15 +1,14 @@
 """An agent that the system gives no further descriptor, or no further thread, while it runs: calls are answered, and when the
 limit is lifted it goes on as before."""
 
-import os
 import resource
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from harness.limits import confine, release, task_group
 from harness.node import Called, Node
 from harness.pod import Pod
 from harness.state import faults, remains
@@ -63,30 +62,15 @@ def test_want_of_descriptors_passes(node: Node, own_pods: Callable[..., Pod]) ->
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """A control group that counts tasks."""
-    version1 = Path("/sys/fs/cgroup/pids")
-    made = (version1 if version1.is_dir() else Path("/sys/fs/cgroup")) / f"svc-limits-{os.getpid()}"
-    with suppress(OSError):
-        made.mkdir()
-    if not (made / "pids.max").exists():
-        with suppress(OSError):
-            made.rmdir()
-        pytest.skip("no control group that counts tasks can be made here")
-    yield made
-    made.rmdir()
+    with task_group() as group:
+        yield group
 
 
 @pytest.fixture
 def confined(node: Node, group: Path) -> Iterator[Callable[[], None]]:
     """From when it is called, the agent gets no further thread; the limit is lifted when the group's file says so."""
-    procs = group.parent / "cgroup.procs"
-
-    def confine() -> None:
-        (group / "cgroup.procs").write_text(str(node.agent_pid))
-        (group / "pids.max").write_text((group / "pids.current").read_text())
-
-    yield confine
-    procs.write_text(str(node.agent_pid))
+    yield lambda: confine(group, node.agent_pid)
+    release(group, node.agent_pid)
 
 
 def test_want_of_threads_passes(node: Node, own_pods: Callable[..., Pod], group: Path, confined: Callable[[], None]) -> None:

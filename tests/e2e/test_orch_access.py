@@ -4,26 +4,21 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from contract.samples import block, handle, pool
+from contract.samples import block, handle
 from harness.front import Fate, Front, Order
 from harness.kube import ADMIN_TOKEN, Kube, free_port
-from harness.orch import install, put_core_node, put_pod, wipe
+from harness.orch import open_store, put_core_node, put_pod, wire
 from svc._core.cidr import Cidr
-from svc.ctl.main import main
-from svc.datastore.api import Conflict, Create, Damaged, Delete, Entry, NotFound, StoreError, Update, Value
+from svc.datastore.api import Create, Delete, StoreError, Update, Value
 from svc.datastore.orch.client import ApiError, Unreachable
 from svc.datastore.orch.store import OrchStore
-from svc.deploy.crds import definitions
 from svc.deploy.rbac import binding, role, role_name
-from svc.model.endpoint import Workload, endpoint, endpoint_key
 from svc.model.ipam import CONFIRMED, PENDING, Affinity, IpamConfig
 from svc.model.keys import (
     IPAM_CONFIG,
@@ -47,22 +42,6 @@ VERBS = [(rule["apiGroups"][0], rule["resources"][0], verb) for rule in RULES fo
 POOLS = ResourceQuery("IPPool")
 
 
-@pytest.fixture(scope="session")
-def cluster(kube: Kube) -> Kube:
-    install(kube)
-    return kube
-
-
-@pytest.fixture
-def clean(cluster: Kube) -> Iterator[Kube]:
-    yield cluster
-    wipe(cluster)
-
-
-def opened(cluster: Kube, folder: Path, token: str = ADMIN_TOKEN, **user: str) -> OrchStore:
-    return OrchStore({"kubeconfig": str(cluster.kubeconfig(folder / "kubeconfig", token, **user))}, DEFAULT)
-
-
 # rights
 
 
@@ -79,9 +58,9 @@ def grant(cluster: Kube, without: tuple[str, str, str] | None = None) -> None:
 
 
 @pytest.fixture
-def cluster_of_roles(clean: Kube) -> Iterator[Kube]:
-    put_core_node(clean, "node1", {"rack": "a"})
-    put_pod(clean, "web")
+def cluster_of_roles(clean_kube: Kube) -> Iterator[Kube]:
+    put_core_node(clean_kube, "node1", {"rack": "a"})
+    put_pod(clean_kube, "web")
     group = f"/apis/{DEFAULT.crd_api_version}"
     for kind, plural, spec in (
         ("ClusterInformation", "clusterinformations", {"datastoreReady": True}),
@@ -89,16 +68,16 @@ def cluster_of_roles(clean: Kube) -> Iterator[Kube]:
         ("IPPool", "ippools", {"cidr": "10.0.0.0/24"}),
     ):
         body = {"apiVersion": DEFAULT.crd_api_version, "kind": kind, "metadata": {"name": "default"}, "spec": spec}
-        clean.call("POST", f"{group}/{plural}", body)
-    yield clean
+        clean_kube.call("POST", f"{group}/{plural}", body)
+    yield clean_kube
     for kind in ("clusterroles", "clusterrolebindings"):
-        clean.call("DELETE", f"/apis/rbac.authorization.k8s.io/v1/{kind}/{role_name(DEFAULT)}")
+        clean_kube.call("DELETE", f"/apis/rbac.authorization.k8s.io/v1/{kind}/{role_name(DEFAULT)}")
 
 
 def live(store: OrchStore) -> None:
     """Everything that the plugin does on a cluster."""
     _write_everything(store)
-    _wire(store)
+    wire(store)
     assert store.get(ResourceKey("Node", "node1")).value == store.list(ResourceQuery("Node"))[0].value
     assert store.get(IpamConfigKey()).value == IpamConfig(strict_affinity=True)
     ready = store.get(ResourceKey("ClusterInformation", "default")).value
@@ -127,20 +106,10 @@ def _write_everything(store: OrchStore) -> None:
         assert store.list(query) == []
 
 
-def _wire(store: OrchStore) -> Entry:
-    workload = Workload("c1", "web", "default")
-    key = endpoint_key(DEFAULT, "node1", workload, "eth0")
-    spec = {"ipNetworks": ["10.0.0.1/32"], "interfaceName": "svc1", "mac": "x"}
-    (entry,) = store.write([Create(key, endpoint(DEFAULT, key, "node1", workload, "eth0", spec=spec, profiles=[]))])
-    assert entry == store.get(key)
-    assert entry is not None
-    return entry
-
-
 def test_the_plugin_lives_with_its_role(cluster_of_roles: Kube, tmp_path: Path) -> None:
     """And with nothing else."""
     grant(cluster_of_roles)
-    with closing(opened(cluster_of_roles, tmp_path, "token-of-plugin")) as store:
+    with closing(open_store(cluster_of_roles, tmp_path, "token-of-plugin")) as store:
         live(store)
 
 
@@ -148,7 +117,7 @@ def test_the_plugin_lives_with_its_role(cluster_of_roles: Kube, tmp_path: Path) 
 def test_every_verb_of_the_role_is_needed(cluster_of_roles: Kube, tmp_path: Path, verb: tuple[str, str, str]) -> None:
     """Without it something is refused, and the message says what and how to grant it."""
     grant(cluster_of_roles, without=verb)
-    with closing(opened(cluster_of_roles, tmp_path, "token-of-plugin")) as store:
+    with closing(open_store(cluster_of_roles, tmp_path, "token-of-plugin")) as store:
         with pytest.raises(ApiError) as refusal:
             live(store)
     assert refusal.value.status == 403
@@ -159,21 +128,21 @@ def test_every_verb_of_the_role_is_needed(cluster_of_roles: Kube, tmp_path: Path
 # credentials
 
 
-def test_a_refused_token_is_told_and_not_shown(clean: Kube, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_token_is_told_and_not_shown(clean_kube: Kube, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """After one more try with the token read anew."""
     caplog.set_level(logging.DEBUG)
-    with closing(opened(clean, tmp_path, "expired-secret")) as store:
+    with closing(open_store(clean_kube, tmp_path, "expired-secret")) as store:
         with pytest.raises(ApiError, match="401") as refusal:
             store.list(POOLS)
     assert "renew the token" in refusal.value.details
     assert "expired-secret" not in f"{refusal.value}{caplog.text}"
 
 
-def test_a_token_file_may_change_at_any_time(clean: Kube, tmp_path: Path) -> None:
+def test_a_token_file_may_change_at_any_time(clean_kube: Kube, tmp_path: Path) -> None:
     """From a good one to a bad one and back, within one session."""
     token = tmp_path / "token"
     token.write_text(f"{ADMIN_TOKEN}\n")
-    with closing(opened(clean, tmp_path, tokenFile=str(token))) as store:
+    with closing(open_store(clean_kube, tmp_path, tokenFile=str(token))) as store:
         assert store.list(POOLS) == []
         token.write_text("expired")
         with pytest.raises(ApiError, match="401"):
@@ -182,20 +151,20 @@ def test_a_token_file_may_change_at_any_time(clean: Kube, tmp_path: Path) -> Non
         assert store.list(POOLS) == []
 
 
-def test_a_kubeconfig_may_be_replaced_at_any_time(clean: Kube, tmp_path: Path) -> None:
+def test_a_kubeconfig_may_be_replaced_at_any_time(clean_kube: Kube, tmp_path: Path) -> None:
     """By one with another token."""
-    with closing(opened(clean, tmp_path)) as store:
+    with closing(open_store(clean_kube, tmp_path)) as store:
         assert store.list(POOLS) == []
-        clean.kubeconfig(tmp_path / "kubeconfig", "expired")
+        clean_kube.kubeconfig(tmp_path / "kubeconfig", "expired")
         with pytest.raises(ApiError, match="401"):
             store.list(POOLS)
-        clean.kubeconfig(tmp_path / "kubeconfig")
+        clean_kube.kubeconfig(tmp_path / "kubeconfig")
         assert store.list(POOLS) == []
 
 
-def test_one_refused_token_is_tried_again(clean: Kube) -> None:
+def test_one_refused_token_is_tried_again(clean_kube: Kube) -> None:
     """The server may have been a moment behind; once, not for ever."""
-    with Front(clean) as front:
+    with Front(clean_kube) as front:
         with closing(OrchStore({"orch_api_root": front.url, "k8s_auth_token": ADMIN_TOKEN}, DEFAULT)) as store:
             front.arm(Order(Fate.ANSWERED, "^GET .*/ippools", status=401))
             assert store.list(POOLS) == []
@@ -204,20 +173,24 @@ def test_one_refused_token_is_tried_again(clean: Kube) -> None:
                 store.list(POOLS)
 
 
-def test_certificates_of_clients_are_shown(clean: Kube, tmp_path: Path) -> None:
+def test_certificates_of_clients_are_shown(clean_kube: Kube, tmp_path: Path) -> None:
     """From a kubeconfig, and from single fields without one."""
-    certificate, key = str(clean.folder / "client.crt"), str(clean.folder / "client.key")
+    certificate, key = str(clean_kube.folder / "client.crt"), str(clean_kube.folder / "client.key")
     user = {"client-certificate": certificate, "client-key": key}
-    fields = {"k8s_client_certificate": certificate, "k8s_client_key": key, "k8s_certificate_authority": str(clean.authority)}
+    fields = {
+        "k8s_client_certificate": certificate,
+        "k8s_client_key": key,
+        "k8s_certificate_authority": str(clean_kube.authority),
+    }
     for settings in (
-        {"kubeconfig": str(clean.kubeconfig(tmp_path / "kubeconfig", **user))},
-        {"orch_api_root": f"{clean.url}/api/", **fields},
+        {"kubeconfig": str(clean_kube.kubeconfig(tmp_path / "kubeconfig", **user))},
+        {"orch_api_root": f"{clean_kube.url}/api/", **fields},
     ):
         with closing(OrchStore(settings, DEFAULT)) as store:
             assert store.list(POOLS) == []
 
 
-def test_programs_may_give_the_token(clean: Kube, tmp_path: Path) -> None:
+def test_programs_may_give_the_token(clean_kube: Kube, tmp_path: Path) -> None:
     """As a kubeconfig of a cloud has it."""
     credential = {
         "apiVersion": "client.authentication.k8s.io/v1beta1",
@@ -227,7 +200,7 @@ def test_programs_may_give_the_token(clean: Kube, tmp_path: Path) -> None:
     program = tmp_path / "give-token"
     program.write_text(f"#!{sys.executable}\nprint({json.dumps(json.dumps(credential))})\n")
     program.chmod(0o755)
-    path = clean.kubeconfig(tmp_path / "kubeconfig")
+    path = clean_kube.kubeconfig(tmp_path / "kubeconfig")
     document = json.loads(path.read_text())
     document["users"][0]["user"] = {"exec": {"apiVersion": credential["apiVersion"], "command": str(program)}}
     path.write_text(json.dumps(document))
@@ -235,17 +208,17 @@ def test_programs_may_give_the_token(clean: Kube, tmp_path: Path) -> None:
         assert store.list(POOLS) == []
 
 
-def test_a_wrong_authority_is_told(clean: Kube, tmp_path: Path) -> None:
+def test_a_wrong_authority_is_told(clean_kube: Kube, tmp_path: Path) -> None:
     """The server's certificate is not trusted, whoever we are; unless the user does not want to know."""
-    path = clean.kubeconfig(tmp_path / "kubeconfig")
+    path = clean_kube.kubeconfig(tmp_path / "kubeconfig")
     document = json.loads(path.read_text())
-    document["clusters"][0]["cluster"]["certificate-authority"] = str(clean.folder / "clients.crt")
+    document["clusters"][0]["cluster"]["certificate-authority"] = str(clean_kube.folder / "clients.crt")
     path.write_text(json.dumps(document))
     with closing(OrchStore({"kubeconfig": str(path)}, DEFAULT)) as store:
         with pytest.raises(Unreachable, match="does not answer") as refusal:
             store.list(POOLS)
         assert "certificate-authority" in refusal.value.details
-        document["clusters"][0]["cluster"] = {"server": clean.url, "insecure-skip-tls-verify": True}
+        document["clusters"][0]["cluster"] = {"server": clean_kube.url, "insecure-skip-tls-verify": True}
         path.write_text(json.dumps(document))
         assert store.list(POOLS) == []
 
@@ -258,142 +231,19 @@ def test_a_server_that_is_not_there_is_told() -> None:
             store.list(POOLS)
 
 
-def test_an_answer_of_something_else_is_told(clean: Kube) -> None:
+def test_an_answer_of_something_else_is_told(clean_kube: Kube) -> None:
     """A page of a web server is no list of pools."""
-    with Front(clean) as front:
+    with Front(clean_kube) as front:
         front.arm(Order(Fate.ANSWERED, "^GET", times=9, status=200, body=b"<html>"))
         with closing(OrchStore({"orch_api_root": front.url}, DEFAULT)) as store:
             with pytest.raises(StoreError, match="the answer is no JSON"):
                 store.list(POOLS)
 
 
-# resources
-
-
-@pytest.fixture
-def without_definitions(clean: Kube) -> Iterator[Kube]:
-    for definition in definitions(DEFAULT, DEFAULT.crd_api_version):
-        clean.call("DELETE", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}")
-    clean.await_gone(f"/apis/{DEFAULT.crd_api_version}/ippools")
-    yield clean
-    install(clean)
-
-
-def test_missing_definitions_are_told_and_made(without_definitions: Kube, tmp_path: Path) -> None:
-    """A missing kind is no missing key; after `svcctl crd apply` the same session works."""
-    kubeconfig = str(without_definitions.kubeconfig(tmp_path / "kubeconfig"))
-    settings = {"kubeconfig": kubeconfig, "api_group": DEFAULT.crd_api_version}
-    with closing(OrchStore(settings, DEFAULT)) as store:
-        for ask in (lambda: store.list(POOLS), lambda: store.get(HandleKey("h"))):
-            with pytest.raises(ApiError, match="404") as refusal:
-                ask()
-            assert "svcctl crd apply" in refusal.value.details
-        result = CliRunner().invoke(main, ["crd", "apply", "--kubeconfig", kubeconfig])
-        assert result.exit_code == 0, result.output
-        assert "ippools.crd.svc.internal applied" in result.output
-        assert store.list(POOLS) == []
-
-
-def test_definitions_and_role_are_printed() -> None:
-    """What `apply` would make, and what an administrator grants."""
-    printed = CliRunner().invoke(main, ["crd", "print", "--group", "plain"]).output
-    assert "name: ipamconfigurations.svc.internal" in printed
-    assert "x-kubernetes-validations" not in printed
-    assert "kind: ClusterRole" in CliRunner().invoke(main, ["crd", "role"]).output
-
-
-def test_damaged_objects_are_told_or_left_out(clean: Kube, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """By get and by list; the log says which."""
-    spec = {"cidr": "10.0.0.0/30", "allocations": [7], "unallocated": [], "attributes": [], "strictAffinity": False}
-    body = {"apiVersion": DEFAULT.crd_api_version, "kind": "IPAMBlock", "metadata": {"name": "10-0-0-0-30"}, "spec": spec}
-    clean.call("POST", f"/apis/{DEFAULT.crd_api_version}/ipamblocks", body)
-    with closing(opened(clean, tmp_path)) as store:
-        with pytest.raises(Damaged, match="10-0-0-0-30"):
-            store.get(BlockKey(Cidr("10.0.0.0/30")))
-        assert store.list(BlockQuery()) == []
-        assert "10-0-0-0-30" in caplog.text
-
-
-def test_a_revision_that_is_none_is_a_conflict(clean: Kube, tmp_path: Path) -> None:
-    """The server would take zero for any revision, or call it invalid; nothing is changed."""
-    with closing(opened(clean, tmp_path)) as store:
-        (entry,) = store.write([Create(HandleKey("h"), handle(1))])
-        for attempt in (Update(HandleKey("h"), handle(2), "0"), Delete(HandleKey("h"), "0")):
-            with pytest.raises(Conflict):
-                store.write([attempt])
-        assert store.get(HandleKey("h")) == entry
-
-
-def test_schemas_refuse_what_is_malformed(clean: Kube, tmp_path: Path) -> None:
-    """A pool of a wrong type does not get in, and the field is named."""
-    with closing(opened(clean, tmp_path)) as store:
-        with pytest.raises(ApiError, match=r"spec\.natOutgoing") as refusal:
-            store.write(
-                [Create(ResourceKey("IPPool", "p"), Resource("IPPool", {"name": "p"}, {"cidr": "x", "natOutgoing": "yes"}))]
-            )
-        assert refusal.value.status == 422
-
-
-def test_unknown_fields_of_a_pool_are_kept(clean: Kube, tmp_path: Path) -> None:
-    """What a newer version of something else has written is written back."""
-    with closing(opened(clean, tmp_path)) as store:
-        wanted = pool("p")
-        wanted.spec["newer"] = {"deep": [1]}
-        wanted.metadata["labels"] = {"mine": "yes"}
-        (created,) = store.write([Create(ResourceKey("IPPool", "p"), wanted)])
-        assert created is not None
-        assert isinstance(created.value, Resource)
-        created.value.spec["disabled"] = True
-        store.write([Update(created.key, created.value, created.revision)])
-        found = store.get(created.key).value
-        assert isinstance(found, Resource)
-        assert found.spec == {"cidr": "10.0.0.0/24", "newer": {"deep": [1]}, "disabled": True}
-        assert found.labels == {"mine": "yes"}
-
-
-def test_nodes_and_profiles_are_not_written(clean: Kube, tmp_path: Path) -> None:
-    """They are the orchestrator's; endpoints of bare containers have no place."""
-    put_core_node(clean, "node1")
-    node = Resource("Node", {"name": "n"})
-    bare = endpoint_key(DEFAULT, "node1", Workload("c1"), "eth0")
-    refused: list[tuple[Callable[[OrchStore], Any], str]] = [
-        (
-            lambda store: store.write([Create(ResourceKey("Node", "n"), node)]),
-            "is the orchestrator's",
-        ),
-        (lambda store: store.write([Delete(ResourceKey("Node", "node1"))]), "is the orchestrator's"),
-        (lambda store: store.get(ResourceKey("Profile", "p")), "is not kept"),
-        (lambda store: store.write([Create(bare, Resource("WorkloadEndpoint", {}))]), "belongs to no pod"),
-    ]
-    with closing(opened(clean, tmp_path)) as store:
-        for attempt, expected in refused:
-            with pytest.raises(StoreError, match=expected):
-                attempt(store)
-
-
-def test_endpoints_need_their_pod(clean: Kube, tmp_path: Path) -> None:
-    """Without it there is none to write or to find; a pod that changed is a conflict for whoever read it before."""
-    with closing(opened(clean, tmp_path)) as store:
-        with pytest.raises(NotFound):
-            _wire(store)
-        put_core_node(clean, "node1")
-        put_pod(clean, "web")
-        entry = _wire(store)
-        assert store.list(ResourceQuery("WorkloadEndpoint", "default")) == [entry]
-        relabel = {"metadata": {"labels": {"a": "b"}}}
-        clean.call("PATCH", "/api/v1/namespaces/default/pods/web", relabel, "application/merge-patch+json")
-        with pytest.raises(StoreError, match="Conflict"):
-            store.write([Delete(entry.key, entry.revision)])
-        with closing(store.watch(ResourceQuery("WorkloadEndpoint", "default"))) as watch:
-            assert next(watch).key == entry.key
-            store.write([Delete(entry.key)])
-            assert next(watch).entry is None
-
-
 # memory
 
 
-def test_a_session_is_small(clean: Kube, tmp_path: Path) -> None:
+def test_a_session_is_small(clean_kube: Kube, tmp_path: Path) -> None:
     """A process with one, its watches and what it has read: 48 MiB when this was written."""
     program = """
 import sys
@@ -409,7 +259,7 @@ store.list(BlockQuery())
 print(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS")))
 store.close()
 """
-    kubeconfig = str(clean.kubeconfig(tmp_path / "kubeconfig"))
+    kubeconfig = str(clean_kube.kubeconfig(tmp_path / "kubeconfig"))
     done = subprocess.run([sys.executable, "-c", program, kubeconfig], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 60 * 1024
 
@@ -417,13 +267,13 @@ store.close()
 # groups
 
 
-def test_the_group_that_is_served_is_found(clean: Kube, tmp_path: Path) -> None:
+def test_the_group_that_is_served_is_found(clean_kube: Kube, tmp_path: Path) -> None:
     """The backing one before the plain one, which serves alone; a right group that is named is not asked for."""
-    kubeconfig = str(clean.kubeconfig(tmp_path / "kubeconfig"))
+    kubeconfig = str(clean_kube.kubeconfig(tmp_path / "kubeconfig"))
     backing, plain = (f'{{"groups":[{{"name":"{version.partition("/")[0]}"}}]}}'.encode() for version in _GROUPS)
     both = b'{"groups":[{"name":"svc.internal"},{"name":"crd.svc.internal"}]}'
     for answer, expected in ((backing, _GROUPS[0]), (plain, _GROUPS[1]), (both, _GROUPS[0]), (b'{"groups":[]}', _GROUPS[0])):
-        with Front(clean) as front:
+        with Front(clean_kube) as front:
             front.arm(Order(Fate.ANSWERED, r"^GET /apis$", status=200, body=answer))
             settings = {"orch_api_root": front.url, "k8s_auth_token": ADMIN_TOKEN}
             with closing(OrchStore(settings, DEFAULT)) as store:

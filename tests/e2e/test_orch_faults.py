@@ -12,7 +12,7 @@ from contract.samples import bare, block, handle, pool
 from harness.front import Fate, Front, Order
 from harness.ipam import in_threads, settle
 from harness.kube import ADMIN_TOKEN, Kube, Refused, running
-from harness.orch import install, put_core_node, put_pod, wipe
+from harness.orch import install, put_core_node, put_pod
 from svc._core.cidr import Cidr
 from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, PartialWrite, StoreError, Update, Value, Write
 from svc.datastore.orch import client
@@ -47,17 +47,10 @@ EVERY_KIND = pytest.mark.parametrize(("key", "value", "other"), SAMPLES, ids=[ty
 BROKEN = pytest.mark.parametrize("fate", [Fate.NEVER_SENT, Fate.REPLY_LOST])
 
 
-@pytest.fixture(scope="session")
-def cluster(kube: Kube) -> Kube:
-    install(kube)
-    return kube
-
-
 @pytest.fixture
-def front(cluster: Kube) -> Iterator[Front]:
-    with Front(cluster) as front:
+def front(clean_kube: Kube) -> Iterator[Front]:
+    with Front(clean_kube) as front:
         yield front
-    wipe(cluster)
 
 
 @pytest.fixture
@@ -90,10 +83,10 @@ def test_no_request_is_made_in_vain(store: OrchStore, front: Front, key: Key, va
     assert [call.split()[0] for call in front.calls] == steps.get(type(key), ["DELETE"])
 
 
-def test_endpoints_are_one_request_each(store: OrchStore, front: Front, cluster: Kube) -> None:
+def test_endpoints_are_one_request_each(store: OrchStore, front: Front, clean_kube: Kube) -> None:
     """And the list of one pod's is a GET of that pod, which needs no right to list."""
-    put_core_node(cluster, "node1")
-    put_pod(cluster, "web-0")
+    put_core_node(clean_kube, "node1")
+    put_pod(clean_kube, "web-0")
     workload = Workload("c1", "web-0", "default")
     key = endpoint_key(DEFAULT, "node1", workload, "eth0")
     spec = {"ipNetworks": ["10.0.0.1/32"], "interfaceName": "svc1", "mac": "x"}
@@ -248,28 +241,28 @@ def test_everything_before_a_block_is_written_before_it(store: OrchStore, front:
     assert plurals == ["ipamhandles"] * 5 + ["ipamblocks", "ipamhandles"]
 
 
-def marked(store: OrchStore, cluster: Kube, key: Key, value: Value) -> str:
+def marked(store: OrchStore, clean_kube: Kube, key: Key, value: Value) -> str:
     """The path of an object that somebody has begun to delete."""
     write(store, Create(key, value))
     path = store._customs._path(key)
     mark = "true" if isinstance(key, AffinityKey) else True
-    cluster.call("PATCH", path, {"spec": {"deleted": mark}}, "application/merge-patch+json")
+    clean_kube.call("PATCH", path, {"spec": {"deleted": mark}}, "application/merge-patch+json")
     return path
 
 
 @pytest.mark.parametrize("sample", SAMPLES[:3], ids=["block", "affinity", "handle"])
-def test_a_marked_object_is_gone_for_everybody(store: OrchStore, cluster: Kube, sample: tuple[Key, Value, Value]) -> None:
+def test_a_marked_object_is_gone_for_everybody(store: OrchStore, clean_kube: Kube, sample: tuple[Key, Value, Value]) -> None:
     """For lists; for a get, which removes it; for a delete; for a create, which takes its place."""
     key, value, other = sample
-    path = marked(store, cluster, key, value)
+    path = marked(store, clean_kube, key, value)
     queries: list[Query] = [BlockQuery(), AffinityQuery(), HandleQuery()]
     assert [entry for query in queries for entry in store.list(query)] == []
     for reader in (lambda: store.get(key), lambda: store.write([Delete(key)])):
         with pytest.raises(NotFound):
             reader()
         with pytest.raises(Refused):
-            cluster.call("GET", path)
-        marked(store, cluster, key, value)
+            clean_kube.call("GET", path)
+        marked(store, clean_kube, key, value)
     assert write(store, Create(key, other)) == store.get(key)
 
 
@@ -301,21 +294,21 @@ def test_generations_are_doubted_while_nobody_watches(store: OrchStore, front: F
     assert store.generation("IPPool") > before
 
 
-def test_nodes_that_only_report_themselves_leave_caches_good(store: OrchStore, cluster: Kube) -> None:
+def test_nodes_that_only_report_themselves_leave_caches_good(store: OrchStore, clean_kube: Kube) -> None:
     """A node's status changes all the time; its labels do not."""
-    put_core_node(cluster, "node1", {"rack": "a"})
+    put_core_node(clean_kube, "node1", {"rack": "a"})
     settle(store, "IPPool", "Node")
-    cluster.call("PATCH", "/api/v1/nodes/node1/status", {"status": {"nodeInfo": None}}, "application/merge-patch+json")
+    clean_kube.call("PATCH", "/api/v1/nodes/node1/status", {"status": {"nodeInfo": None}}, "application/merge-patch+json")
     patch = {"metadata": {"annotations": {"other": "1"}}}
-    cluster.call("PATCH", "/api/v1/nodes/node1", patch, "application/merge-patch+json")
+    clean_kube.call("PATCH", "/api/v1/nodes/node1", patch, "application/merge-patch+json")
     first_told = store.generation("Node")
     write(store, Create(ResourceKey("IPPool", "marker"), pool("marker")))
     for number in range(5):
         patch = {"metadata": {"annotations": {"other": f"{number}"}}}
-        cluster.call("PATCH", "/api/v1/nodes/node1", patch, "application/merge-patch+json")
+        clean_kube.call("PATCH", "/api/v1/nodes/node1", patch, "application/merge-patch+json")
     assert store.generation("Node") <= first_told + 1  # the first word on a node counts, for nothing is known of it
     settled = store.generation("Node")
-    cluster.call("PATCH", "/api/v1/nodes/node1", {"metadata": {"labels": {"rack": "b"}}}, "application/merge-patch+json")
+    clean_kube.call("PATCH", "/api/v1/nodes/node1", {"metadata": {"labels": {"rack": "b"}}}, "application/merge-patch+json")
     deadline = threading.Event()
     for _ in range(500):
         if store.generation("Node") > settled:

@@ -42,6 +42,18 @@ class Authority:
         return certificate, private
 
 
+def encrypt(path: Path) -> None:
+    """Gives a key a password."""
+    key = serialization.load_pem_private_key(path.read_bytes(), None)
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"password"),
+        )
+    )
+
+
 def yesterday() -> datetime:
     """When an expired certificate has expired."""
     return _now() - _DAY

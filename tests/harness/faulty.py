@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from svc.attach.journal import Journal
 from svc.attach.record import AttachmentId, Record
-from svc.datastore.api import Backend, Entry, StoreError, Watch, Write
+from svc.datastore.api import Backend, Entries, Entry, StoreError, Watch, Write
 from svc.model.keys import Key, Query
 
 Answer = TypeVar("Answer")
@@ -100,7 +100,7 @@ class FaultyBackend:
     def get(self, key: Key) -> Entry:
         return self._faults.carry_out("get", lambda: self._inner.get(key))
 
-    def list(self, query: Query) -> Sequence[Entry]:
+    def list(self, query: Query) -> Entries:
         return self._faults.carry_out("list", lambda: self._inner.list(query))
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:

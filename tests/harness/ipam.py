@@ -107,6 +107,11 @@ def put_block(
     return put(backend, BlockKey(block.cidr), block)
 
 
+def put_affinity(backend: Backend, cidr: str, state: str = CONFIRMED, node: str = NODE) -> None:
+    """A node's claim to a block, which need not be there."""
+    put(backend, AffinityKey(node, Cidr(cidr)), Affinity(state))
+
+
 def wipe(backend: Backend, *queries: Query) -> None:
     """Deletes whatever answers the queries."""
     for query in queries:

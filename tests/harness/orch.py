@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.kube import Kube, Refused
+from harness.kube import ADMIN_TOKEN, Kube, Refused
 from svc.datastore.api import Create, Delete, Entry, NotFound, Update, Write
 from svc.datastore.orch.store import OrchStore
 from svc.deploy.crds import definitions
+from svc.model.endpoint import Workload, endpoint, endpoint_key
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
 from svc.names import DEFAULT, Names
@@ -50,6 +51,22 @@ def put_pod(kube: Kube, name: str, node: str = "node1", annotations: dict[str, s
         },
     }
     return kube.call("POST", PODS, body)
+
+
+def open_store(kube: Kube, folder: Path, token: str = ADMIN_TOKEN, **user: str) -> OrchStore:
+    """A session of whom the token, or else the user of a kubeconfig, says."""
+    return OrchStore({"kubeconfig": str(kube.kubeconfig(folder / "kubeconfig", token, **user))}, DEFAULT)
+
+
+def wire(store: OrchStore) -> Entry:
+    """Writes the endpoint of the pod `web`, as an ADD does."""
+    workload = Workload("c1", "web", "default")
+    key = endpoint_key(DEFAULT, "node1", workload, "eth0")
+    spec = {"ipNetworks": ["10.0.0.1/32"], "interfaceName": "svc1", "mac": "x"}
+    (entry,) = store.write([Create(key, endpoint(DEFAULT, key, "node1", workload, "eth0", spec=spec, profiles=[]))])
+    assert entry == store.get(key)
+    assert entry is not None
+    return entry
 
 
 class AdministratorStore(OrchStore):

@@ -10,6 +10,7 @@ from svc.datastore.api import (
     Backend,
     Check,
     Create,
+    Entries,
     Entry,
     PartialWrite,
     StoreError,
@@ -46,7 +47,7 @@ class Through:
         self.calls["get"] += 1
         return self.inner.get(key)
 
-    def list(self, query: Query) -> Sequence[Entry]:
+    def list(self, query: Query) -> Entries:
         self.calls["list"] += 1
         return self.inner.list(query)
 

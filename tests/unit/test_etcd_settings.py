@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
 
-from harness.certificates import Authority
+from harness.certificates import Authority, encrypt
 from svc.datastore.etcd.settings import Endpoint, read_settings
 from svc.datastore.open import open_backend
 from svc.model.errors import CallerError, Code
@@ -129,14 +128,7 @@ def another_key(files: Files) -> Files:
 
 
 def encrypted_key(files: Files) -> Files:
-    key = serialization.load_pem_private_key(files["key"].read_bytes(), None)
-    files["key"].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.BestAvailableEncryption(b"password"),
-        )
-    )
+    encrypt(files["key"])
     return files
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from harness.certificates import Authority, encrypt
 from svc.datastore.api import Conflict, NotFound, StoreError
 from svc.datastore.open import open_backend, open_client
 from svc.datastore.orch.access import Access
@@ -38,10 +39,14 @@ def document(**changes: Any) -> Json:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With an authority's certificate: this interpreter's own list will do."""
-    import certifi
-
-    (tmp_path / "ca.crt").write_text(Path(certifi.where()).read_text())
+    """With an authority's certificate, and a client's with keys that are not its own."""
+    authority = Authority(tmp_path, "ours")
+    authority.root.rename(tmp_path / "ca.crt")
+    certificate, key = authority.issue("client")
+    certificate.rename(tmp_path / "mine.crt")
+    encrypt(key)
+    key.rename(tmp_path / "locked.key")
+    Authority(tmp_path, "other").issue("client")[1].rename(tmp_path / "mine.key")
     return tmp_path
 
 
@@ -51,6 +56,7 @@ def kubeconfig(folder: Path, content: Json | str) -> str:
     return str(path)
 
 
+NOT_ITS_KEY, EXEC = "client-key is of another certificate", "client.authentication.k8s.io/v1beta1"
 FAULTS: list[tuple[Json | str, str]] = [
     ("", "is empty or no mapping"),
     ("[1]", "is empty or no mapping"),
@@ -64,6 +70,19 @@ FAULTS: list[tuple[Json | str, str]] = [
     (
         document(clusters=[{"name": "c", "cluster": {"server": "https://h", "certificate-authority": "none"}}]),
         "File does not exist",
+    ),
+    (document(clusters=[{"name": "c", "cluster": {"server": "::x"}}]), "cluster 'c': server = '::x' is no URL"),
+    (document(clusters=[{"name": "c", "cluster": {"server": "https://h:port"}}]), "server = 'https://h:port' is no URL"),
+    (
+        document(clusters=[{"name": "c", "cluster": {"server": "https://h", "certificate-authority": "kubeconfig"}}]),
+        "certificate-authority holds no certificate",
+    ),
+    (document(users=[{"name": "u", "user": {"client-certificate": "mine.crt", "client-key": "mine.key"}}]), NOT_ITS_KEY),
+    (document(users=[{"name": "u", "user": {"client-certificate-data": "eA==", "client-key-data": "eA=="}}]), "cannot be read"),
+    (document(users=[{"name": "u", "user": {"client-certificate": "mine.crt", "client-key": "locked.key"}}]), "is encrypted"),
+    (
+        document(users=[{"name": "u", "user": {"exec": {"command": "/none", "apiVersion": EXEC}}}]),
+        "'/none' gave no credentials",
     ),
     (document(users=[{"name": "u", "user": {"tokenFile": "none"}}]), "tokenFile = "),
     (document(users=[{"name": "u", "user": {"client-certificate-data": SECRET + "!"}}]), "an entry cannot be used"),

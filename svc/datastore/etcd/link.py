@@ -208,7 +208,7 @@ class Link:
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             text = NO_ANSWER_IN_TIME
         message = f"etcd at {server.endpoint} ({self._cluster.origin}) does not answer: {text}"
-        failure = Unanswered(message, details=remedy_for(text))
+        failure = Unanswered(message, details=remedy_for(text, by_name=not server.endpoint.is_address))
         failure.deaf = any(words in text for words in _NOT_CONNECTED)
         return failure
 

@@ -37,6 +37,7 @@ _REMEDIES = (  # what the message says, what to do
 )
 
 
-def remedy_for(text: str) -> str:
-    """What to do when a message says this."""
-    return next((remedy for words, remedy in _REMEDIES if words in text), "look into the log of etcd")
+def remedy_for(text: str, *, by_name: bool = False) -> str:
+    """What to do when a message says this of a server; `by_name` when its address had to be looked up."""
+    remedy = next((remedy for words, remedy in _REMEDIES if words in text), "look into the log of etcd")
+    return f"{remedy}, and whether its host name resolves" if by_name and text == NO_ANSWER_IN_TIME else remedy

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
+from svc._core.cidr import Address
 from svc.datastore.etcd import discovery
 from svc.datastore.etcd.tls import FILES, Tls, load_tls
 from svc.model.errors import Code
@@ -29,6 +30,14 @@ class Endpoint:
 
     host: str
     port: int
+
+    @property
+    def is_address(self) -> bool:
+        """Otherwise it is a name."""
+        try:
+            return bool(Address(self.host.partition("%")[0]))
+        except ValueError:
+            return False
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -10,11 +10,11 @@
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from svc.datastore.api import Damaged, Entry, Event, NotFound, Write
+from svc.datastore.api import Damaged, Entries, Entry, Event, NotFound, Write
 from svc.datastore.etcd import txn
 from svc.datastore.etcd.commit import commit
 from svc.datastore.etcd.discovery import Resolver
@@ -61,7 +61,7 @@ class EtcdStore:
             message = f"etcd ({self._origin}) holds no valid document at {self._codec.path(key)}: {error}"
             raise Damaged(message, details="delete the key, or restore it from a copy") from error
 
-    def list(self, query: Query) -> Sequence[Entry]:
+    def list(self, query: Query) -> Entries:
         return self._listing(query).entries
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:  # noqa: ARG002
@@ -94,10 +94,10 @@ class EtcdStore:
         """What is there at one moment, and the revision of that moment."""
         first, end = self._span(query)
         request = RangeRequest(key=first, range_end=end, limit=PAGE)
-        tries, entries = self._link.tries(), list[Entry]()
+        tries, entries = self._link.tries(), Entries()
         while True:
             answer = self._range(request, tries)
-            entries += self._entries(query, answer.kvs)
+            self._gather(query, answer.kvs, entries)
             request.revision = request.revision or answer.header.revision
             if not answer.more:
                 return Listing(request.revision, entries)
@@ -115,12 +115,14 @@ class EtcdStore:
         prefix = self._codec.prefix(query).encode()
         return prefix, prefix[:-1] + bytes([prefix[-1] + 1])
 
-    def _entries(self, query: Query, kvs: Any) -> Iterator[Entry]:
+    def _gather(self, query: Query, kvs: Any, entries: Entries) -> None:
         for kv in kvs:
             key = self._key(query, kv)
-            entry = key and self._decoded(key, kv)
-            if entry:
-                yield entry
+            if key is not None:
+                try:
+                    entries.append(self._entry(key, kv))
+                except ValueError as error:
+                    entries.leave_out(self._codec.path(key), error)
 
     def _event(self, query: Query, kv: Message) -> Event | None:
         """What a watch tells of a key; None when it was not asked for. A deleted key has version 0."""
@@ -138,7 +140,7 @@ class EtcdStore:
         try:
             return self._entry(key, kv)
         except ValueError as error:
-            _log.warning("left out %s: %s", key, error)
+            _log.warning("left out %s: %s", self._codec.path(key), error)
             return None
 
     def _entry(self, key: Key, kv: Message) -> Entry:

@@ -7,10 +7,10 @@ when etcd has compacted that away, it lists again and tells what is gone.
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from svc.datastore.api import Entry, Event, StoreError
+from svc.datastore.api import Entries, Event, StoreError
 from svc.datastore.etcd.link import Compacted, Link, Stream, Unanswered
 from svc.datastore.etcd.messages import Message, WatchCreateRequest
 from svc.datastore.etcd.outage import Outage
@@ -22,7 +22,7 @@ class Listing:
     """What was there at one revision."""
 
     revision: int
-    entries: Sequence[Entry]
+    entries: Entries
 
 
 Reading = Callable[[Message], Event | None]

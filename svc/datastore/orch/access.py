@@ -8,6 +8,7 @@ are renewed in place by others.
 import logging
 import os
 import re
+import ssl
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -108,6 +109,7 @@ def _read(settings: Settings) -> Credentials:
         token = _load_pod_account(configuration)
     files = [kubeconfig, token.file]
     token = _override(settings, configuration, token)
+    _check_certificates(f"kubeconfig {kubeconfig!r}" if kubeconfig else "the access to the API", configuration)
     files += [str(getattr(configuration, field) or "") for field in _FILES.values()]
     stamps = _stamps([name for name in files if name])
     if not configuration.verify_ssl:  # the user's wish, once in his kubeconfig: not one more line for every request
@@ -142,6 +144,10 @@ def _load_kubeconfig(path: Path, configuration: Configuration) -> _Token:
         ) from None
     if "token" in user:
         return _Token()
+    if "exec" in user and not configuration.cert_file and not _header(configuration):  # the client only logs why
+        raise _kubeconfig_fault(
+            path, f"{_program(user)} gave no credentials", "see that it can be executed, and run it by hand"
+        )
     return _Token(token_file, is_renewed="exec" in user or "auth-provider" in user)
 
 
@@ -166,7 +172,14 @@ def _user_of(path: Path, data: dict[str, Any]) -> dict[str, Any]:
         raise _kubeconfig_fault(path, "has no current-context", "set one: kubectl config use-context NAME")
     context = _named(path, data, "contexts", current).get("context") or {}
     cluster = _named(path, data, "clusters", context.get("cluster")).get("cluster") or {}
-    if not cluster.get("server"):
+    server = str(cluster.get("server") or "")
+    if server and not _is_url(server):
+        raise _kubeconfig_fault(
+            path,
+            f"cluster {context.get('cluster')!r}: server = {shown(server)} is no URL",
+            "give one such as https://10.0.0.1:6443",
+        )
+    if not server:
         raise _kubeconfig_fault(path, f"cluster {context.get('cluster')!r} has no server", "give the URL of the API server")
     if not context.get("user"):
         return {}
@@ -201,8 +214,7 @@ def _load_pod_account(configuration: Configuration) -> _Token:
 def _override(settings: Settings, configuration: Configuration, token: _Token) -> _Token:
     """Single fields of the settings go before the kubeconfig's."""
     if root := settings.get("orch_api_root", ""):
-        parts = urlsplit(root)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        if not _is_url(root):
             raise CallerError(f"orch_api_root = {shown(root)} is no URL", details="give one such as https://10.0.0.1:6443")
         configuration.host = _API_PATH.sub("", root.rstrip("/")).rstrip("/")
     for field, target in _FILES.items():
@@ -214,6 +226,44 @@ def _override(settings: Settings, configuration: Configuration, token: _Token) -
         configuration.refresh_api_key_hook = None
         return _Token()
     return token
+
+
+def _is_url(text: str) -> bool:
+    """Whether a server may be there."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, brackets that do not match
+        return False
+
+
+def _program(user: dict[str, Any]) -> str:
+    """That gives the credentials."""
+    command = user["exec"].get("command") if isinstance(user["exec"], dict) else None
+    return f"exec.command = {shown(command)}"
+
+
+def _check_certificates(origin: str, configuration: Configuration) -> None:
+    """What TLS says of them names neither file nor field."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if configuration.ssl_ca_cert:
+            context.load_verify_locations(configuration.ssl_ca_cert)
+    except (ssl.SSLError, OSError):
+        reason = "certificate-authority holds no certificate that can be read"
+        raise CallerError(f"{origin}: {reason}", details="give one or more certificates, in PEM") from None
+    try:
+        if configuration.cert_file:
+            context.load_cert_chain(configuration.cert_file, configuration.key_file, password=_refuse_password)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        odd = "is of another certificate" if "KEY_VALUES_MISMATCH" in str(error) else "or client-certificate cannot be read"
+        reason = f"client-key {odd}" if "encrypted" not in str(error) else "client-key is encrypted"
+        details = "give the private key of client-certificate, both in PEM, without a password"
+        raise CallerError(f"{origin}: {reason}", details=details) from None
+
+
+def _refuse_password() -> str:
+    raise ValueError("it is encrypted")
 
 
 def _read_token(name: str) -> str:

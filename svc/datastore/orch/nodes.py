@@ -58,4 +58,7 @@ def _look(names: Names, node: Json) -> Hashable:
 
 def _refuse(key: Key) -> NoReturn:
     assert isinstance(key, ResourceKey)
-    raise StoreError(f"node {key.name!r} is the orchestrator's", details=f"change it there: kubectl label node {key.name} A=B")
+    raise StoreError(
+        f"node {key.name!r} is the orchestrator's",
+        details=f"change it there: kubectl label node {key.name} KEY=VALUE, or kubectl delete node {key.name}",
+    )

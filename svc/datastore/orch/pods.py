@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from svc.datastore.api import Create, Delete, Entry, NotFound, StoreError, Update
+from svc.datastore.api import Create, Delete, Entries, Entry, NotFound, StoreError, Update
 from svc.datastore.orch import shelf
 from svc.datastore.orch.client import STRATEGIC_PATCH, Client, segment
 from svc.datastore.orch.source import Source, revision_of
@@ -49,13 +49,15 @@ class Pods:
             return Source(_pods(interface.namespace), read, {"fieldSelector": field})
         return Source(_pods(query.namespace) if query.namespace else "/api/v1/pods", read)
 
-    def one(self, query: Query) -> list[Entry] | None:
+    def one(self, query: Query) -> Entries | None:
         """The answers to a query for the endpoints of one pod, by a right that is narrower than to list; else None."""
         interface = isinstance(query, ResourceQuery) and pod_interface(self._names, query)
         if not interface:
             return None
         pod = shelf.present(self._client, _path(interface))
-        return [Entry(key, value, revision_of(pod)) for key, value in endpoints_of(self._names, pod)] if pod else []
+        return (
+            Entries(Entry(key, value, revision_of(pod)) for key, value in endpoints_of(self._names, pod)) if pod else Entries()
+        )
 
     def create(self, write: Create) -> Entry:
         return self._wire(write.key, write.value, None)

@@ -1,18 +1,15 @@
 """Where the answers to a query come from: a collection of the API, and what each of its objects stands for."""
 
-import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from svc.datastore.api import Entry
+from svc.datastore.api import Entries, Entry
 from svc.model.codec import Value
 from svc.model.keys import Key
 
 Json = dict[str, Any]
 Read = Callable[[Json], Iterable[tuple[Key, Value]]]
-
-_log = logging.getLogger(__name__)
 
 
 def changes_every_time(data: Json) -> Hashable:
@@ -30,13 +27,15 @@ class Source:
     params: Mapping[str, str] = field(default_factory=dict)
     look: Callable[[Json], Hashable] = changes_every_time
 
-    def entries(self, data: Json) -> list[Entry]:
-        """None, and a line in the log, for an object that cannot be decoded."""
-        try:
-            return [Entry(key, value, revision_of(data)) for key, value in self.read(data)]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            _log.warning("left out %s %s: %s", self.path, name_of(data), str(error))
-            return []
+    def entries(self, objects: Iterable[Json]) -> Entries:
+        """What they stand for, as far as they can be decoded."""
+        found = Entries()
+        for data in objects:
+            try:
+                found.extend(Entry(key, value, revision_of(data)) for key, value in self.read(data))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                found.leave_out(f"{self.path}/{'/'.join(filter(None, name_of(data)))}", error)
+        return found
 
 
 def revision_of(data: Json) -> str:

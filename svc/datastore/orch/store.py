@@ -6,17 +6,28 @@ past it is gone, as if somebody else had done it.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any
 
-from svc.datastore.api import Check, Create, Delete, Entry, NotFound, PartialWrite, StoreError, Update, Write, demand_checks
+from svc.datastore.api import (
+    Check,
+    Create,
+    Delete,
+    Entries,
+    Entry,
+    NotFound,
+    PartialWrite,
+    StoreError,
+    Update,
+    Write,
+    demand_checks,
+)
 from svc.datastore.orch.access import Access
 from svc.datastore.orch.client import Client
 from svc.datastore.orch.custom import Customs
 from svc.datastore.orch.generations import Generations
+from svc.datastore.orch.hands import Hands
 from svc.datastore.orch.nodes import Nodes
 from svc.datastore.orch.pods import Pods
 from svc.datastore.orch.shelf import Shelf
@@ -54,8 +65,7 @@ class OrchStore:
         self._core: dict[str, Shelf] = {corenode.KIND: Nodes(self.client, names), endpoint.KIND: self._pods}
         self._generations = Generations(self.client, self._counted)
         self._watchers = Watchers()
-        self._lock = threading.Lock()
-        self._workers: ThreadPoolExecutor | None = None
+        self._hands = Hands(SIDE_BY_SIDE, "orch store")
 
     def is_current(self) -> bool:
         """Changed credentials are read again by the session itself."""
@@ -64,12 +74,13 @@ class OrchStore:
     def get(self, key: Key) -> Entry:
         return self._shelf(key).get(key)
 
-    def list(self, query: Query) -> Sequence[Entry]:
+    def list(self, query: Query) -> Entries:
         found = self._pods.one(query)
         if found is None:
             source = self._source(query)
-            found = [entry for data in self.client.list(source.path, **source.params).items for entry in source.entries(data)]
-        return sorted((entry for entry in found if matches(query, entry.key)), key=lambda entry: self._spelling.path(entry.key))
+            found = source.entries(self.client.list(source.path, **source.params).items)
+        answers = (entry for entry in found if matches(query, entry.key))
+        return Entries(sorted(answers, key=lambda entry: self._spelling.path(entry.key)), found.left_out)
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:  # noqa: ARG002 always durable
         """In order; PartialWrite once something was done."""
@@ -77,7 +88,7 @@ class OrchStore:
         demand_checks(self.get, writes)
         done: list[Entry | None] = []
         for batch in _batches(writes):
-            outcomes = self._together(batch) if len(batch) > 1 else [self._attempt(batch[0])]
+            outcomes = self._hands.map(self._attempt, batch) if len(batch) > 1 else [self._attempt(batch[0])]
             failed = next((number for number, outcome in enumerate(outcomes) if isinstance(outcome, StoreError)), len(batch))
             done += [outcome for outcome in outcomes[:failed] if not isinstance(outcome, StoreError)]
             if failed < len(batch):
@@ -98,10 +109,7 @@ class OrchStore:
         self.client.close()
         self._watchers.close()
         self._generations.close()
-        with self._lock:
-            workers, self._workers = self._workers, None
-        if workers is not None:
-            workers.shutdown()
+        self._hands.close()
 
     def _shelf(self, key: Key | Query) -> Shelf:
         if isinstance(key, HostKey):  # old programs kept it elsewhere
@@ -132,15 +140,6 @@ class OrchStore:
             return _APPLY[type(write)](self._shelf(write.key), write)
         except StoreError as error:
             return error
-
-    def _together(self, batch: Sequence[Write]) -> Sequence[Entry | StoreError | None]:
-        return list(self._pool().map(self._attempt, batch))
-
-    def _pool(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._workers is None:
-                self._workers = ThreadPoolExecutor(SIDE_BY_SIDE, thread_name_prefix="orch store")
-            return self._workers
 
     def _take_back(self, outcomes: Sequence[Entry | StoreError | None]) -> None:
         """What was created past the write that failed: nobody is told of it, so nobody else would."""

@@ -127,7 +127,7 @@ class Watcher:
         yield from (Event(entry.key, entry) for entry in found)
 
     def _remembered(self, data: Json) -> list[Entry]:
-        found = [entry for entry in self._source.entries(data) if self._wanted(entry.key)]
+        found = [entry for entry in self._source.entries([data]) if self._wanted(entry.key)]
         if found:
             self._known[name_of(data)] = [entry.key for entry in found]
         return found

@@ -153,6 +153,7 @@ def refuse(world: World, sandbox: Netns, code: int, *said: str, **options: str) 
 def test_endpoints_are_tried_until_one_answers(world: World, sandbox: MakeSandbox) -> None:
     attach(world, sandbox(), etcd_endpoints=f"{DEAD}, {world.plain.endpoints}/")
     refuse(world, sandbox(), 104, "etcd at 127.0.0.1:1", "does not answer", etcd_endpoints=DEAD)
+    refuse(world, sandbox(), 104, "gone.test", "known to the system's resolver", etcd_endpoints="http://gone.test:2379")
     refuse(world, sandbox(), 7, "etcd_endpoints", etcd_endpoints="ftp://127.0.0.1:1")
 
 

@@ -1,0 +1,62 @@
+"""Doing several things side by side, with as many threads as the system gives."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+
+class Hands:
+    """At most so many threads, which are begun when they are needed. From any thread."""
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most = most
+        self._name = name
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def map(self, do: Callable[[Item], Outcome], items: Iterable[Item]) -> Sequence[Outcome]:
+        """What came of each, in their order; nothing is still being done when it returns, or raises what one of them raised.
+
+        The caller lends a hand, and helpers take what is left: an item that is handed to a pool for which there is no thread
+        would be done at any time, or never, and nobody would be told."""
+        outcomes: dict[int, Outcome] = {}
+        todo = deque(enumerate(items))
+
+        def work() -> None:
+            with suppress(IndexError):  # nothing is left
+                while True:
+                    number, item = todo.popleft()
+                    outcomes[number] = do(item)
+
+        count = len(todo)
+        helpers = self._helpers(work, min(count, self._most) - 1)
+        try:
+            work()
+        finally:
+            todo.clear()
+            wait([helper for helper in helpers if not helper.cancel()])
+        for helper in helpers:
+            if not helper.cancelled():
+                helper.result()
+        return [outcomes[number] for number in range(count)]
+
+    def close(self) -> None:
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown()
+
+    def _helpers(self, work: Callable[[], None], count: int) -> list["Future[None]"]:
+        found: list[Future[None]] = []
+        with self._lock:
+            self._pool = self._pool or ThreadPoolExecutor(self._most, thread_name_prefix=self._name)
+            with suppress(RuntimeError):  # no further thread
+                while len(found) < count:
+                    found.append(self._pool.submit(work))
+        return found

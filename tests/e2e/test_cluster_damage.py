@@ -1,0 +1,130 @@
+"""Documents in etcd that are not JSON, lack fields or have wrong types: one clear error, and nothing is changed."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cluster_node import ClusterNode
+from harness.cluster_node import remains as cluster_remains
+from harness.etcd import Cluster
+from harness.netns import Netns
+from harness.pod import Pod
+from harness.site import EtcdSite, furnish
+from svc.names import DEFAULT
+
+pytestmark = pytest.mark.root
+
+RESOURCES = f"{DEFAULT.key_root}/resources/v3/{DEFAULT.api_version.partition('/')[0]}"
+POOL, NODE = f"{RESOURCES}/ippools/pool4", f"{RESOURCES}/nodes/node1"
+READY, CONFIG = f"{RESOURCES}/clusterinformations/default", f"{DEFAULT.key_root}/ipam/v2/config"
+
+UNCLEAR = '{"kind": "ClusterInformation", "metadata": {"name": "default"}, "spec": {"datastoreReady": "true"}}'
+NAMED = {"ipam": {"type": "svc-ipam", "ipv4_pools": ["pool4"]}}
+DAMAGES: list[tuple[str, str, dict[str, Any], int, str]] = [
+    (POOL, "{", {}, 102, f"{POOL}: it is not JSON"),
+    (POOL, "{", NAMED, 102, f"{POOL}: it is not JSON"),
+    (POOL, '{"kind": "IPPool", "metadata": {"name": "pool4"}}', {}, 102, "IP pool 'pool4': spec.cidr is missing"),
+    (POOL, '{"kind": "IPPool", "metadata": {"name": "pool4"}}', NAMED, 102, "IP pool 'pool4': spec.cidr is missing"),
+    (NODE, "[]", {}, 104, f"{NODE}: it is an array, not an object"),
+    (NODE, '{"kind": "Node", "metadata": {"labels": {"a": 1}}}', {}, 104, f"{NODE}: metadata.labels.a = 1 is a number"),
+    (CONFIG, '{"strict_affinity": "no"}', {}, 104, f"{CONFIG}: strict_affinity = 'no' is a string, not a boolean"),
+    (READY, "nonsense", {}, 104, f"{READY}: it is not JSON"),
+    (READY, UNCLEAR, {}, 105, "datastoreReady = 'true' is a string"),
+]
+
+
+@pytest.fixture
+def node(tmp_path: Path, etcd_site: EtcdSite) -> Iterator[ClusterNode]:
+    """Remembers nothing of the test before: what comes from a watch may choose for a moment longer."""
+    with ClusterNode(tmp_path / "node", "node1", etcd_site) as node:
+        yield node
+
+
+@pytest.fixture
+def pod(node: ClusterNode, etcd_site: EtcdSite, sandbox: Callable[[], Netns]) -> Iterator[Pod]:
+    """In a datastore of its own."""
+    furnish(etcd_site, "node1")
+    yield node.pod(sandbox())
+    etcd_site.clear()
+
+
+def stored(etcd: Cluster) -> str:
+    return etcd.ctl("get", "--prefix", DEFAULT.key_root)
+
+
+@pytest.mark.parametrize(
+    ("key", "document", "config", "code", "expected"), DAMAGES, ids=[f"{expected} {code}" for *_, code, expected in DAMAGES]
+)
+def test_add_names_the_document(
+    pod: Pod, node: ClusterNode, etcd: Cluster, key: str, document: str, config: dict[str, Any], code: int, expected: str
+) -> None:
+    """Its field where it has one, and what to do; that the flag was in order before makes no difference."""
+    if key == READY:
+        pod.add()
+        pod.delete()
+    etcd.put(key, document)
+    before = stored(etcd)
+    error = pod.failed("ADD", **config).output
+    assert error["code"] == code
+    assert expected in f"{error['msg']}: {error['details']}"
+    assert stored(etcd) == before
+    assert cluster_remains([node]) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        "{",
+        {"allocations": None},
+        {"allocations": [7] + [None] * 63},
+        {"unallocated": [1, *range(1, 64)]},
+        {"sequenceNumber": "7"},
+    ],
+    ids=str,
+)
+def test_damaged_block_holds_up_nobody(
+    pod: Pod, node: ClusterNode, etcd: Cluster, sandbox: Callable[[], Netns], changes: Any
+) -> None:
+    """A pod that has an address of it can be deleted, and pays when it is restored; others get addresses elsewhere."""
+    pod.add()
+    ((key, sound),) = etcd.stored(f"{DEFAULT.key_root}/ipam/v2/assignment/")
+    damaged = changes if isinstance(changes, str) else json.dumps(sound | changes)
+    etcd.put(key, damaged)
+    pod.delete()
+    other = node.pod(sandbox(), "other")
+    other.add()
+    other.delete()
+    for command in (("pool", "delete", "pool4"), ("node", "delete", "node1")):
+        refusal = node.ctl(*command, check=False)
+        assert (refusal.returncode, key in refusal.stderr) == (1, True), refusal
+    assert etcd.ctl("get", "--print-value-only", key).strip() == damaged
+    etcd.put(key, json.dumps(sound))
+    pod.delete()
+    assert cluster_remains([node]) == []
+
+
+def test_pool_is_not_applied_over_what_cannot_be_read(pod: Pod, node: ClusterNode, etcd: Cluster) -> None:
+    """Whoever wrote it may want it back; one that only lacks a field is put right."""
+    manifest = json.dumps(
+        {"apiVersion": DEFAULT.api_version, "kind": "IPPool", "metadata": {"name": "pool4"}, "spec": {"cidr": "10.65.0.0/16"}}
+    )
+    etcd.put(POOL, "{")
+    refusal = node.ctl("pool", "apply", "-f", "-", stdin=manifest, check=False)
+    assert (refusal.returncode, f"{POOL}: it is not JSON" in refusal.stderr) == (1, True), refusal
+    assert etcd.ctl("get", "--print-value-only", POOL).strip() == "{"
+    etcd.put(POOL, '{"kind": "IPPool", "metadata": {"name": "pool4", "uid": "u"}, "spec": {"novel": 1}, "other": 2}')
+    node.ctl("pool", "apply", "-f", "-", stdin=manifest)
+    pod.add()
+    pod.delete()
+
+
+def test_lock_and_unlock_put_the_flag_right(pod: Pod, node: ClusterNode, etcd: Cluster) -> None:
+    """As the error says."""
+    etcd.put(READY, UNCLEAR)
+    assert "clusterinfo unlock" in pod.failed("DEL").output["details"]
+    node.ctl("clusterinfo", "unlock")
+    pod.add()
+    pod.delete()
