@@ -1,11 +1,18 @@
 """Moments as text, in UTC. By hand: `strftime` asks the locale, and costs ten times as much."""
 
 import time
+from functools import lru_cache
+from math import floor
 
 
 def date_and_time(seconds: float) -> str:
     """`2026-01-31 23:59:59` of a Unix time."""
-    now = time.gmtime(seconds)
+    return _of_second(floor(seconds))
+
+
+@lru_cache(maxsize=8)  # a call tells the time again and again
+def _of_second(second: int) -> str:
+    now = time.gmtime(second)
     return f"{now.tm_year:04d}-{now.tm_mon:02d}-{now.tm_mday:02d} {now.tm_hour:02d}:{now.tm_min:02d}:{now.tm_sec:02d}"
 
 
