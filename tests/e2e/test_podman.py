@@ -1,8 +1,10 @@
 """A second runtime: podman, which calls CNI plugins by itself, with our embedded store on the node."""
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from harness import podman
 from harness.below import REFERENCE, demand_plugin
 from harness.inside import entered
 from harness.node import Node
+from harness.patience import wait_until
 from harness.podman import Podman
 from harness.state import books, faults, pod_links, remains
 from harness.traffic import neighbour
@@ -86,7 +89,14 @@ def test_published_port_leads_to_container(runtime: Podman, node: Node) -> None:
     httpd = ("httpd", "-f", "-p", str(PORT), "-h", "/")
     runtime.run("web", NETWORK, "--publish", f"{HOST_PORT}:{PORT}", command=httpd)
     with neighbour(node.netns, "uplink", "192.0.2.50/24") as outside, entered(outside):
-        with urllib.request.urlopen(f"http://192.0.2.1:{HOST_PORT}/", timeout=5) as page:
-            assert page.read().decode() == PAGE
+        wait_until(lambda: _page(f"http://192.0.2.1:{HOST_PORT}/") != "")  # the server starts when podman has answered
+        assert _page(f"http://192.0.2.1:{HOST_PORT}/") == PAGE
     runtime("rm", "--force", "--time", "0", "web")
     assert remains(node) == []
+
+
+def _page(url: str) -> str:
+    """Empty when nobody serves it."""
+    with suppress(urllib.error.URLError), urllib.request.urlopen(url, timeout=5) as page:
+        return str(page.read().decode())
+    return ""
