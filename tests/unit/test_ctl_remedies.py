@@ -69,4 +69,6 @@ def test_every_command_that_is_told_exists() -> None:
     ],
 )
 def test_commands_that_do_not_exist_are_noticed(words: str, expected: str) -> None:
-    assert (expected in fault(words)) and bool(fault(words)) is bool(expected)
+    found = fault(words)
+    assert expected in found
+    assert bool(found) is bool(expected)
