@@ -1,5 +1,6 @@
 """What every command of svcctl shares: where the files are, which datastore, and in what form to answer."""
 
+import json
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -8,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import orjson
 import yaml
 
 from svc.datastore.api import Backend
@@ -56,12 +56,17 @@ class Context:
     def show(self, resources: Sequence[Resource], columns: Sequence[Column]) -> None:
         """Prints them; JSON as one array, YAML as one document each, which `apply -f` reads again."""
         documents = [resource.to_json(self.names.api_version) for resource in resources]
+        rows = [[cell(item) for _, cell in columns] for item in resources]
+        self.answer(documents, table([heading for heading, _ in columns], rows))
+
+    def answer(self, documents: Sequence[dict[str, Any]], text: str) -> None:
+        """Prints the text, or the documents that say the same to programs."""
         if self.output == "json":
-            click.echo(orjson.dumps(documents, option=orjson.OPT_INDENT_2))
+            click.echo(json.dumps(documents, indent=2, ensure_ascii=False))  # a network may have more than 2**64 addresses
         elif self.output == "yaml":
             click.echo(_yaml(documents), nl=False)
         else:
-            click.echo(table([heading for heading, _ in columns], [[cell(item) for _, cell in columns] for item in resources]))
+            click.echo(text)
 
 
 def output_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -133,11 +138,13 @@ def _ours(path: Path, conflist: dict[str, Any], names: Names) -> dict[str, Any]:
     )
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Left-aligned columns, two spaces apart."""
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0) -> str:
+    """Columns two spaces apart; the last ones, so many as `numbers`, are aligned on the right."""
     lines = [headings, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    aligned = [str.ljust] * (len(widths) - numbers) + [str.rjust] * numbers
+    cells = [[align(cell, width) for align, cell, width in zip(aligned, line, widths, strict=True)] for line in lines]
+    return "\n".join("  ".join(line).rstrip() for line in cells)
 
 
 def _yaml(documents: Sequence[Any]) -> str:

@@ -10,7 +10,7 @@ from svc import __version__
 from svc.model.errors import SvcError
 from svc.names import DEFAULT
 
-_GROUPS = ("clusterinfo", "crd", "install", "node", "pool", "uninstall")  # a module of this package each, with `command` in it
+_GROUPS = ("clusterinfo", "crd", "install", "ipam", "node", "pool", "uninstall")  # a module each, with `command` in it
 
 
 class _Commands(click.Group):

@@ -9,6 +9,7 @@ from svc.ctl.resources import CREATED, UNCHANGED, UPDATED, find
 from svc.ctl.retry import retry
 from svc.datastore.api import Backend, Create, Delete, NotFound, Update
 from svc.ipam.affinities import forget_host
+from svc.ipam.view import read_blocks
 from svc.model.errors import CallerError
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource, name_fault, ordered, stamp
@@ -27,7 +28,7 @@ def apply(backend: Backend, name: str, labels: Mapping[str, str], now: datetime)
 def delete(backend: Backend, name: str) -> None:
     """Gives up the node's blocks, then removes it. CallerError while its workloads hold addresses."""
     find(backend, KIND, name)
-    used = sum(release.count_of_node(block, name) for block in release.blocks(backend))
+    used = sum(release.count_of_node(block, name) for block in read_blocks(backend))
     if used:
         raise CallerError(f"node {name!r} is in use: {used} addresses are held there", details="delete its workloads first")
     retry(f"node {name!r}", lambda: _demand_ours(backend, name))

@@ -12,6 +12,7 @@ from svc.ctl import release
 from svc.ctl.resources import CREATED, UNCHANGED, UPDATED, find
 from svc.ctl.retry import retry
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, Update
+from svc.ipam.view import read_blocks
 from svc.model.errors import CallerError, Code
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.pool import Pool, check_pool, with_defaults
@@ -43,7 +44,7 @@ def delete(backend: Backend, name: str) -> None:
 def _apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> list[str]:
     guard = _guard(backend) if backend.atomic else []
     present = _present(backend, [resource.name for resource in resources])
-    _check(resources, present, [block.cidr for block in release.blocks(backend)])
+    _check(resources, present, [block.cidr for block in read_blocks(backend)])
     steps = [_step(present.get(resource.name), resource, now) for resource in resources]
     writes = [write for _, write in steps if write]
     created = [write for write in writes if isinstance(write, Create)]
@@ -68,7 +69,7 @@ def _admitted(backend: Backend, resources: Sequence[Resource], created: Sequence
     what is returned puts them into use."""
     drafts = [entry for write in created for entry in backend.write([_draft(write)], durable=True) if entry]
     try:
-        _check(resources, _present(backend), [block.cidr for block in release.blocks(backend)])
+        _check(resources, _present(backend), [block.cidr for block in read_blocks(backend)])
     except CallerError:
         for entry in drafts:
             with suppress(NotFound, Conflict):
@@ -135,7 +136,7 @@ def _cidr(entry: Entry) -> Cidr | None:
 
 
 def _refuse_used(backend: Backend, name: str, cidr: Cidr, remedy: str) -> None:
-    used = sum(release.count_used(block) for block in release.blocks(backend, cidr.version) if block.cidr.overlaps(cidr))
+    used = sum(release.count_used(block) for block in read_blocks(backend, cidr.version) if block.cidr.overlaps(cidr))
     if used:
         addresses = "1 address is" if used == 1 else f"{used} addresses are"
         raise CallerError(f"IP pool {name!r} is in use: {addresses} taken", details=remedy, code=Code.POOL)
@@ -154,7 +155,7 @@ def _remove_blocks(backend: Backend, cidr: Cidr) -> int:
     claims = [key for key in release.affinities(backend) if key.cidr.overlaps(cidr)]
     for key in claims:
         release.give_up(backend, key)
-    unclaimed = [block.cidr for block in release.blocks(backend, cidr.version) if block.cidr.overlaps(cidr)]
+    unclaimed = [block.cidr for block in read_blocks(backend, cidr.version) if block.cidr.overlaps(cidr)]
     for block in unclaimed:
         release.drop_unclaimed(backend, block)
     return len(claims) + len(unclaimed)

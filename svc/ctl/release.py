@@ -11,14 +11,7 @@ from svc.ipam import giveup
 from svc.ipam.blocks import Rest, collect, count_set_aside
 from svc.ipam.claim import ClaimLost
 from svc.model.ipam import Block
-from svc.model.keys import AffinityKey, AffinityQuery, BlockQuery
-
-
-def blocks(backend: Backend, version: int = 0) -> Iterator[Block]:
-    """Every block, or those of one IP version."""
-    for entry in backend.list(BlockQuery(version)):
-        assert isinstance(entry.value, Block)
-        yield entry.value
+from svc.model.keys import AffinityKey, AffinityQuery
 
 
 def affinities(backend: Backend) -> Iterator[AffinityKey]:

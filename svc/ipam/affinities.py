@@ -10,10 +10,9 @@ from svc.ipam.claim import ClaimLost
 from svc.ipam.giveup import NotEmpty, give_up
 from svc.ipam.host import KINDS, NODE, Host
 from svc.ipam.settings import read_settings, rest_of
-from svc.ipam.view import read_pools
+from svc.ipam.view import read_blocks, read_pools
 from svc.model.errors import SvcError
-from svc.model.ipam import Block
-from svc.model.keys import AffinityKey, AffinityQuery, BlockQuery, HostKey
+from svc.model.keys import AffinityKey, AffinityQuery, HostKey
 
 
 def release_host(backend: Backend, host: str, *, only_empty: bool = False, kind: str = NODE) -> int:
@@ -75,11 +74,10 @@ def _owned(backend: Backend) -> Iterator[AffinityKey]:
     """Every affinity, and those that are missing behind blocks that name an owner."""
     for kind in KINDS:
         yield from _keys(entry.key for entry in backend.list(AffinityQuery(kind=kind)))
-    for entry in backend.list(BlockQuery()):
-        assert isinstance(entry.value, Block)
-        owner = Host.of(entry.value.affinity)
+    for block in read_blocks(backend):
+        owner = Host.of(block.affinity)
         if owner is not None and owner.kind in KINDS:
-            yield owner.claim_on(entry.value.cidr)
+            yield owner.claim_on(block.cidr)
 
 
 def _keys(keys: Iterable[object]) -> Iterator[AffinityKey]:

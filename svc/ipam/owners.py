@@ -44,10 +44,18 @@ class SetOwner:
     expected: Owner | None = None
 
 
+def find(backend: Backend, address: Address) -> Attribute | None:
+    """What is said of the allocation; None when nobody holds the address. CallerError while it rests."""
+    held = _held(backend, address)
+    return held[2] if held else None
+
+
 def attributes_of(backend: Backend, address: Address) -> Attribute:
     """What is said of the allocation. CallerError when the address is not assigned, another one while it rests."""
-    _, block = _locate(backend, address)
-    return _held(block, address)
+    found = find(backend, address)
+    if found is None:
+        raise errors.not_assigned(address)
+    return found
 
 
 def set_owners(
@@ -56,8 +64,10 @@ def set_owners(
     """Changes one or both, of this address alone. CallerError, and nothing changed, when the handle does not hold it or an
     owner is not the expected one; PeerError when the race is always lost."""
     for _ in attempts():
-        entry, block = _locate(backend, address)
-        present = _held(block, address)
+        held = _held(backend, address)
+        if held is None:
+            raise errors.not_assigned(address)
+        entry, block, present = held
         if bare(present.handle_id) != bare(handle):
             raise errors.other_handle(address, present.handle_id, handle)
         changed = replace(
@@ -86,24 +96,20 @@ def _changed(address: Address, which: str, present: dict[str, str] | None, chang
     return dict(sorted(change.attributes.items())) or None
 
 
-def _held(block: Block, address: Address) -> Attribute:
-    attribute = blocks.holder(block, address)
-    if attribute is None:
-        raise errors.not_assigned(address)
-    if attribute.released_at:
-        raise errors.resting(address, attribute.released_at)
-    return attribute
-
-
-def _locate(backend: Backend, address: Address) -> tuple[Entry, Block]:
-    """The block that has the address, in a pool or left over from one, as it is now; and a copy to change."""
+def _held(backend: Backend, address: Address) -> tuple[Entry, Block, Attribute] | None:
+    """The block that has the address, in a pool or left over from one, as it is now; a copy to change; and who holds it."""
     entry = _in_pool(backend, address) or _anywhere(backend, address)
     if entry is None:
-        raise errors.not_assigned(address)
+        return None
     assert isinstance(entry.value, Block)
     block = entry.value.copy()
     blocks.collect(block, rest_of(read_settings(backend)))
-    return entry, block
+    attribute = blocks.holder(block, address)
+    if attribute is None:
+        return None
+    if attribute.released_at:
+        raise errors.resting(address, attribute.released_at)
+    return entry, block, attribute
 
 
 def _in_pool(backend: Backend, address: Address) -> Entry | None:

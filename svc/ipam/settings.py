@@ -4,10 +4,11 @@
 be fair to, so that no number of blocks is too many there unless somebody sets one.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from svc.datastore.api import Backend, Conflict, Create, NotFound, Update, Write
+from svc.datastore.api import Backend, Conflict, Create, Entry, NotFound, Update, Write
 from svc.ipam import errors
 from svc.ipam.blocks import Rest
 from svc.ipam.tries import ATTEMPTS, attempts
@@ -22,12 +23,11 @@ PERSISTENCE = ("", "Enabled", "Disabled")
 
 def read_settings(backend: Backend) -> IpamConfig:
     """The defaults where none are stored. Damaged when they cannot be decoded."""
-    try:
-        value = backend.get(IpamConfigKey()).value
-    except NotFound:
+    present = _present(backend)
+    if present is None:
         return IpamConfig()
-    assert isinstance(value, IpamConfig)
-    return value
+    assert isinstance(present.value, IpamConfig)
+    return present.value
 
 
 def rest_of(settings: IpamConfig) -> Rest:
@@ -37,13 +37,24 @@ def rest_of(settings: IpamConfig) -> Rest:
 
 def configure(backend: Backend, settings: IpamConfig) -> None:
     """Stores the settings, durably. CallerError, naming all faults, when they do not go together."""
-    check_settings(settings)
+    amend(backend, lambda present: replace(settings, extra=present.extra))
+
+
+def amend(backend: Backend, change: Callable[[IpamConfig], IpamConfig]) -> tuple[IpamConfig, IpamConfig]:
+    """Stores, durably, what `change` makes of the present settings; these and those. CallerError as `configure`."""
     for _ in attempts():
+        present = _present(backend)
+        before = IpamConfig() if present is None else present.value
+        assert isinstance(before, IpamConfig)
+        wanted = change(before)
+        check_settings(wanted)
+        if wanted == before:
+            return before, wanted
         try:
-            backend.write([_write(backend, settings)], durable=True)
-            return
+            backend.write([_write(present, wanted)], durable=True)
         except (Conflict, NotFound):
             continue
+        return before, wanted
     raise errors.too_much_contention(ATTEMPTS)
 
 
@@ -76,10 +87,14 @@ def effective_limit(settings: IpamConfig, requested: int, *, shared: bool) -> in
     return DEFAULT_MAX_BLOCKS if shared else 0
 
 
-def _write(backend: Backend, settings: IpamConfig) -> Write:
+def _present(backend: Backend) -> Entry | None:
     try:
-        present = backend.get(IpamConfigKey())
+        return backend.get(IpamConfigKey())
     except NotFound:
+        return None
+
+
+def _write(present: Entry | None, settings: IpamConfig) -> Write:
+    if present is None:
         return Create(IpamConfigKey(), settings)
-    assert isinstance(present.value, IpamConfig)
-    return Update(IpamConfigKey(), replace(settings, extra=present.value.extra), present.revision)
+    return Update(IpamConfigKey(), settings, present.revision)

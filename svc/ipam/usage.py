@@ -9,9 +9,7 @@ from svc.ipam import blocks, errors
 from svc.ipam.blocks import Rest
 from svc.ipam.reserved import Reserved
 from svc.ipam.settings import read_settings, rest_of
-from svc.ipam.view import read_pools, read_reserved
-from svc.model.ipam import Block
-from svc.model.keys import BlockQuery
+from svc.ipam.view import read_blocks, read_pools, read_reserved
 
 ORPHANS = "orphaned blocks"
 _EVERYTHING = (Cidr("0.0.0.0/0"), Cidr("::/0"))
@@ -24,6 +22,7 @@ class BlockUsage:
     cidr: Cidr
     affinity: str | None
     capacity: int
+    reserved: int
     in_use: int
     available: int
 
@@ -52,30 +51,28 @@ def usage(backend: Backend, names: Sequence[str] = ()) -> tuple[PoolUsage, ...]:
         by_text = {text: rows[pool.name] for pool in pools for text in (pool.name, str(pool.cidr))}
         return tuple(_named(by_text, name) for name in names)
     known = {block.cidr for found in by_pool.values() for block in found}
-    return (*rows.values(), *_orphans([block for block in present if block.cidr not in known], reserved))
+    return (*rows.values(), *_orphans([block for block in present if block.cidr not in known]))
 
 
 def _present(backend: Backend, reserved: Reserved, rest: Rest) -> list[BlockUsage]:
     found = []
-    for entry in backend.list(BlockQuery()):
-        block = entry.value
-        assert isinstance(block, Block)
+    for block in read_blocks(backend):
         blocks.collect(block, rest)
-        ordinals = block.ordinals
+        ordinals, aside = block.ordinals, reserved.count(block.cidr)
         available = ordinals.available(reserved.mask(block.cidr))
-        found.append(BlockUsage(block.cidr, block.affinity, ordinals.size, ordinals.used, available))
+        found.append(BlockUsage(block.cidr, block.affinity, ordinals.size, aside, ordinals.used, available))
     return found
 
 
 def _row(name: str, cidr: Cidr, present: Sequence[BlockUsage], reserved: Reserved) -> PoolUsage:
     capacity, aside = cidr.size, reserved.count(cidr)
     outside = capacity - sum(block.capacity for block in present)
-    outside -= aside - sum(reserved.count(block.cidr) for block in present)
+    outside -= aside - sum(block.reserved for block in present)
     available = outside + sum(block.available for block in present)
     return PoolUsage(name, cidr, capacity, aside, sum(block.in_use for block in present), available, tuple(present))
 
 
-def _orphans(lost: Sequence[BlockUsage], reserved: Reserved) -> Iterable[PoolUsage]:
+def _orphans(lost: Sequence[BlockUsage]) -> Iterable[PoolUsage]:
     """Their capacity is that of the blocks: no pool is behind them that could have more."""
     for everything in _EVERYTHING:
         found = tuple(block for block in lost if block.cidr in everything)
@@ -84,7 +81,7 @@ def _orphans(lost: Sequence[BlockUsage], reserved: Reserved) -> Iterable[PoolUsa
                 ORPHANS,
                 everything,
                 sum(block.capacity for block in found),
-                sum(reserved.count(block.cidr) for block in found),
+                sum(block.reserved for block in found),
                 sum(block.in_use for block in found),
                 sum(block.available for block in found),
                 found,

@@ -4,7 +4,7 @@ The view chooses, it never decides: a choice made from an old view fails at the 
 the view is read anew (`forget_all`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from svc._core.cidr import Cidr
@@ -16,7 +16,7 @@ from svc.ipam.reserved import KIND as RESERVATION
 from svc.ipam.reserved import Reserved, read_reservations
 from svc.ipam.settings import read_settings
 from svc.model.ipam import Affinity, Block, IpamConfig
-from svc.model.keys import IPAM_CONFIG, AffinityKey, AffinityQuery, BlockKey, ResourceKey, ResourceQuery
+from svc.model.keys import IPAM_CONFIG, AffinityKey, AffinityQuery, BlockKey, BlockQuery, ResourceKey, ResourceQuery
 from svc.model.pool import Pool
 from svc.model.resource import Resource
 
@@ -191,6 +191,13 @@ def read_pools(backend: Backend) -> PoolSet:
         except ValueError as error:
             unreadable[entry.value.name] = str(error)
     return PoolSet(pools, unreadable)
+
+
+def read_blocks(backend: Backend, version: int = 0) -> Iterator[Block]:
+    """Every block, or those of one IP version, as far as they can be understood."""
+    for entry in backend.list(BlockQuery(version)):
+        assert isinstance(entry.value, Block)
+        yield entry.value
 
 
 def node_labels(backend: Backend, host: Host) -> Mapping[str, str]:

@@ -101,12 +101,12 @@ class Directory:
                 self._thread = thread
             self._waiting.setdefault(name, set()).add(wait)
         wait.then(lambda: self._forget(name, wait))
-        self._look_at({name})  # it may have come before it was looked for
+        _look_for([wait])  # it may have come before it was looked for
 
     def close(self) -> None:
         with self._lock:
-            waiting, thread = [wait for waits in self._waiting.values() for wait in waits], self._thread
-        for wait in waiting:
+            thread = self._thread
+        for wait in self._all():
             wait.end(End.STOPPING)
         if thread is not None:
             thread.join()
@@ -130,29 +130,29 @@ class Directory:
             self._follow(inotify)
 
     def _look_again_and_again(self) -> None:
-        while (names := self._wanted(None)) is not None:
-            self._look_at(names)
+        while self._is_wanted(None):
+            _look_for(self._all())
             time.sleep(LOOK_SECONDS)
 
     def _follow(self, inotify: Inotify) -> None:
         watched: tuple[int, int] | None = None
-        while (names := self._wanted(inotify)) is not None:
+        while self._is_wanted(inotify):
             if (found := _identity(self._path)) != watched or found is None:
                 watched = self._watch(inotify, found)
-                self._look_at(names)
+                _look_for(self._all())  # of this moment: no event tells of what has come before the watch
             try:
-                self._look_at(inotify.changed(LOOK_SECONDS))
+                _look_for(self._named(inotify.changed(LOOK_SECONDS)))
             except Lost:
                 watched = None
 
-    def _wanted(self, inotify: Inotify | None) -> set[str] | None:
-        """All that is waited for. None when nobody waits any more, and this thread ends."""
+    def _is_wanted(self, inotify: Inotify | None) -> bool:
+        """False when nobody waits any more, and this thread ends."""
         with self._lock:
             if not self._waiting:
                 self._thread = self._inotify = None
-                return None
+                return False
             self._inotify = inotify
-            return set(self._waiting)
+            return True
 
     def _watch(self, inotify: Inotify, found: tuple[int, int] | None) -> tuple[int, int] | None:
         """What is watched now: where that cannot be, the files are looked for again and again."""
@@ -164,12 +164,20 @@ class Directory:
             return None
         return found
 
-    def _look_at(self, names: set[str]) -> None:
+    def _all(self) -> list[PolicyWait]:
         with self._lock:
-            waits = [wait for name in names & self._waiting.keys() for wait in self._waiting[name]]
-        for wait in waits:
-            if wait.is_over():
-                wait.end(End.DONE)
+            return [wait for waits in self._waiting.values() for wait in waits]
+
+    def _named(self, names: set[str]) -> list[PolicyWait]:
+        """Those who wait for files of these names."""
+        with self._lock:
+            return [wait for name in names & self._waiting.keys() for wait in self._waiting[name]]
+
+
+def _look_for(waits: Sequence[PolicyWait]) -> None:
+    for wait in waits:
+        if wait.is_over():
+            wait.end(End.DONE)
 
 
 def stands(path: str, addresses: Sequence[str]) -> bool:

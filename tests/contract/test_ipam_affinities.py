@@ -177,7 +177,7 @@ def test_blocks_tell_whose_they_are(store: Backend) -> None:
     (pool,) = usage(store, ["pool4"])
     assert isinstance(pool, PoolUsage)
     assert {block.affinity for block in pool.blocks} == {"host:node1", "host:node2"}
-    assert all(block == BlockUsage(block.cidr, block.affinity, 4, 1, 3) for block in pool.blocks)
+    assert all(block == BlockUsage(block.cidr, block.affinity, 4, 0, 1, 3) for block in pool.blocks)
 
 
 def test_orphans_are_told_apart(store: Backend) -> None:

@@ -2,7 +2,7 @@
 share, and the file of a single node."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,11 +15,11 @@ from harness.kube import Kube
 from harness.node import POOL4, POOL6
 from harness.orch import AdministratorStore, install, put_core_node, put_pod, wipe
 from svc.attach.ready import KEY as READY
-from svc.datastore.api import Backend
+from svc.datastore.api import Backend, Delete, NotFound
 from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.etcd.store import EtcdStore
 from svc.datastore.open import EMBEDDED_FILE
-from svc.model.keys import ResourceQuery
+from svc.model.keys import IpamConfigKey, ResourceQuery
 from svc.model.resource import Resource
 from svc.names import DEFAULT, Names
 
@@ -69,6 +69,8 @@ class EmbeddedSite:
     def clear(self) -> None:
         with session(self) as store:
             wipe_all(store, *EVERYTHING, *map(ResourceQuery, (READY.kind, "WorkloadEndpoint")))
+            with suppress(NotFound):
+                store.write([Delete(IpamConfigKey())])
 
 
 class EtcdSite:

@@ -7,34 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
+from harness.cli import Cli
 from svc import __version__
-from svc.ctl.main import main
 
 CHECKOUT = Path(__file__).parents[2]
-
-
-class Cli:
-    """Runs svcctl in this process, on a state directory of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __call__(self, *arguments: str, stdin: str | None = None) -> Result:
-        fixed = ["--state-dir", str(self.folder / "state"), "--run-dir", str(self.folder / "run")]
-        return CliRunner().invoke(main, [*fixed, *arguments], input=stdin)
-
-    def prints(self, *arguments: str, stdin: str | None = None) -> str:
-        result = self(*arguments, stdin=stdin)
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    def fails(self, *arguments: str, stdin: str | None = None, code: int = 1) -> str:
-        result = self(*arguments, stdin=stdin)
-        assert result.exit_code == code, result.output
-        assert result.stdout == ""
-        return result.stderr
 
 
 @pytest.fixture
@@ -207,6 +184,9 @@ def test_broken_store_is_one_line(cli: Cli, tmp_path: Path) -> None:
         ("-o", "xml", "pool", "get"),
         ("node", "apply", "n", "--label", "novalue"),
         ("install",),
+        ("ipam", "configure"),
+        ("ipam", "configure", "--kubevirt-ip-persistence", "Perhaps"),
+        ("ipam", "show", "--ip", "10.77"),
     ],
     ids=" ".join,
 )
@@ -215,12 +195,12 @@ def test_wrong_use_exits_with_two(cli: Cli, arguments: tuple[str, ...]) -> None:
     assert "Usage:" in cli.fails(*arguments, code=2)
 
 
-@pytest.mark.parametrize("group", ["", "pool", "node", "clusterinfo", "install", "uninstall"])
+@pytest.mark.parametrize("group", ["", "pool", "node", "ipam", "clusterinfo", "install", "uninstall"])
 def test_every_group_has_help(cli: Cli, group: str) -> None:
     """Also those that are loaded late."""
     told = cli.prints(*filter(None, [group]), "--help")
     assert "Usage:" in told
-    assert group or all(name in told for name in ("clusterinfo", "install", "node", "pool", "uninstall", "version"))
+    assert group or all(name in told for name in ("clusterinfo", "install", "ipam", "node", "pool", "uninstall", "version"))
 
 
 def test_real_process_tells_and_exits(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from svc._core.cidr import Cidr
 from svc.ctl import nodes, pools, release, resources
 from svc.datastore.api import Create, Delete, Entry, NotFound, StoreError, Update, Write
 from svc.datastore.embedded import EmbeddedStore
+from svc.ipam.view import read_blocks
 from svc.model.errors import CallerError
 from svc.model.ipam import CONFIRMED, PENDING_DELETION, Affinity, Attribute, Block
 from svc.model.keys import AffinityKey, AffinityQuery, BlockKey, BlockQuery, ResourceKey
@@ -326,7 +327,7 @@ def test_deletion_gives_up_its_blocks(store: Recorder) -> None:
     claim(store, "10.0.0.128/26", host="node2")
     nodes.delete(store, "node1")
     assert [entry.key for entry in store.list(AffinityQuery())] == [AffinityKey("node2", Cidr("10.0.0.128/26"))]
-    assert [str(block.cidr) for block in release.blocks(store)] == ["10.0.0.128/26", "10.0.0.64/26"]
+    assert [str(block.cidr) for block in read_blocks(store)] == ["10.0.0.128/26", "10.0.0.64/26"]
 
 
 def test_node_with_workloads_is_not_deleted(store: Recorder) -> None:

@@ -123,6 +123,23 @@ def test_files_that_race_with_those_who_wait(files: StatusFiles, tmp_path: Path)
     assert {wait.outcome for wait in waits} == {End.DONE}
 
 
+def test_a_file_that_comes_just_before_the_watch(files: StatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And after somebody has begun to wait for it: no event tells of it."""
+    original, later = Inotify.watch, list[PolicyWait]()
+
+    def watch(self: Inotify, path: str) -> None:
+        if not later:
+            later.append(begin(files, tmp_path, "later"))
+            (tmp_path / "later").touch()
+        original(self, path)
+
+    monkeypatch.setattr(Inotify, "watch", watch)
+    first = begin(files, tmp_path, "first")
+    wait_until(lambda: bool(later) and later[0].outcome is not None)
+    assert later[0].outcome is End.DONE
+    first.end(End.GONE)
+
+
 def test_without_inotify_files_are_found_all_the_same(
     files: StatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

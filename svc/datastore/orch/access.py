@@ -22,14 +22,17 @@ from kubernetes.client.configuration import Configuration
 from kubernetes.client.rest import RESTClientObject
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.config.kube_config import KubeConfigLoader
+from urllib3.util.ssl_ import create_urllib3_context
 
 from svc.model.errors import CallerError
 from svc.model.faults import shown
+from svc.tls import TlsSocket
 
 CONNECTIONS = 32  # kept open to one server: as many as threads use at once, and one for each watch
 
 _TOKEN = "k8s_auth_token"  # noqa: S105 the name of a field
 _FILES = {"k8s_client_certificate": "cert_file", "k8s_client_key": "key_file", "k8s_certificate_authority": "ssl_ca_cert"}
+_IN_CONTEXT = ("ca_certs", "ca_cert_data", "cert_file", "key_file")  # of a pool, which would load them for each connection
 _INSIDE = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # of a pod
 _API_PATH = re.compile(r"/api(/.*)?$")
 
@@ -109,12 +112,14 @@ def _read(settings: Settings) -> Credentials:
         token = _load_pod_account(configuration)
     files = [kubeconfig, token.file]
     token = _override(settings, configuration, token)
-    _check_certificates(f"kubeconfig {kubeconfig!r}" if kubeconfig else "the access to the API", configuration)
+    context = _tls(f"kubeconfig {kubeconfig!r}" if kubeconfig else "the access to the API", configuration)
     files += [str(getattr(configuration, field) or "") for field in _FILES.values()]
     stamps = _stamps([name for name in files if name])
     if not configuration.verify_ssl:  # the user's wish, once in his kubeconfig: not one more line for every request
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     pool = RESTClientObject(configuration).pool_manager
+    pool.connection_pool_kw = {name: value for name, value in pool.connection_pool_kw.items() if name not in _IN_CONTEXT}
+    pool.connection_pool_kw["ssl_context"] = context
     return Credentials(configuration.host.rstrip("/"), pool, configuration, token, _header(configuration), stamps)
 
 
@@ -243,12 +248,15 @@ def _program(user: dict[str, Any]) -> str:
     return f"exec.command = {shown(command)}"
 
 
-def _check_certificates(origin: str, configuration: Configuration) -> None:
-    """What TLS says of them names neither file nor field."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+def _tls(origin: str, configuration: Configuration) -> ssl.SSLContext:
+    """For all connections. What TLS itself says of certificates names neither file nor field."""
+    context = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED if configuration.verify_ssl else ssl.CERT_NONE)
+    context.sslsocket_class = TlsSocket
     try:
         if configuration.ssl_ca_cert:
             context.load_verify_locations(configuration.ssl_ca_cert)
+        else:
+            context.load_default_certs()
     except (ssl.SSLError, OSError):
         reason = "certificate-authority holds no certificate that can be read"
         raise CallerError(f"{origin}: {reason}", details="give one or more certificates, in PEM") from None
@@ -260,6 +268,7 @@ def _check_certificates(origin: str, configuration: Configuration) -> None:
         reason = f"client-key {odd}" if "encrypted" not in str(error) else "client-key is encrypted"
         details = "give the private key of client-certificate, both in PEM, without a password"
         raise CallerError(f"{origin}: {reason}", details=details) from None
+    return context
 
 
 def _refuse_password() -> str:

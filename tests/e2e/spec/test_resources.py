@@ -91,8 +91,8 @@ def test_pool_keeps_what_is_for_others(make: MakePod, cluster_node: ClusterNode)
     "2.9",
     "host endpoints",
     "Automatic ones carry the label `created-by` with the controllers' name, and their names end in `-auto-hep`.",
-    "Both words stand in the names profile, and `svcctl crd` defines the resource. Cluster-wide controllers make them; the"
-    " plugin leaves them as they are, whatever becomes of its pods.",
+    "Both words stand in the names profile, and `svcctl crd apply` defines the resource. Cluster-wide controllers make them; "
+    "the plugin leaves them as they are, whatever becomes of its pods.",
     choice="The controllers are no part of a pod's way to its network: without them there are no automatic host endpoints.",
 )
 def test_automatic_host_endpoints_are_left_alone(make: MakePod, kube: Kube) -> None:

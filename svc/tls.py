@@ -1,0 +1,19 @@
+"""TLS sockets that are closed whatever happens to them."""
+
+import errno
+import os
+import ssl
+
+
+class TlsSocket(ssl.SSLSocket):
+    """For `SSLContext.sslsocket_class`. Where the peer breaks a connection off before its handshake begins, as a server does
+    that is killed, the standard library forgets the new socket: its descriptor would stay open for as long as anything refers
+    to the error."""
+
+    def getpeername(self) -> object:
+        """The first thing that is asked of a new socket. ConnectionResetError, and closed, when there is no peer any more."""
+        try:
+            return super().getpeername()
+        except OSError:
+            self.close()
+            raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)) from None

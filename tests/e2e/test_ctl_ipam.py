@@ -1,0 +1,156 @@
+"""svcctl ipam on every datastore: what it tells of the addresses of nodes, and settings that nodes go by."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import Cli
+from harness.ipam import free, put_block, put_pool, put_reservation, settle, take
+from harness.node import netconf
+from harness.site import Site, session, set_ready
+from harness.statements import EVERYWHERE
+from svc._core.cidr import Address
+from svc.datastore.api import Backend
+from svc.ipam.allocator import Ipam
+from svc.ipam.owners import SetOwner, set_owners
+from svc.ipam.requests import Assign
+from svc.ipam.settings import configure, read_settings
+from svc.model.errors import PeerError
+from svc.model.ipam import IpamConfig
+from svc.model.keys import IPAM_CONFIG
+
+pytestmark = pytest.mark.parametrize("site", EVERYWHERE, indirect=True, scope="module")
+
+POOL = "10.65.0.0/30"  # one block
+WEB = {"namespace": "default", "pod": "web-0"}
+
+
+@pytest.fixture
+def store(site: Site) -> Iterator[Backend]:
+    """A pool of one block: a node has it, another one borrows from it, somebody unknown has the third address."""
+    with session(site) as store:
+        set_ready(store)
+        put_pool(store, "pool4", POOL, blockSize=30)
+        site.add_node("node1")
+        site.add_node("node2")
+        held = {"node1": WEB, "node2": {"type": "vxlanTunnelAddress"}, "": {}}
+        for number, (node, said) in enumerate(held.items()):
+            attributes = said | {"node": node} if node else dict(said)
+            Ipam(store, node or "node1").assign(Assign(f"net.c{number}", attributes))
+        yield store
+    site.clear()
+
+
+@pytest.fixture
+def cli(site: Site, home: Path, store: Backend) -> Cli:
+    home.mkdir(exist_ok=True)
+    file = home / "netconf.json"
+    file.write_text(json.dumps(netconf(**site.config)))
+    return Cli(home, "--netconf", str(file))
+
+
+def document(cli: Cli, *arguments: str) -> Any:
+    return json.loads(cli.prints("ipam", "show", "-o", "json", *arguments))
+
+
+def test_pools_and_blocks(cli: Cli, store: Backend) -> None:
+    """How full they are; blocks that are in no pool only with the others, and without a line of their own kind."""
+    put_reservation(store, "res", "10.65.0.3/32")
+    put_block(store, "10.99.0.0/30", None, ["net.lost"])
+    table = [
+        "GROUPING  CIDR          IPS TOTAL  IPS IN USE  IPS RESERVED  IPS FREE",
+        "IP Pool   10.65.0.0/30          4     3 (75%)       1 (25%)    0 (0%)",
+        "Block     10.65.0.0/30          4     3 (75%)       1 (25%)    0 (0%)",
+        "Block     10.99.0.0/30          4     1 (25%)        0 (0%)   3 (75%)",
+    ]
+    assert cli.prints("ipam", "show").splitlines() == table[:2]
+    assert cli.prints("ipam", "show", "--show-blocks").splitlines() == table
+    pool = {"name": "pool4", "cidr": POOL, "total": 4, "inUse": 3, "reserved": 1, "free": 0}
+    assert document(cli) == [pool]
+    shown, lost = document(cli, "--show-blocks")
+    block = {"cidr": POOL, "affinity": "host:node1", "total": 4, "inUse": 3, "reserved": 1, "free": 0}
+    assert shown == pool | {"blocks": [block]}
+    assert [block["affinity"] for block in lost["blocks"]] == [None]
+
+
+def test_borrowed_addresses(cli: Cli) -> None:
+    """Those whose node does not own their block; who does not say where it is, is counted."""
+    assert cli.prints("ipam", "show", "--show-borrowed").splitlines() == [
+        "IP         BORROWING-NODE  BLOCK         BLOCK OWNER  TYPE                ALLOCATED-TO",
+        "10.65.0.1  node2           10.65.0.0/30  host:node1   vxlanTunnelAddress  net.c1",
+        "Not told: 1 allocations that name no node",
+    ]
+    assert document(cli, "--show-borrowed") == [
+        {
+            "ip": "10.65.0.1", "node": "node2", "block": POOL, "affinity": "host:node1",
+            "type": "vxlanTunnelAddress", "allocatedTo": "net.c1",
+        }
+    ]  # fmt: skip
+
+
+def test_who_has_an_address(cli: Cli, store: Backend) -> None:
+    """Its handle and its owners; nobody is an answer as well, and a rest is none."""
+    address = Address("10.65.0.0")
+    held = [
+        "IP 10.65.0.0 is in use",
+        "Handle ID: net.c0",
+        "Active owner:",
+        "  namespace: default",
+        "  node: node1",
+        "  pod: web-0",
+    ]
+    assert cli.prints("ipam", "show", "--ip", str(address), "--show-borrowed").splitlines() == held
+    set_owners(store, address, "net.c0", alternate=SetOwner({"pod": "next"}))
+    assert cli.prints("ipam", "show", "--ip", str(address)).splitlines() == [*held, "Alternate owner:", "  pod: next"]
+    assert document(cli, "--ip", str(address)) == [
+        {
+            "ip": str(address), "inUse": True, "handle": "net.c0", "activeOwner": WEB | {"node": "node1"},
+            "alternateOwner": {"pod": "next"},
+        }
+    ]  # fmt: skip
+    assert cli.prints("ipam", "show", "--ip", "10.65.0.2").splitlines()[2:] == ["Active owner: none"]
+    for nobodys in ("10.65.0.3", "192.0.2.1"):
+        assert cli.prints("ipam", "show", "--ip", nobodys) == f"{nobodys} is not assigned\n"
+        assert document(cli, "--ip", nobodys) == [{"ip": nobodys, "inUse": False}]
+    configure(store, IpamConfig(cooldown_seconds=60))
+    free(Ipam(store, "node1"), "net.c0")
+    assert "and rests" in cli.fails("ipam", "show", "--ip", str(address))
+
+
+def test_settings_are_shown_and_changed(cli: Cli, store: Backend) -> None:
+    """One by one: those that are not given stay as they are. Nodes go by them."""
+    assert cli.prints("ipam", "show", "--show-configuration").splitlines() == [
+        "PROPERTY                      VALUE",
+        "strictAffinity                false",
+        "autoAllocateBlocks            true",
+        "maxBlocksPerHost              0",
+        "kubeVirtVMAddressPersistence  Enabled",
+        "ipCooldownSeconds             0",
+    ]
+    told = cli.prints("ipam", "configure", "--strictaffinity", "true", "--max-blocks-per-host", "1")
+    assert told == "strictAffinity set to true\nmaxBlocksPerHost set to 1\n"
+    assert cli.prints("ipam", "configure", "--strictaffinity=true", "--ip-cooldown-seconds=30").splitlines() == [
+        "strictAffinity is true",
+        "ipCooldownSeconds set to 30",
+    ]
+    cli.prints("ipam", "configure", "--auto-allocate-blocks", "false", "--kubevirt-ip-persistence", "Disabled")
+    assert read_settings(store) == IpamConfig(True, False, 1, "Disabled", 30)
+    assert document(cli, "--show-configuration") == [
+        {
+            "strictAffinity": True, "autoAllocateBlocks": False, "maxBlocksPerHost": 1,
+            "kubeVirtVMAddressPersistence": "Disabled", "ipCooldownSeconds": 30,
+        }
+    ]  # fmt: skip
+    settle(store, IPAM_CONFIG)
+    with pytest.raises(PeerError, match="may not claim another"):
+        take(Ipam(store, "node2"), "net.late")
+
+
+def test_contradictions_are_refused(cli: Cli, store: Backend) -> None:
+    """With the remedy, and nothing is changed: not the part either that was right."""
+    told = cli.fails("ipam", "configure", "--ip-cooldown-seconds", "5", "--max-blocks-per-host", "2")
+    assert "set strict_affinity to true as well" in told
+    assert read_settings(store) == IpamConfig()

@@ -1,0 +1,30 @@
+"""svcctl as tests call it."""
+
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from svc.ctl.main import main
+
+
+class Cli:
+    """Runs it in this process, with a state directory of its own; `options` come before every command."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self._options = options
+
+    def __call__(self, *arguments: str, stdin: str | None = None) -> Result:
+        fixed = ["--state-dir", str(self.folder / "state"), "--run-dir", str(self.folder / "run")]
+        return CliRunner().invoke(main, [*fixed, *self._options, *arguments], input=stdin)
+
+    def prints(self, *arguments: str, stdin: str | None = None) -> str:
+        result = self(*arguments, stdin=stdin)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def fails(self, *arguments: str, stdin: str | None = None, code: int = 1) -> str:
+        result = self(*arguments, stdin=stdin)
+        assert result.exit_code == code, result.output
+        assert result.stdout == ""
+        return result.stderr

@@ -1,0 +1,98 @@
+"""TLS to servers that break connections off: nothing of ours stays open."""
+
+import gc
+import os
+import socket
+import ssl
+import struct
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+from urllib3.connection import HTTPSConnection
+
+from svc.datastore.orch.access import Access
+from svc.datastore.orch.client import Client, Unreachable
+from svc.model.gate import parse_gate
+from svc.model.hold import Trust
+from svc.tls import TlsSocket
+from svc.waits.probe import Probe
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+def break_off(listener: socket.socket, connection: socket.socket) -> None:
+    """Ends it as a server does that is killed, and returns when this side has seen it."""
+    accepted, _ = listener.accept()
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    accepted.close()
+    while True:
+        try:
+            connection.getpeername()
+        except OSError:
+            return
+        time.sleep(0.001)
+
+
+@contextmanager
+def nothing_unclosed() -> Iterator[None]:
+    """Fails when a socket is collected that nobody has closed."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        yield
+        gc.collect()
+    assert [str(warning.message) for warning in found] == []
+
+
+def test_broken_before_the_handshake(listener: socket.socket) -> None:
+    """The error is the connection's, and the socket is closed at once: also while the error is kept."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.sslsocket_class = TlsSocket
+    with closing(socket.create_connection(listener.getsockname())) as connection:
+        break_off(listener, connection)
+        number = connection.fileno()
+        with nothing_unclosed(), pytest.raises(ConnectionResetError) as broken:
+            context.wrap_socket(connection, server_hostname="localhost")
+        assert broken.value.strerror == "Connection reset by peer"
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(number)
+
+
+def test_the_api_server_breaks_off(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the handshake: whoever asks is told, and nothing is left."""
+    original = HTTPSConnection._new_conn
+
+    def connect_too_late(self: HTTPSConnection) -> socket.socket:
+        connection = original(self)
+        break_off(listener, connection)
+        return connection
+
+    monkeypatch.setattr(HTTPSConnection, "_new_conn", connect_too_late)
+    root = f"https://127.0.0.1:{listener.getsockname()[1]}"
+    with closing(Client(Access({"orch_api_root": root, "k8s_auth_token": "t"}))) as client:
+        with nothing_unclosed(), pytest.raises(Unreachable, match="the connection broke off"):
+            client.watch("/api/v1/nodes", "1")
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_gate_breaks_off(listener: socket.socket, monkeypatch: pytest.MonkeyPatch, verify: bool) -> None:
+    """The same."""
+    original = Probe._connect
+
+    def connect_too_late(self: Probe, *arguments: Any) -> socket.socket:
+        connection = original(self, *arguments)
+        break_off(listener, connection)
+        return connection
+
+    monkeypatch.setattr(Probe, "_connect", connect_too_late)
+    gate = parse_gate(f"https://127.0.0.1:{listener.getsockname()[1]}/")
+    with nothing_unclosed():
+        answer = Probe(gate, Trust(verify)).run()
+    assert (answer.ready, answer.text) == (False, "connection closed without an answer")
