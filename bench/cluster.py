@@ -39,7 +39,7 @@ from svc.names import DEFAULT
 TRANSACTIONS = 200
 CROWD = 100  # pods that come at once
 POOLS = {"pool4": "10.66.0.0/16", "pool6": "fd66::/112"}  # the embedded store of the node has others
-DELAY = 0.05  # seconds
+DELAY = 0.1  # seconds: what a late reply costs besides, some milliseconds, is not to look like another one
 SETTLE = 0.5  # seconds, for watches to begin
 
 Counts = Counter[str]
