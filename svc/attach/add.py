@@ -12,6 +12,7 @@ from svc.attach.credentials import without_secrets
 from svc.attach.endpoints import creation, drop_endpoint, endpoint_stands, require_place, write_endpoint
 from svc.attach.hold import await_gates, await_policy
 from svc.attach.profiles import ensure_profile
+from svc.attach.ready import Locked
 from svc.attach.record import ADDED, ADDING, Record
 from svc.attach.request import AddRequest, Sandbox
 from svc.attach.session import Session
@@ -19,6 +20,7 @@ from svc.attach.shared import join, may_join, still_shares
 from svc.attach.teardown import is_another_networks, owe, take_down, unwire
 from svc.dataplane.plan import effective_mtu
 from svc.dataplane.wire import HostNameTaken, Wired, wire
+from svc.datastore.api import StoreError
 from svc.ipam.requests import Companion
 from svc.model.endpoint import PodFacts, endpoint, has_endpoint, host_interface
 from svc.model.errors import CallerError, Code, PeerError, SvcError
@@ -151,9 +153,14 @@ class Addition:
     def take_addresses(self) -> None:
         with self._trace.phase("ipam"):
             self._undo.callback(self._undoing, self._release)
-            if self._companion is not None:
+            try:
+                self._taken = self._source.take(self._record)
+            except BaseException as failure:
+                if self._companion is not None and not _is_refusal(failure):
+                    self._undo.callback(self._undoing, self._drop_endpoint)
+                raise
+            if self._taken.has_endpoint:
                 self._undo.callback(self._undoing, self._drop_endpoint)
-            self._taken = self._source.take(self._record)
             _demand_mtu(self._request.mtu, self._taken.addresses)
             self._record.addresses = [str(address) for address in self._taken.addresses]
 
@@ -303,6 +310,11 @@ def _remove_stale_interface(context: Context, record: Record) -> None:
     link = context.kernel.find_link(name=record.host_name)
     if link is not None:
         context.reaper.remove(link["index"], record.host_name)
+
+
+def _is_refusal(failure: BaseException) -> bool:
+    """Whether nothing was written: an endpoint that is there was there before, and is none of this ADD's."""
+    return isinstance(failure, Locked) or (isinstance(failure, SvcError) and not isinstance(failure, StoreError))
 
 
 def _demand_mtu(mtu: int, addresses: Sequence[Address]) -> None:

@@ -16,8 +16,8 @@ from svc.attach.record import DELETING
 from svc.attach.recover import pay_debt
 from svc.attach.request import Sandbox
 from svc.datastore.api import Create
-from svc.model.errors import PeerError, SvcError
-from svc.model.keys import ResourceQuery
+from svc.model.errors import CallerError, PeerError, SvcError
+from svc.model.keys import Key, ResourceQuery
 from svc.model.resource import Resource
 
 pytestmark = pytest.mark.root
@@ -180,6 +180,24 @@ def test_store_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: Sandb
     assert fail_everywhere(tmp_path, netns, sandbox, fault) > 15
 
 
+def leave_endpoint(host: Host, sandbox: Sandbox) -> Key:
+    """Of the container, without anything else of it."""
+    host.add(sandbox)
+    (left,) = host.store.list(ResourceQuery("WorkloadEndpoint"))
+    assert isinstance(left.value, Resource)
+    host.delete(sandbox)
+    host.store.write([Create(left.key, Resource(left.value.kind, left.value.metadata, {}))])
+    return left.key
+
+
+def test_refused_add_leaves_an_endpoint_that_was_there(host: Host, sandbox: Sandbox) -> None:
+    """It is none of its own."""
+    key = leave_endpoint(host, sandbox)
+    with pytest.raises(CallerError):
+        host.add(sandbox, address="192.0.2.1")
+    assert host.store.get(key).key == key
+
+
 @KINDS
 def test_store_may_fail_at_any_call_where_an_endpoint_was_left(
     tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind
@@ -187,11 +205,7 @@ def test_store_may_fail_at_any_call_where_an_endpoint_was_left(
     """It does not go along with the addresses then, but is taken over."""
 
     def fault(host: Host, number: int) -> Faults:
-        host.add(sandbox)
-        (left,) = host.store.list(ResourceQuery("WorkloadEndpoint"))
-        assert isinstance(left.value, Resource)
-        host.delete(sandbox)
-        host.store.write([Create(left.key, Resource(left.value.kind, left.value.metadata, {}))])
+        leave_endpoint(host, sandbox)
         host.faults.arm(kind, number)
         return host.faults
 
