@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 CALL_SECONDS = 10.0  # for everything that one call of a Backend does
 TRY_SECONDS = 4.0  # for one server's answer, before the next one is asked
 DIAL_SECONDS = 4.0  # for a connection
-DEAF_ROUNDS = 3  # how often all servers are tried where nobody listens
+DEAF_ROUNDS = 5  # how often all servers are tried where nobody listens; the pauses outlast gRPC's own, which answers by memory
 PAUSE_SECONDS = 0.1  # after all servers have failed; doubled each time, up to PAUSE_MOST
 PAUSE_MOST = 1.0
 
