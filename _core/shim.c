@@ -4,7 +4,8 @@
 // Rules:
 // 1. Nothing waits without a deadline: runtimes hold locks while a plugin runs.
 // 2. No JSON is parsed: "cniVersion" is found by a scan, the rest of the netconf is the agent's business.
-// 3. No stdio, no malloc, no child: it starts in 0.1 ms, and a kill leaves nothing behind.
+// 3. No stdio, no malloc, no child: it starts in 0.1 ms, and a kill leaves nothing behind. Starting is the page faults: what a
+//    call touches lies close together, and the reply takes the place of the request.
 // 4. A failure found here is one CNI error object on stdout and exit status 1.
 
 #define _GNU_SOURCE
@@ -36,6 +37,7 @@
 
 enum {  // bytes; the first four as in svc/cni/frame.py
     NAME_LIMIT = 256, ENVIRONMENT_LIMIT = 128 << 10, INPUT_LIMIT = 1 << 20, REPLY_LIMIT = 16 << 20, HEADER_SIZE = 24,
+    INPUT_FIELD = 16,
     INSTALL_LIMIT = 4 << 10, VERSION_LIMIT = 16, SHOWN_LIMIT = 5000,
 };
 enum { PATIENCE = 256 };  // in place of an exit status: the call waits, its reply may take so many milliseconds from now on
@@ -65,8 +67,14 @@ static const char BAD_ENVIRONMENT[] = "4", IO_FAILURE[] = "5", BAD_CONFIG[] = "7
 
 static char *name;  // as called, without directories: "svc", "svc-ipam", or what it is installed as
 static const struct verb *verb;
-static struct { size_t size; char data[INPUT_LIMIT + 2]; } input;  // room to see one byte too many, and a NUL
-static struct { size_t size; char data[64 << 10]; } output;        // room for two shown paths, escaped
+static struct { size_t size; char data[64 << 10]; } output;  // room for two shown paths, escaped
+
+// Request: "SVC1", as little-endian u32 the lengths of name, profile, environment and stdin and the flags (bit 0: a
+// descriptor is attached), then name, profile, environment (KEY=VALUE strings, each NUL-terminated) and stdin.
+// Reply: "SVC1", exit status, lengths of stdout and stderr, then these two.
+enum { REQUEST_LIMIT = HEADER_SIZE + NAME_LIMIT + INSTALL_LIMIT + ENVIRONMENT_LIMIT + INPUT_LIMIT };
+static struct { size_t size; int netns; char data[REQUEST_LIMIT + 2]; } request;  // to see one byte too many, and a NUL
+static struct { size_t size; char *data; } input = {.data = request.data};        // stdin, read to where it is sent from
 
 // ---- waiting, reading, writing
 static int64_t now_ms(void) {
@@ -84,12 +92,12 @@ static bool wait_for(int fd, short events, int64_t until) {
     return false;
 }
 
-// Reads until `size` bytes are there or the input ends; *have counts them. Returns 0 or an errno.
-static int read_all(int fd, char *data, size_t size, size_t *have, int64_t until) {
-    for (ssize_t n = 1; n != 0 && *have < size;) {
+// Reads until at least so many bytes are there or the input ends; *have counts them. Returns 0 or an errno.
+static int read_some(int fd, char *data, size_t least, size_t most, size_t *have, int64_t until) {
+    for (ssize_t n = 1; n != 0 && *have < least;) {
         if (!wait_for(fd, POLLIN, until))
             return ETIMEDOUT;
-        n = read(fd, data + *have, size - *have);
+        n = read(fd, data + *have, most - *have);
         if (n < 0 && errno != EINTR && errno != EAGAIN)
             return errno;
         *have += n > 0 ? (size_t)n : 0;
@@ -159,7 +167,8 @@ static const char *cni_version(void) {
     static const char KEY[] = "cniVersion\"", SPACE[] = " \t\r\n";
     static char version[VERSION_LIMIT + 1];
     if (input.size == 0)
-        read_all(STDIN_FILENO, input.data, INPUT_LIMIT, &input.size, now_ms() + OPTIONAL_INPUT_MS);
+        read_some(STDIN_FILENO, input.data, INPUT_LIMIT, INPUT_LIMIT, &input.size, now_ms() + OPTIONAL_INPUT_MS);
+    input.data[input.size] = '\0';
     const char *p = input.data, *end = input.data + input.size;
     while ((p = memchr(p, '"', (size_t)(end - p))) != NULL) {
         if (strncmp(++p, KEY, sizeof KEY - 1) != 0)
@@ -215,7 +224,8 @@ static void require_variables(void) {
 }
 
 static void read_netconf(void) {
-    int cause = read_all(STDIN_FILENO, input.data, INPUT_LIMIT + 1, &input.size, now_ms() + INPUT_WAIT.ms);
+    enum { LIMIT = INPUT_LIMIT + 1 };
+    int cause = read_some(STDIN_FILENO, input.data, LIMIT, LIMIT, &input.size, now_ms() + INPUT_WAIT.ms);
     bool late = cause == ETIMEDOUT;
     if (cause)
         fail(IO_FAILURE, TEXT("cannot read stdin: ", late ? "no end within " : strerror(cause), late ? INPUT_WAIT.text : ""),
@@ -226,35 +236,40 @@ static void read_netconf(void) {
 
 // ---- the installation
 static char *agent_socket = "/var/run/svc/agent.sock", *profile = "", *python;  // python as recorded, NULL when it is not
-static char install_path[PATH_MAX + 16], python_path[PATH_MAX + 16], install_text[INSTALL_LIMIT + 2];
+static char place[PATH_MAX + 16 + INSTALL_LIMIT + 2];  // path of the record, then its text
+static size_t directory_size;                          // the part of the path that is the executable's too; 0: not known
+static char *install_path = place;                     // "" when there is no record
 
 // The record lies beside the executable itself and has its name, so several installations live side by side, also in one
-// directory. An executable without one of its own takes svc.install.
-static void find_install(void) {
-    ssize_t size = readlink("/proc/self/exe", python_path, PATH_MAX);
-    char *slash = size > 0 && python_path[0] == '/' ? strrchr(python_path, '/') : NULL;
+// directory. An executable without one of its own takes svc.install. Returns it open, or -1 with the errno of open.
+static int open_install(void) {
+    ssize_t size = readlink("/proc/self/exe", place, PATH_MAX);
+    char *slash = size > 0 && place[0] == '/' ? strrchr(place, '/') : NULL;
+    errno = ENOENT;
     if (!slash)  // no /proc here, or no name for the file in this mount namespace
-        return;
+        return -1;
+    directory_size = (size_t)(slash + 1 - place);
     static const char GONE[] = " (deleted)";  // replaced by an installation since this call began
-    size_t end = (size_t)size, gone = sizeof GONE - 1;
-    end -= end > gone && memcmp(python_path + end - gone, GONE, gone) == 0 ? gone : 0;
-    strcpy(mempcpy(install_path, python_path, end), ".install");
-    if (access(install_path, F_OK) < 0)
-        strcpy(mempcpy(install_path, python_path, (size_t)(slash + 1 - python_path)), "svc.install");
-    strcpy(slash + 1, "python3");
+    char *end = place + size, *gone = end - (sizeof GONE - 1);
+    strcpy(gone > place && memcmp(gone, GONE, sizeof GONE - 1) == 0 ? gone : end, ".install");
+    int fd = open(place, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd >= 0 || errno != ENOENT)
+        return fd;
+    strcpy(place + directory_size, "svc.install");
+    return open(place, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 }
 
 static void read_install(void) {
-    find_install();
-    int fd = open(install_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    ssize_t size = fd < 0 ? -1 : read(fd, install_text, INSTALL_LIMIT + 1);
+    int fd = open_install();
+    char *text = place + strlen(place) + 1;
+    ssize_t size = fd < 0 ? -1 : read(fd, text, INSTALL_LIMIT + 1);
     if (fd < 0 && errno == ENOENT)
-        install_path[0] = '\0';
+        install_path = "";
     else if (size < 0 || size > INSTALL_LIMIT)
-        fail_unavailable(TEXT("cannot use ", install_path, ": ", strerror(size < 0 ? errno : EFBIG)),
+        fail_unavailable(TEXT("cannot use ", place, ": ", strerror(size < 0 ? errno : EFBIG)),
                          TEXT("it has lines key=value, 4096 bytes at most; install the plugin again"));
     close(fd);
-    for (char *line = strtok(install_text, "\n"); line; line = strtok(NULL, "\n")) {
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
         if (strncmp(line, "socket=", 7) == 0 && line[7])
             agent_socket = line + 7;
         if (strncmp(line, "python=", 7) == 0 && line[7])
@@ -266,12 +281,6 @@ static void read_install(void) {
 
 // ---- the agent
 
-// Request: "SVC1", as little-endian u32 the lengths of name, profile, environment and stdin and the flags (bit 0: a
-// descriptor is attached), then name, profile, environment (KEY=VALUE strings, each NUL-terminated) and stdin.
-// Reply: "SVC1", exit status, lengths of stdout and stderr, then these two.
-enum { REQUEST_LIMIT = HEADER_SIZE + NAME_LIMIT + INSTALL_LIMIT + ENVIRONMENT_LIMIT + INPUT_LIMIT };
-static struct { size_t size; int netns; char data[REQUEST_LIMIT]; } request;
-
 static _Noreturn void fail_agent(const char *what, const char *more) {
     fail_unavailable(TEXT("the agent ", what, more), TEXT("see its log and repeat the call; socket ", agent_socket));
 }
@@ -281,7 +290,8 @@ static bool belongs_to_call(const char *entry) {
     return strncmp(entry, "TRACEPARENT=", 12) == 0 || (strncmp(entry, "CNI_", 4) == 0 && strchr(entry, '='));
 }
 
-static void pack_request(void) {
+// What comes before stdin. Returns where it ends.
+static char *pack_environment(void) {
     const char *netns = variable("CNI_NETNS");
     request.netns = *netns ? open(netns, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;  // the agent judges what it is
     size_t name_size = strlen(name), profile_size = strlen(profile), environment_size = 0;
@@ -295,11 +305,18 @@ static void pack_request(void) {
         memcpy(environment + environment_size, *entry, size);
         environment_size += size;
     }
-    const char *end = mempcpy(environment + environment_size, input.data, input.size);
     uint32_t fields[] = {htole32((uint32_t)name_size), htole32((uint32_t)profile_size), htole32((uint32_t)environment_size),
-                         htole32((uint32_t)input.size), htole32(request.netns >= 0)};
+                         0, htole32(request.netns >= 0)};
     memcpy(mempcpy(request.data, "SVC1", 4), fields, sizeof fields);
-    request.size = (size_t)(end - request.data);
+    return environment + environment_size;
+}
+
+static void pack_request(void) {
+    input.data = pack_environment();
+    read_netconf();
+    uint32_t size = htole32((uint32_t)input.size);
+    memcpy(request.data + INPUT_FIELD, &size, sizeof size);
+    request.size = (size_t)(input.data + input.size - request.data);
 }
 
 // Returns a socket, or -1 with the errno of connect. SO_SNDTIMEO bounds the wait for room in the agent's backlog.
@@ -328,30 +345,27 @@ static int send_request(int fd, int64_t until) {
     return n < 0 ? errno : write_all(fd, request.data + n, request.size - (size_t)n, until);
 }
 
-static void receive(int fd, void *data, size_t size, int64_t until, const char *limit) {
-    size_t have = 0;
-    int cause = read_all(fd, data, size, &have, until);
+static void receive(int fd, char *data, size_t least, size_t most, size_t *have, int64_t until, const char *limit) {
+    int cause = read_some(fd, data, least, most, have, until);
     if (cause == ETIMEDOUT)
         fail_agent("did not answer within ", limit);
-    if (have < size)
+    if (*have < least)
         fail_agent("closed the connection before the end of its reply", "");
 }
 
-static _Noreturn void call_agent(int fd, int64_t started, const struct limit *send_limit) {
-    int cause = send_request(fd, started + send_limit->ms);
-    if (cause == ETIMEDOUT)
-        fail_agent("did not take the call within ", send_limit->text);
-    if (cause && cause != EPIPE && cause != ECONNRESET)  // these two: it may have refused the call, and said why
-        fail_agent("cannot be told: ", strerror(cause));
+static _Noreturn void print_reply(int fd, int64_t started) {
     struct { char magic[4]; uint32_t status, stdout_size, stderr_size; } reply;
-    size_t status, stdout_size, size;
+    size_t status, stdout_size, size, have = 0;
     const char *limit = verb->limit.text;
     int64_t until = started + verb->limit.ms;
     for (;;) {
-        receive(fd, &reply, sizeof reply, until, limit);
+        receive(fd, output.data, sizeof reply, sizeof output.data, &have, until, limit);
+        memcpy(&reply, output.data, sizeof reply);
         status = le32toh(reply.status), stdout_size = le32toh(reply.stdout_size);
+        have -= sizeof reply;
         if (status != PATIENCE || stdout_size > INT32_MAX)
             break;
+        memmove(output.data, output.data + sizeof reply, have);
         until = now_ms() + (int64_t)stdout_size;
         limit = "the time that it asked for";
     }
@@ -360,13 +374,26 @@ static _Noreturn void call_agent(int fd, int64_t started, const struct limit *se
         fail_agent("speaks another protocol: is it of another version?", "");
     if (size > REPLY_LIMIT)
         fail_agent("announced a reply larger than 16 MiB", "");
-    char *text = mmap(NULL, size + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (text == MAP_FAILED)
-        fail_agent("sent a reply for which there is no memory", "");
-    receive(fd, text, size, until, limit);
+    char *text = output.data + sizeof reply;
+    if (size > sizeof output.data - sizeof reply) {
+        char *room = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (room == MAP_FAILED)
+            fail_agent("sent a reply for which there is no memory", "");
+        text = memcpy(room, text, have);
+    }
+    receive(fd, text, size, size, &have, until, limit);
     bool printed = print(STDOUT_FILENO, text, stdout_size);
     print(STDERR_FILENO, text + stdout_size, size - stdout_size);
     _exit(printed || status ? (int)status : 1);
+}
+
+static _Noreturn void call_agent(int fd, int64_t started, const struct limit *send_limit) {
+    int cause = send_request(fd, started + send_limit->ms);
+    if (cause == ETIMEDOUT)
+        fail_agent("did not take the call within ", send_limit->text);
+    if (cause && cause != EPIPE && cause != ECONNRESET)  // these two: it may have refused the call, and said why
+        fail_agent("cannot be told: ", strerror(cause));
+    print_reply(fd, started);
 }
 
 // For the one-shot: what was read of a pipe cannot be put back, so a file in memory takes its place.
@@ -378,8 +405,10 @@ static bool restore_stdin(void) {
 
 // `why` there is no agent: an errno, or 0 for a test that does without one and reads stdin itself.
 static _Noreturn void run_one_shot(int why) {
+    static char beside[PATH_MAX + 16];
+    strcpy(mempcpy(beside, place, directory_size), "python3");
     if (!python)
-        python = access(python_path, X_OK) == 0 ? python_path : "/usr/bin/python3";
+        python = directory_size && access(beside, X_OK) == 0 ? beside : "/usr/bin/python3";
     char *test = why ? NULL : "--test";
     char *arguments[] = {python, "-I", "-m", "svc.cni", "--name", name, "--install", install_path, test, NULL};
     char **kept = environ;
@@ -414,7 +443,6 @@ int main(int argc, char **argv) {
     if (verb->bit == VERSION)
         finish(STDOUT_FILENO, 0, TEXT("{\"cniVersion\":\"", cni_version(), "\",\"supportedVersions\":[\""
                                       SPEC_VERSIONS("\",\"") "\"]}\n"));
-    read_netconf();
     read_install();
     pack_request();
     const struct limit *send_limit = verb->limit.ms < SEND_WAIT.ms ? &verb->limit : &SEND_WAIT;

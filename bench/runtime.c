@@ -53,11 +53,19 @@ static void *allocate(size_t size) {
     return data ? data : (die("calloc"), NULL);
 }
 
+// Memory for what a call says is made before the clock starts, and grows only for an answer that is longer.
+static void expect_output(struct call *call) {
+    call->out.data = allocate(CHUNK);
+    call->err.data = allocate(CHUNK);
+}
+
 static void read_to_end(int fd, struct bytes *into) {
-    into->data = allocate(CHUNK);
-    for (ssize_t n; (n = read(fd, into->data + into->size, CHUNK)) > 0;) {
+    size_t room = CHUNK;
+    for (ssize_t n; (n = read(fd, into->data + into->size, room - into->size)) > 0;) {
         into->size += (uint32_t)n;
-        into->data = realloc(into->data, into->size + CHUNK);
+        if (into->size < room)
+            continue;
+        into->data = realloc(into->data, room *= 2);
         if (!into->data)
             die("realloc");
     }
@@ -92,6 +100,7 @@ static void execute(struct call *call) {
     posix_spawn_file_actions_adddup2(&actions, err[1], STDERR_FILENO);
     char *arguments[] = {call->program.data, NULL}, *environment[ENVIRONMENT_LIMIT + 1];
     split_environment(call->environment, environment);
+    expect_output(call);
     pid_t pid;
     int status;
     call->started = now();
@@ -122,6 +131,7 @@ static void connect_directly(struct call *call) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     strncpy(address.sun_path, call->program.data, sizeof address.sun_path - 1);
     int netns = *call->netns.data ? open(call->netns.data, O_RDONLY | O_CLOEXEC) : -1;
+    expect_output(call);
     call->started = now();
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
@@ -129,7 +139,6 @@ static void connect_directly(struct call *call) {
     send_with_descriptor(fd, call->input, netns);
     read_to_end(fd, &call->out);
     call->ended = now();
-    call->err.data = allocate(0);
     if (netns >= 0)
         close(netns);
 }

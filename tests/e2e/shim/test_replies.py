@@ -42,6 +42,29 @@ def test_largest_reply_is_printed_whole(shim: Shim, piece: int) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, stdout, b"")
 
 
+@pytest.mark.parametrize("over", [-1, 0, 1, 4096])
+def test_reply_about_as_large_as_its_buffer(shim: Shim, over: int) -> None:
+    """64 KiB with the header; larger ones get a place of their own."""
+    stdout, stderr = os.urandom((1 << 16) - 16 - 5), b"5" * (5 + over)
+    with FakeAgent(shim.socket, answering(3, stdout, stderr, piece=60_000)):
+        result = shim.run("ADD")
+    assert (result.returncode, result.stdout, result.stderr) == (3, stdout, stderr)
+
+
+def test_reply_arrives_with_the_wish_for_more_time(shim: Shim) -> None:
+    """In one read, with all that was wished before."""
+    with FakeAgent(shim.socket, sending(2 * pack_patience(PATIENCE) + pack_reply(0, b"done", b"log"))):
+        result = shim.run("CHECK")
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"done", b"log")
+
+
+def test_version_of_the_call_outlives_a_broken_reply(shim: Shim) -> None:
+    """What is told of it has the version of the netconf, which was read first."""
+    with FakeAgent(shim.socket, sending(b"x" * 4096)):
+        result = shim.run_with({"CNI_COMMAND": "GC", "CNI_PATH": "/"}, b'{"cniVersion":"0.4.0"}')
+    assert error_of(result)["cniVersion"] == "0.4.0"
+
+
 def test_reply_goes_to_a_pipe_that_does_not_block(shim: Shim) -> None:
     """Some runtimes hand out such pipes; a full one is waited for."""
     reading, writing = os.pipe()
