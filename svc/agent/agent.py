@@ -23,7 +23,7 @@ from svc.agent.upkeep import Upkeep
 from svc.attach.context import Context
 from svc.attach.recover import recover
 from svc.cni.edge import answer
-from svc.cni.exclusive import alone
+from svc.cni.exclusive import alone, next_turn
 from svc.cni.frame import Frame
 from svc.cni.inputs import Inputs
 from svc.datastore.open import open_backend
@@ -71,17 +71,17 @@ class Agent:
 
     def _start_up(self, stack: ExitStack) -> None:
         settings = self._settings
-        with alone(settings.state_dir):
+        with next_turn(settings.state_dir), alone(settings.state_dir):
             self._context = Context(
                 Profiles().get, settings.state_dir, lambda store, names: open_backend(store, settings.state_dir, names)
             )
             stack.callback(self._context.close)
             self._recover()
-        if settings.metrics is not None:
-            from svc.agent.metrics import MetricsServer  # 2 MiB that most nodes do without
+            if settings.metrics is not None:
+                from svc.agent.metrics import MetricsServer  # 2 MiB that most nodes do without
 
-            stack.callback(MetricsServer(*settings.metrics, self._context.metrics).close)
-        self._listener = Listener(settings.socket, self._admit)
+                stack.callback(MetricsServer(*settings.metrics, self._context.metrics).close)
+            self._listener = Listener(settings.socket, self._admit)
         self._crew = Crew(self._next_job)
         self._crew.start()
         self._upkeep = Upkeep(self._context, self._put, self._queue.is_paused)

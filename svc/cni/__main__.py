@@ -93,7 +93,8 @@ def _carried_out(steps: Steps[Reply], installed: Installed) -> Reply | None:
     nothing is done, where one has started before the first step."""
     wait: Wait | None = None
     while True:
-        with alone(installed.state_dir, ALONE_SECONDS if wait is None else math.inf):
+        seconds = ALONE_SECONDS if wait is None else math.inf
+        with alone(installed.state_dir, seconds, gives_way=wait is None):
             if wait is None and is_served(installed.socket):
                 return None
             try:

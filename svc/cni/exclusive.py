@@ -13,16 +13,24 @@ from typing import IO
 from svc.model.errors import Code, PeerError
 
 LOCK_NAME = "oneshot.lock"
+TURN_NAME = "turn.lock"
 _PAUSE_SECONDS = 0.005
 
 
 @contextmanager
-def alone(state_dir: Path, seconds: float = math.inf) -> Iterator[None]:
+def next_turn(state_dir: Path) -> Iterator[None]:
+    """Inside, nobody who would give way begins: an agent that starts is not kept waiting by all the calls that wait for it."""
+    with _lock_file(state_dir, TURN_NAME) as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)  # those who only look hold it for a moment
+        yield
+
+
+@contextmanager
+def alone(state_dir: Path, seconds: float = math.inf, *, gives_way: bool = False) -> Iterator[None]:
     """Waits until nobody else is. PeerError after so many seconds; OSError when the directory cannot be used."""
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (state_dir / LOCK_NAME).open("a") as lock:
+    with _lock_file(state_dir, LOCK_NAME) as lock, _lock_file(state_dir, TURN_NAME) as turn:
         until = time.monotonic() + seconds
-        while not _taken(lock):
+        while (gives_way and _is_another_turn(turn)) or not _taken(lock):
             if time.monotonic() >= until:
                 raise PeerError(
                     f"other calls without an agent have kept {lock.name!r} locked for {seconds:g} s",
@@ -31,6 +39,18 @@ def alone(state_dir: Path, seconds: float = math.inf) -> Iterator[None]:
                 )
             time.sleep(_PAUSE_SECONDS)
         yield
+
+
+def _lock_file(state_dir: Path, name: str) -> IO[str]:
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return (state_dir / name).open("a")
+
+
+def _is_another_turn(turn: IO[str]) -> bool:
+    if not _taken(turn):
+        return True
+    fcntl.flock(turn, fcntl.LOCK_UN)
+    return False
 
 
 def _taken(lock: IO[str]) -> bool:

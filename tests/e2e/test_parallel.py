@@ -1,14 +1,20 @@
 """Many calls at once: no address twice, nothing left over, nobody kept waiting for others."""
 
+import fcntl
+import os
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
 
 import pytest
 
 from harness.node import Node
+from harness.patience import wait_until
 from harness.pod import Pod
 from harness.state import books, faults, pod_links, remains, store_of
+from svc.cni.exclusive import LOCK_NAME
 from svc.model.keys import BlockQuery
 
 pytestmark = pytest.mark.root
@@ -115,3 +121,34 @@ def test_same_add_twice_at_once_is_one_attachment_without_an_agent_too(own_pods:
         assert first.stdout == second.stdout
     assert len(books(node).allocations) == 4
     assert faults(node) == []
+
+
+def test_an_agent_that_starts_goes_before_all_the_calls_that_wait(own_pods: MakePod, node: Node) -> None:
+    """However many: they are its calls then."""
+    node.stop_agent()
+    made = [own_pods() for _ in range(8)]
+    with ThreadPoolExecutor(9) as runtime, (node.state_dir / LOCK_NAME).open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        calls = [runtime.submit(pod.call, "ADD", log_level="Info") for pod in made]
+        wait_until(lambda: openers(lock) == len(made) + 1)
+        start = runtime.submit(node.start_agent)
+        wait_until(lambda: openers(lock) == len(made) + 2)
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        start.result()
+        answers = [call.result() for call in calls]
+    assert [answer.status for answer in answers] == [0] * len(made)
+    assert all(" queue=" in answer.stderr for answer in answers), "only the agent has a queue"
+    assert faults(node) == []
+
+
+def openers(lock: IO[str]) -> int:
+    """Processes that have the file open."""
+    inode = os.fstat(lock.fileno()).st_ino
+    return len({path.parts[2] for path in Path("/proc").glob("[0-9]*/fd/*") if inode_of(path) == inode})
+
+
+def inode_of(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except OSError:  # closed meanwhile
+        return 0
