@@ -291,6 +291,15 @@ def test_agent_and_executable_meet_where_they_are_told(own_pods: MakePod, node: 
     assert node.stop_agent() == 0
 
 
+@pytest.mark.parametrize(("given", "wanted"), [("0", "-10"), ("5", "5")], ids=["by itself", "as it was told"])
+def test_agent_goes_before_the_crowd_that_it_serves(node: Node, given: str, wanted: str) -> None:
+    """Where it may, and nobody has said otherwise; this test itself runs at the usual priority."""
+    node.stop_agent()
+    node.start_agent("nice", "-n", given, str(BIN / "svc-agent"))
+    possible = subprocess.run(["nice", "-n", wanted, "nice"], capture_output=True, text=True, check=True).stdout
+    assert os.getpriority(os.PRIO_PROCESS, node.agent_pid) == int(possible)
+
+
 def test_socket_is_roots_alone(node: Node) -> None:
     mode = node.socket.stat()
     assert (stat.S_IMODE(mode.st_mode), mode.st_uid) == (0o600, 0)
