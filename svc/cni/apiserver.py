@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from svc.model.errors import CallerError, Code, PeerError
-from svc.tls import TlsSocket
+from svc.tls import prepare
 
 Json = dict[str, Any]
 
@@ -45,7 +45,7 @@ def _connection(path: Path, cluster: Json, user: Json, seconds: float) -> http.c
     if url.scheme == "http":
         return http.client.HTTPConnection(str(url.hostname), url.port, timeout=seconds)
     context = ssl.create_default_context()
-    context.sslsocket_class = TlsSocket
+    prepare(context)
     if cluster.get("insecure-skip-tls-verify"):
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     elif authority := _data(path, cluster, "certificate-authority"):

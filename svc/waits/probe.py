@@ -185,12 +185,12 @@ def _tls(trust: Trust, _stamp: float) -> "ssl.SSLContext":
     """Loading the system's authorities takes 10 ms and more."""
     import ssl
 
-    from svc.tls import TlsSocket
+    from svc.tls import prepare
 
     if trust.verify:
         context = ssl.create_default_context(cafile=trust.ca_file or None)
     else:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.sslsocket_class = TlsSocket
+    prepare(context)
     return context

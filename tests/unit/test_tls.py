@@ -1,4 +1,4 @@
-"""TLS to servers that break connections off: nothing of ours stays open."""
+"""TLS to servers that break connections off, of which nothing stays open, and to those with certificates of simple makers."""
 
 import gc
 import os
@@ -8,17 +8,19 @@ import struct
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from urllib3.connection import HTTPSConnection
 
+from harness.certificates import Authority
 from svc.datastore.orch.access import Access
 from svc.datastore.orch.client import Client, Unreachable
 from svc.model.gate import parse_gate
 from svc.model.hold import Trust
-from svc.tls import TlsSocket
+from svc.tls import prepare
 from svc.waits.probe import Probe
 
 
@@ -54,7 +56,7 @@ def nothing_unclosed() -> Iterator[None]:
 def test_broken_before_the_handshake(listener: socket.socket) -> None:
     """The error is the connection's, and the socket is closed at once: also while the error is kept."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.sslsocket_class = TlsSocket
+    prepare(context)
     with closing(socket.create_connection(listener.getsockname())) as connection:
         break_off(listener, connection)
         number = connection.fileno()
@@ -96,3 +98,31 @@ def test_a_gate_breaks_off(listener: socket.socket, monkeypatch: pytest.MonkeyPa
     with nothing_unclosed():
         answer = Probe(gate, Trust(verify)).run()
     assert (answer.ready, answer.text) == (False, "connection closed without an answer")
+
+
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_certificates_without_a_key_identifier_are_taken(tmp_path: Path, is_prepared: bool) -> None:
+    """By every Python, also by those that are strict of themselves."""
+    authority = Authority(tmp_path, "simple")
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(*authority.issue("server", "localhost"))
+    client = ssl.create_default_context(cafile=str(authority.root))
+    client.verify_flags |= ssl.VERIFY_X509_STRICT
+    if not is_prepared:
+        with pytest.raises(ssl.SSLCertVerificationError, match="Missing Authority Key Identifier"):
+            shake_hands(client, server)
+        return
+    prepare(client)
+    shake_hands(client, server)
+
+
+def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
+    """Until both have what they need."""
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(down, up, server_hostname="localhost")
+    theirs = server.wrap_bio(up, down, server_side=True)
+    for _ in range(4):
+        for side in (ours, theirs):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    assert ours.cipher() == theirs.cipher() is not None

@@ -26,7 +26,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 
 from svc.model.errors import CallerError
 from svc.model.faults import shown
-from svc.tls import TlsSocket
+from svc.tls import prepare
 
 CONNECTIONS = 32  # kept open to one server: as many as threads use at once, and one for each watch
 
@@ -251,7 +251,7 @@ def _program(user: dict[str, Any]) -> str:
 def _tls(origin: str, configuration: Configuration) -> ssl.SSLContext:
     """For all connections. What TLS itself says of certificates names neither file nor field."""
     context = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED if configuration.verify_ssl else ssl.CERT_NONE)
-    context.sslsocket_class = TlsSocket
+    prepare(context)
     try:
         if configuration.ssl_ca_cert:
             context.load_verify_locations(configuration.ssl_ca_cert)
