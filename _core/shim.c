@@ -4,8 +4,8 @@
 // Rules:
 // 1. Nothing waits without a deadline: runtimes hold locks while a plugin runs.
 // 2. No JSON is parsed: "cniVersion" is found by a scan, the rest of the netconf is the agent's business.
-// 3. No stdio, no malloc, no child: it starts in 0.1 ms, and a kill leaves nothing behind. Starting is the page faults: what a
-//    call touches lies close together, and the reply takes the place of the request.
+// 3. No stdio, no malloc, no child: it starts in 0.1 ms, and a kill leaves nothing behind. What that takes is page
+//    faults: what a call touches lies close together, and the reply is read to where a message of our own would stand.
 // 4. A failure found here is one CNI error object on stdout and exit status 1.
 
 #define _GNU_SOURCE
@@ -37,7 +37,7 @@
 
 enum {  // bytes; the first four as in svc/cni/frame.py
     NAME_LIMIT = 256, ENVIRONMENT_LIMIT = 128 << 10, INPUT_LIMIT = 1 << 20, REPLY_LIMIT = 16 << 20, HEADER_SIZE = 24,
-    INPUT_FIELD = 16,
+    INPUT_FIELD = 16,  // of a request: where the length of stdin stands
     INSTALL_LIMIT = 4 << 10, VERSION_LIMIT = 16, SHOWN_LIMIT = 5000,
 };
 enum { PATIENCE = 256 };  // in place of an exit status: the call waits, its reply may take so many milliseconds from now on

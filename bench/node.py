@@ -10,7 +10,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,4 +134,5 @@ def _let_go_first(kube: Kube) -> None:
     """Threads that are begun later take after those that are there."""
     for process in kube.processes.values():
         for task in Path(f"/proc/{process.pid}/task").iterdir():
-            os.setpriority(os.PRIO_PROCESS, int(task.name), ELSEWHERE)
+            with suppress(PermissionError, ProcessLookupError):  # a thread that is gone, or a container that may not
+                os.setpriority(os.PRIO_PROCESS, int(task.name), ELSEWHERE)
