@@ -161,7 +161,7 @@ def _meet(stage: Stage, server: Server) -> None:
 
 
 def _burst(stage: Stage, server: Server, found: Found, options: Options, calls: float) -> Iterator[Figure]:
-    number = options.burst_pods * options.burst_rounds
+    number = options.burst_pods
     pods = stage.pods(number)
     server.prepare(pods)
     _meet(stage, server)

@@ -11,14 +11,14 @@ class Options:
 
     rounds: int = 60
     warm_up: int = 4
-    burst_rounds: int = 5
-    burst_pods: int = 40
+    burst_rounds: int = 7
+    burst_pods: int = 200
     memory_pods: int = 500
     density_pods: int = 1000
 
     @staticmethod
     def quick(rounds: int) -> "Options":
-        return Options(rounds, warm_up=2, burst_rounds=2, burst_pods=24, memory_pods=100, density_pods=200)
+        return Options(rounds, warm_up=2, burst_rounds=2, burst_pods=48, memory_pods=100, density_pods=200)
 
 
 AT_ONCE = 16

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from svc.herd import HERD
+
 KEPT = 8  # idle threads that stay: a burst finds them, and each costs some 50 KiB
 MOST = 128  # calls at a time; the rest wait in the queue
 
@@ -38,6 +40,7 @@ class Crew:
             threads = tuple(self._threads)
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+        HERD.scatter()
         return sum(thread.is_alive() for thread in threads)
 
     def _start_one(self) -> None:
@@ -58,9 +61,11 @@ class Crew:
     def _begin(self) -> None:
         with self._lock:
             self._idle -= 1
+            crowd = len(self._threads) - self._idle > 1
             if not self._idle and not self._over and len(self._threads) < MOST:
                 with suppress(RuntimeError):  # the system gives no further thread: this one listens when it has done its work
                     self._start_one()
+        HERD.call_begins(crowd=crowd)
 
     def _is_wanted(self) -> bool:
         """Where all is over, everybody is: what is still queued must be done."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import orjson
 
+from svc.herd import HERD
 from svc.model import versions
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.prevresult import parse_prev_result
@@ -109,6 +110,7 @@ def _variables(environment: Mapping[str, str], verb: str) -> dict[str, str]:
 
 
 def _run(executable: Path, variables: Mapping[str, str], stdin: bytes, seconds: float) -> "subprocess.CompletedProcess[bytes]":
+    HERD.leave()
     try:
         return subprocess.run([executable], env=variables, input=stdin, capture_output=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:

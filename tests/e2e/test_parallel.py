@@ -3,8 +3,10 @@
 import fcntl
 import os
 import random
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -13,8 +15,10 @@ import pytest
 from harness.node import Node
 from harness.patience import wait_until
 from harness.pod import Pod
+from harness.skips import ONE_PROCESSOR
 from harness.state import books, faults, pod_links, remains, store_of
 from svc.cni.exclusive import LOCK_NAME
+from svc.herd import STRETCH
 from svc.model.keys import BlockQuery
 
 pytestmark = pytest.mark.root
@@ -40,6 +44,29 @@ def test_no_address_is_given_twice_to_a_hundred_pods(pods: MakePod, shared_node:
         list(runtime.map(Pod.delete, made))
     assert remains(shared_node) == []
     assert not any(pod.netns.links() for pod in made)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason=ONE_PROCESSOR)
+def test_crowd_is_served_on_one_processor_and_one_call_on_any(pods: MakePod, shared_node: Node) -> None:
+    everywhere = frozenset(os.sched_getaffinity(0))
+    made, seen = [pods() for _ in range(40)], set()
+    with ThreadPoolExecutor(AT_ONCE) as runtime:
+        attached = [runtime.submit(pod.add) for pod in made]
+        while not all(each.done() for each in attached):
+            seen.add(frozenset(processors(shared_node)))
+    assert any(len(some) == 1 and some < {frozenset({number}) for number in everywhere} for some in seen)
+    time.sleep(2 * STRETCH)
+    assert made[0].check().status == 0
+    assert processors(shared_node) == {everywhere}
+
+
+def processors(node: Node) -> set[frozenset[int]]:
+    """Where the agent's threads may run, each kind once."""
+    found = set()
+    for thread in os.listdir(f"/proc/{node.agent_pid}/task"):
+        with suppress(ProcessLookupError):
+            found.add(frozenset(os.sched_getaffinity(int(thread))))
+    return found
 
 
 def test_churn_ends_with_clean_books(pods: MakePod, shared_node: Node) -> None:

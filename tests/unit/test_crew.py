@@ -1,5 +1,6 @@
 """The agent's threads: somebody listens, whoever waits; nobody stays who is not needed."""
 
+import os
 import queue
 import threading
 import time
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from harness.patience import wait_until
+from harness.skips import ONE_PROCESSOR
 from svc.agent import crew
 from svc.agent.crew import Crew
 
@@ -52,6 +54,12 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
 
 def waited(gate: threading.Event) -> None:
     gate.wait(PATIENCE)
+
+
+def kept() -> int:
+    """How many workers are kept on one processor."""
+    workers = [thread.native_id for thread in threading.enumerate() if thread.name.startswith("worker-")]
+    return sum(len(os.sched_getaffinity(number)) == 1 for number in workers if number)
 
 
 def count() -> int:
@@ -128,3 +136,16 @@ def test_work_goes_on_where_no_thread_can_be_started(work: Work, monkeypatch: py
     for _ in range(5):
         assert done.acquire(timeout=PATIENCE)
     assert count() == 2
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason=ONE_PROCESSOR)
+def test_those_who_work_at_once_are_kept_on_one_processor(work: Work) -> None:
+    gate = threading.Event()
+    work.jobs.put(lambda: waited(gate))
+    wait_until(work.jobs.empty)
+    assert kept() == 0
+    work.jobs.put(lambda: waited(gate))
+    wait_until(lambda: kept() >= 2)
+    gate.set()
+    assert work.end() == 0
+    assert len(os.sched_getaffinity(0)) > 1

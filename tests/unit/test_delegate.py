@@ -9,8 +9,10 @@ from pathlib import Path
 import orjson
 import pytest
 
+from harness.skips import ONE_PROCESSOR
 from svc.attach import delegate as delegates
 from svc.attach.delegate import Refused, delegate, find, spoken
+from svc.herd import HERD
 from svc.model.errors import Code, PeerError
 from svc.model.result import IpConfig, Result
 from svc.trace import Trace
@@ -86,6 +88,25 @@ def test_environment_is_that_of_the_call(plugin: Make, tmp_path: Path) -> None:
         "CNI_COMMAND": "DEL", "CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAME=a",
     }  # fmt: skip
     assert variables["PATH"] == os.environ["PATH"]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason=ONE_PROCESSOR)
+def test_plugin_may_run_anywhere(plugin: Make, tmp_path: Path) -> None:
+    """Whatever processor a crowd of calls is kept on."""
+    seen = tmp_path / "seen"
+    environment = plugin(f"grep ^Cpus_allowed: /proc/self/status >{seen}")
+    plain = listed(seen, environment)
+    HERD.call_begins(crowd=True)
+    try:
+        assert len(os.sched_getaffinity(0)) == 1
+        assert listed(seen, environment) == plain
+    finally:
+        HERD.scatter()
+
+
+def listed(seen: Path, environment: dict[str, str]) -> str:
+    call(environment, "DEL")
+    return seen.read_text()
 
 
 @pytest.mark.parametrize(

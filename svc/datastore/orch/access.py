@@ -24,6 +24,7 @@ from kubernetes.config.config_exception import ConfigException
 from kubernetes.config.kube_config import KubeConfigLoader
 from urllib3.util.ssl_ import create_urllib3_context
 
+from svc.herd import HERD
 from svc.model.errors import CallerError
 from svc.model.faults import shown
 from svc.tls import prepare
@@ -136,6 +137,7 @@ def _load_kubeconfig(path: Path, configuration: Configuration) -> _Token:
     if token_file:
         token_file = os.path.normpath(path.parent / token_file)
         _demand_file(f"kubeconfig {str(path)!r}: tokenFile", token_file)
+    HERD.leave()  # it may execute a program
     try:
         loader: Any = KubeConfigLoader  # untyped
         loader(config_dict=data, config_base_path=str(path.parent)).load_and_set(configuration)
