@@ -47,15 +47,16 @@ def _lock_file(state_dir: Path, name: str) -> IO[str]:
 
 
 def _is_another_turn(turn: IO[str]) -> bool:
-    if not _taken(turn):
+    """Shared, for any number may look at once."""
+    if not _taken(turn, fcntl.LOCK_SH):
         return True
     fcntl.flock(turn, fcntl.LOCK_UN)
     return False
 
 
-def _taken(lock: IO[str]) -> bool:
+def _taken(lock: IO[str], kind: int = fcntl.LOCK_EX) -> bool:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -1,10 +1,12 @@
 """A crowd of threads is kept on one processor, and only for a while."""
 
+import errno
 import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import pytest
 
@@ -12,7 +14,7 @@ from harness.skips import ONE_PROCESSOR
 from svc import herd
 from svc.herd import Herd
 
-EVERYWHERE = os.sched_getaffinity(0)
+EVERYWHERE = frozenset(os.sched_getaffinity(0))
 PATIENCE = 20.0  # seconds
 
 pytestmark = pytest.mark.skipif(len(EVERYWHERE) < 2, reason=ONE_PROCESSOR)
@@ -25,26 +27,27 @@ def cattle(monkeypatch: pytest.MonkeyPatch) -> Iterator[Herd]:
     cattle = Herd()
     yield cattle
     cattle.scatter()
-    assert processors() == {frozenset(EVERYWHERE)}
+    assert os.sched_getaffinity(0) == EVERYWHERE
+
+
+@pytest.fixture
+def threads() -> Iterator[list[int]]:
+    """The numbers of some threads that are there."""
+    with some_threads() as numbers:
+        yield numbers
 
 
 @contextmanager
-def some_threads(count: int = 5) -> Iterator[list[int]]:
-    """Their numbers."""
-    over, numbers = threading.Event(), []
-
-    def run() -> None:
-        numbers.append(threading.get_native_id())
-        over.wait(PATIENCE)
-
-    threads = [threading.Thread(target=run) for _ in range(count)]
-    for thread in threads:
+def some_threads() -> Iterator[list[int]]:
+    over = threading.Event()
+    started = [threading.Thread(target=over.wait, args=(PATIENCE,)) for _ in range(5)]
+    for thread in started:
         thread.start()
     try:
-        yield numbers
+        yield [thread.native_id for thread in started if thread.native_id]
     finally:
         over.set()
-        for thread in threads:
+        for thread in started:
             thread.join()
 
 
@@ -55,117 +58,158 @@ def aside(call: Callable[[], None]) -> None:
     thread.join()
 
 
-def processors() -> set[frozenset[int]]:
-    """Where the threads of this process may run, each kind once."""
-    return {frozenset(os.sched_getaffinity(int(thread))) for thread in os.listdir("/proc/self/task")}
+def processors(threads: list[int]) -> set[frozenset[int]]:
+    """Where these may run, each kind once."""
+    return {frozenset(os.sched_getaffinity(thread)) for thread in threads}
 
 
-def elsewhere() -> frozenset[int]:
-    """Where a program that is executed now may run."""
-    listed = subprocess.run(["grep", "^Cpus_allowed:", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
-    mask = int(listed.split()[1].replace(",", ""), 16)
-    return frozenset(number for number in range(mask.bit_length()) if mask >> number & 1)
+def kept(threads: list[int]) -> bool:
+    """Whether all of them are on the same one."""
+    found = processors(threads)
+    return len(found) == 1 and len(found.pop()) == 1
 
 
-def test_crowd_is_on_one_processor(cattle: Herd) -> None:
-    with some_threads():
-        cattle.call_begins(crowd=True)
-        (together,) = processors()
-        assert len(together) == 1
-        assert together < EVERYWHERE
+def free(threads: list[int]) -> bool:
+    return processors(threads) == {EVERYWHERE}
 
 
-def test_one_call_alone_may_run_anywhere(cattle: Herd) -> None:
-    with some_threads():
-        cattle.call_begins(crowd=False)
-        assert processors() == {frozenset(EVERYWHERE)}
+def test_crowd_is_on_one_processor(cattle: Herd, threads: list[int]) -> None:
+    cattle.call_begins(crowd=True)
+    assert kept(threads)
 
 
-def test_crowd_gathers_where_it_is_called(cattle: Herd) -> None:
+def test_one_call_alone_may_run_anywhere(cattle: Herd, threads: list[int]) -> None:
+    cattle.call_begins(crowd=False)
+    assert free(threads)
+
+
+def test_crowd_gathers_where_it_is_called(cattle: Herd, threads: list[int]) -> None:
     """Whoever calls it is running there: nobody waits for a processor that somebody else has."""
+
+    def call(number: int) -> None:
+        os.sched_setaffinity(0, {number})
+        cattle.call_begins(crowd=True)
+
     for number in EVERYWHERE:
-        found: list[set[frozenset[int]]] = []
-
-        def call(number: int = number, found: list[set[frozenset[int]]] = found) -> None:
-            os.sched_setaffinity(0, {number})
-            cattle.call_begins(crowd=True)
-            found.append(processors())
-
-        aside(call)
-        assert found == [{frozenset({number})}]
+        aside(lambda number=number: call(number))  # type: ignore[misc]
+        assert processors(threads) == {frozenset({number})}
         cattle.scatter()
 
 
-def test_it_stays_for_the_stretch(cattle: Herd) -> None:
-    with some_threads():
-        cattle.call_begins(crowd=True)
-        before = processors()
-        for crowd in (False, True):
-            cattle.call_begins(crowd=crowd)
-            assert processors() == before
+def test_it_stays_for_the_stretch(cattle: Herd, threads: list[int]) -> None:
+    cattle.call_begins(crowd=True)
+    before = processors(threads)
+    for crowd in (False, True):
+        cattle.call_begins(crowd=crowd)
+        assert processors(threads) == before
 
 
 @pytest.mark.parametrize("crowd", [False, True])
-def test_it_is_let_loose_after_the_stretch(cattle: Herd, monkeypatch: pytest.MonkeyPatch, crowd: bool) -> None:
+def test_it_is_let_loose_after_the_stretch(
+    cattle: Herd, threads: list[int], monkeypatch: pytest.MonkeyPatch, crowd: bool
+) -> None:
     """Before it gathers again: the system may have a better place for it by then."""
-    with some_threads():
-        cattle.call_begins(crowd=True)
-        monkeypatch.setattr(herd, "STRETCH", 0.0)
-        cattle.call_begins(crowd=crowd)
-        assert processors() == {frozenset(EVERYWHERE)}
-        cattle.call_begins(crowd=True)
-        assert {len(some) for some in processors()} == {1}
-
-
-def test_threads_that_came_meanwhile_are_let_loose_as_well(cattle: Herd) -> None:
     cattle.call_begins(crowd=True)
-    with some_threads():
-        assert {len(some) for some in processors()} == {1}
-        cattle.scatter()
-        assert processors() == {frozenset(EVERYWHERE)}
+    monkeypatch.setattr(herd, "STRETCH", 0.0)
+    cattle.call_begins(crowd=crowd)
+    assert free(threads)
+    cattle.call_begins(crowd=True)
+    assert kept(threads)
 
 
-def test_straggler_does_not_say_where_the_others_may_run(cattle: Herd) -> None:
-    """One that was started while the herd was let loose may still be kept: it may be the next to gather it."""
+def test_thread_that_came_meanwhile_is_let_loose_as_well(cattle: Herd) -> None:
+    found: list[list[int]] = []
 
-    def call() -> None:
-        os.sched_setaffinity(0, {min(EVERYWHERE)})
+    def start() -> None:
+        """Who is kept himself starts such as are kept."""
         cattle.call_begins(crowd=True)
-        cattle.scatter()
+        with some_threads() as threads:
+            found.append(threads)
+            assert kept(threads)
+            cattle.scatter()
+            assert free(threads)
 
-    aside(call)
-    assert processors() == {frozenset(EVERYWHERE)}
+    aside(start)
+    assert found
 
 
-def test_narrow_pasture_is_kept(cattle: Herd) -> None:
-    """As whoever runs the agent has said."""
+def test_where_all_may_run_is_what_the_administrator_says_meanwhile(cattle: Herd, threads: list[int]) -> None:
     only = {max(EVERYWHERE)}
-    os.sched_setaffinity(0, only)
+    cattle.call_begins(crowd=True)
+    os.sched_setaffinity(0, only)  # the main thread's, as a change for the whole process does
     try:
-        cattle.call_begins(crowd=True)
         cattle.scatter()
-        assert os.sched_getaffinity(0) == only
+        assert processors(threads) == {frozenset(only)}
+        cattle.call_begins(crowd=True)
+        assert processors(threads) == {frozenset(only)}
     finally:
         os.sched_setaffinity(0, EVERYWHERE)
 
 
-def test_thread_that_has_ended_is_no_failure(cattle: Herd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_that_has_ended_is_no_failure(cattle: Herd, threads: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     listed, gone = os.listdir("/proc/self/task"), str((1 << 22) + 1)
     with monkeypatch.context() as patched:
         patched.setattr(os, "listdir", lambda _: [gone, *listed])
         cattle.call_begins(crowd=True)
-    assert len(os.sched_getaffinity(0)) == 1
+    assert kept(threads)
 
 
-def test_what_is_executed_may_run_anywhere(cattle: Herd) -> None:
-    with some_threads() as others:
+def refused(*_: object) -> NoReturn:
+    raise OSError(errno.EMFILE, "too many open files")
+
+
+@pytest.mark.parametrize("want", ["os.listdir", "builtins.open"])
+def test_want_of_descriptors_passes(cattle: Herd, threads: list[int], monkeypatch: pytest.MonkeyPatch, want: str) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(want, refused)
         cattle.call_begins(crowd=True)
-        assert len(elsewhere()) == 1
+    assert free(threads)
+    cattle.call_begins(crowd=True)
+    assert kept(threads)
+
+
+def test_want_of_descriptors_keeps_nobody_together_for_ever(
+    cattle: Herd, threads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cattle.call_begins(crowd=True)
+    monkeypatch.setattr(herd, "STRETCH", 0.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", refused)
+        cattle.call_begins(crowd=True)
+        cattle.scatter()
+    cattle.call_begins(crowd=True)
+    assert free(threads)
+
+
+def test_what_is_executed_may_run_anywhere(cattle: Herd, threads: list[int]) -> None:
+    seen: list[frozenset[int]] = []
+
+    def execute() -> None:
+        cattle.call_begins(crowd=True)
+        seen.append(mask_of_a_program())
         cattle.leave()
-        assert elsewhere() == EVERYWHERE
-        assert {len(os.sched_getaffinity(number)) for number in others} == {1}
+        seen.append(mask_of_a_program())
+
+    aside(execute)
+    assert len(seen[0]) == 1
+    assert seen[1] == EVERYWHERE
+    assert kept(threads)
+
+
+def mask_of_a_program() -> frozenset[int]:
+    """Where one that is executed now may run."""
+    said = subprocess.run(["grep", "^Cpus_allowed:", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
+    mask = int(said.split()[1].replace(",", ""), 16)
+    return frozenset(number for number in range(mask.bit_length()) if mask >> number & 1)
 
 
 def test_nobody_leaves_a_herd_that_was_never_gathered(cattle: Herd) -> None:
-    cattle.leave()
-    assert os.sched_getaffinity(0) == EVERYWHERE
+    def leave() -> None:
+        os.sched_setaffinity(0, {min(EVERYWHERE)})
+        cattle.leave()
+        assert os.sched_getaffinity(0) == {min(EVERYWHERE)}
+        done.append(True)
+
+    done: list[bool] = []
+    aside(leave)
+    assert done
