@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,8 +27,13 @@ class Groups:
 
     def _present(self) -> set[Path]:
         tops = [top for pattern in (self._name, f"*/{self._name}") for top in _ROOT.glob(pattern)]
-        return {path for top in tops for path in (top, *top.glob("**/")) if path.is_dir()}
+        return {group for top in tops for group in _groups(top)}
 
 
 def can_be_made() -> bool:
-    return any(os.access(group, os.W_OK) for group in _ROOT.glob("**/"))
+    return any(os.access(group, os.W_OK) for group in _groups(_ROOT))
+
+
+def _groups(top: Path) -> Iterator[Path]:
+    """It and those below; such as are removed meanwhile are passed over."""
+    return (Path(folder) for folder, _, _ in os.walk(top))
