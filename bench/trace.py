@@ -21,6 +21,12 @@ def inside_ms(outcome: Outcome) -> float:
     return phases(outcome)["total"]
 
 
+def outside_ms(outcome: Outcome) -> float:
+    """What the call took but for its time in the agent, from the queue on."""
+    found = phases(outcome)
+    return outcome.ms - found["total"] - found["queue"]
+
+
 def medians(outcomes: Sequence[Outcome]) -> str:
     """Of every phase, as text."""
     found = [phases(outcome) for outcome in outcomes]
