@@ -140,12 +140,18 @@ def test_work_goes_on_where_no_thread_can_be_started(work: Work, monkeypatch: py
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason=ONE_PROCESSOR)
 def test_those_who_work_at_once_are_kept_on_one_processor(work: Work) -> None:
-    gate = threading.Event()
+    """And with them whoever else there is in the process; at the end he is let go."""
+    gate, over = threading.Event(), threading.Event()
+    bystander = threading.Thread(target=over.wait, args=(PATIENCE,))
+    bystander.start()
     work.jobs.put(lambda: waited(gate))
     wait_until(work.jobs.empty)
     assert kept() == 0
     work.jobs.put(lambda: waited(gate))
     wait_until(lambda: kept() >= 2)
+    assert len(os.sched_getaffinity(bystander.native_id or 0)) == 1
     gate.set()
     assert work.end() == 0
-    assert len(os.sched_getaffinity(0)) > 1
+    assert os.sched_getaffinity(bystander.native_id or 0) == os.sched_getaffinity(0)
+    over.set()
+    bystander.join()

@@ -1,8 +1,10 @@
 """The settings of the orch store: what they lead to, and what is said where they lead nowhere."""
 
 import json
+import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,13 @@ import pytest
 import yaml
 
 from harness.certificates import Authority, encrypt
+from harness.skips import ONE_PROCESSOR
 from svc.datastore.api import Conflict, NotFound, StoreError
 from svc.datastore.open import open_backend, open_client
 from svc.datastore.orch.access import Access
 from svc.datastore.orch.client import ApiError
 from svc.datastore.orch.shelf import refuse
+from svc.herd import HERD
 from svc.model.errors import CallerError
 from svc.model.keys import HandleKey
 from svc.names import DEFAULT
@@ -279,3 +283,33 @@ def test_server_that_does_not_answer_is_told_without_credentials(folder: Path) -
         with pytest.raises(StoreError, match=r"API server http://\.\.\.@127\.0\.0\.1:1 does not answer") as caught:
             client.get("/version")
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason=ONE_PROCESSOR)
+def test_program_that_gives_a_token_may_run_anywhere(folder: Path) -> None:
+    """Whatever processor a crowd of calls is kept on: when it is executed first, and when its token has expired."""
+    seen, program = folder / "seen", folder / "program"
+    status = {"token": SECRET, "expirationTimestamp": "2020-01-01T00:00:00Z"}
+    answer = json.dumps({"apiVersion": EXEC, "kind": "ExecCredential", "status": status})
+    program.write_text(f"#!/bin/sh\ngrep ^Cpus_allowed: /proc/self/status >>{seen}\necho '{answer}'\n")
+    program.chmod(0o755)
+    user = {"exec": {"command": str(program), "apiVersion": EXEC}}
+    path = kubeconfig(folder, document(users=[{"name": "u", "user": user}]))
+
+    def call_in_a_crowd() -> None:
+        HERD.call_begins(crowd=True)
+        access = Access({"kubeconfig": path})
+        HERD.scatter()
+        HERD.call_begins(crowd=True)
+        assert len(os.sched_getaffinity(0)) == 1
+        assert access.current().authorization() == f"Bearer {SECRET}"
+
+    try:
+        with ThreadPoolExecutor() as worker:
+            worker.submit(call_in_a_crowd).result()
+    finally:
+        HERD.scatter()
+    plain = subprocess.run(["grep", "^Cpus_allowed:", "/proc/self/status"], capture_output=True, text=True, check=True)
+    lines = seen.read_text().splitlines()
+    assert len(lines) >= 2
+    assert set(lines) == {plain.stdout.rstrip()}

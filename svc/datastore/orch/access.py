@@ -68,7 +68,10 @@ class Credentials:
         CallerError when the token's file cannot be read."""
         if self.token.file:
             return f"Bearer {_read_token(self.token.file)}"
-        return _header(self.configuration) if self.token.is_renewed else self.header
+        if not self.token.is_renewed:
+            return self.header
+        HERD.leave()  # the client may execute the user's program again
+        return _header(self.configuration)
 
 
 class Access:
@@ -137,7 +140,7 @@ def _load_kubeconfig(path: Path, configuration: Configuration) -> _Token:
     if token_file:
         token_file = os.path.normpath(path.parent / token_file)
         _demand_file(f"kubeconfig {str(path)!r}: tokenFile", token_file)
-    HERD.leave()  # it may execute a program
+    HERD.leave()  # the client may execute the user's program
     try:
         loader: Any = KubeConfigLoader  # untyped
         loader(config_dict=data, config_base_path=str(path.parent)).load_and_set(configuration)
