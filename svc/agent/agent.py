@@ -18,6 +18,7 @@ from svc.agent.crew import Crew
 from svc.agent.listener import Listener
 from svc.agent.lobby import Lobby
 from svc.agent.notify import notify
+from svc.agent.periodic import Periodic
 from svc.agent.queue import AdmissionQueue, Job
 from svc.agent.upkeep import Upkeep
 from svc.attach.context import Context
@@ -85,7 +86,8 @@ class Agent:
         self._crew = Crew(self._next_job)
         self._crew.start()
         self._upkeep = Upkeep(self._context, self._put, self._queue.is_paused)
-        self._upkeep.start()
+        self._periodic = Periodic(self._upkeep.tasks())
+        self._periodic.start()
 
     def _serve(self, told: socket.socket) -> None:
         log.info("serving on %s", self._settings.socket)
@@ -96,6 +98,7 @@ class Agent:
         """Five steps: tell, accept nothing new, end what is waited for, finish what was accepted, give up at the deadline."""
         notify("STOPPING=1")
         self._upkeep.stop()
+        self._periodic.stop()
         self._listener.refuse()
         self._lobby.dismiss()
         self._stopped = True

@@ -1,18 +1,18 @@
-"""What the agent does by itself, in rounds: it pays what answered DELs still owe, and closes datastores that nobody uses."""
+"""Periodic maintenance: retry pending releases and close idle sessions."""
 
 import logging
 import random
-import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from svc.agent.periodic import Task
 from svc.agent.queue import Job
 from svc.attach.context import Context
 from svc.attach.record import Record
 from svc.attach.recover import Store, pay_debt, store_of
 from svc.trace import Trace, new_request_id
 
-ROUND_SECONDS = 30.0  # between rounds
+RETRY_SECONDS = 30.0  # between rounds of releases
 IDLE_SECONDS = 900.0  # after which a datastore that no call has asked for is closed
 
 log = logging.getLogger("svc.agent")
@@ -31,27 +31,22 @@ class Upkeep:
         self._context = context
         self._put = put
         self._is_paused = is_paused
-        self._stopping = threading.Event()
+        self._stopping = False
         self._under_way: set[Store] = set()
-        self._thread = threading.Thread(target=self._run, name="upkeep", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
+    def tasks(self) -> Sequence[Task]:
+        """What `Periodic` has to run."""
+        return (
+            Task("idle sessions", RETRY_SECONDS, lambda: self._context.close_idle(IDLE_SECONDS)),
+            Task("pending releases", RETRY_SECONDS, self.retry_releases),
+        )
 
     def stop(self) -> None:
-        """A round under way ends with the debt that is being paid."""
-        self._stopping.set()
-        self._thread.join()
+        """Begin no further release; one that runs is finished."""
+        self._stopping = True
 
-    def _run(self) -> None:
-        while not self._stopping.wait(ROUND_SECONDS):
-            try:
-                self._context.close_idle(IDLE_SECONDS)
-                self._begin_to_pay()
-            except Exception:  # the journal's disk may be full, say: the next round comes all the same
-                log.exception("a round of upkeep failed")
-
-    def _begin_to_pay(self) -> None:
+    def retry_releases(self) -> None:
+        """Queue the first pending release of each datastore that has none in the queue."""
         owed: dict[Store, list[Record]] = defaultdict(list)
         for record in self._context.journal.owed():
             owed[store_of(record)].append(record)
@@ -62,7 +57,7 @@ class Upkeep:
     def _go_on(self, store: Store, records: list[Record]) -> None:
         while records and self._is_paused(records[-1].id.container_id):  # it would hold up all the others
             records.pop()
-        if not records or self._stopping.is_set():
+        if not records or self._stopping:
             self._under_way.discard(store)
             return
         record = records.pop()

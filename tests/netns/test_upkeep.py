@@ -8,6 +8,7 @@ import pytest
 from harness.faulty import Kind
 from harness.inprocess import Host
 from svc.agent import upkeep as module
+from svc.agent.periodic import Periodic
 from svc.agent.queue import Job
 from svc.agent.upkeep import Upkeep
 from svc.attach.recover import pay_debt
@@ -22,7 +23,7 @@ PAUSED: set[str] = set()  # containers of which a call waits
 @pytest.fixture
 def jobs(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator["Queue[Job]"]:
     """What is given to the agent's threads, where five containers are owed a release; rounds come without a pause."""
-    monkeypatch.setattr(module, "ROUND_SECONDS", 0.001)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.001)
     names = [f"c{number}" for number in range(OWED)]
     for name in names:
         host.add(None, container=name)
@@ -32,9 +33,11 @@ def jobs(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator["Queue[Job]"]:
     assert len(host.context.journal.owed()) == OWED
     waiting: Queue[Job] = Queue()
     upkeep = Upkeep(host.context, waiting.put, PAUSED.__contains__)
-    upkeep.start()
+    periodic = Periodic(upkeep.tasks())
+    periodic.start()
     yield waiting
     upkeep.stop()
+    periodic.stop()
     PAUSED.clear()
 
 

@@ -1,0 +1,53 @@
+"""Periodic tasks of the agent, all on one thread."""
+
+import heapq
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+log = logging.getLogger("svc.agent")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """`run` is called every `seconds`, the first time after the first period. It must return quickly: work that waits for a
+    server, a file or a container belongs into a Job of the admission queue."""
+
+    name: str
+    seconds: float
+    run: Callable[[], None]
+
+
+class Periodic:
+    """Run tasks until `stop`. A task that raises is logged, and runs again after its next period."""
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self._tasks = tuple(tasks)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="periodic", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Return when no task runs any more."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        begin = time.monotonic()
+        due = [(begin + task.seconds, number) for number, task in enumerate(self._tasks)]
+        heapq.heapify(due)
+        while due and not self._stopping.wait(max(0.0, due[0][0] - time.monotonic())):
+            number = due[0][1]
+            self._run_once(self._tasks[number])
+            heapq.heapreplace(due, (time.monotonic() + self._tasks[number].seconds, number))
+
+    def _run_once(self, task: Task) -> None:
+        try:
+            task.run()
+        except Exception:  # for example the disk of the journal is full: the next period tries again
+            log.exception("periodic task %s failed", task.name)

@@ -1,0 +1,62 @@
+"""Periodic tasks: each at its own pace, and none ends the others."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from svc.agent.periodic import Periodic, Task
+
+PATIENCE = 20.0  # seconds
+
+
+@contextmanager
+def running(*tasks: Task) -> Iterator[None]:
+    periodic = Periodic(tasks)
+    periodic.start()
+    try:
+        yield
+    finally:
+        periodic.stop()
+
+
+class Counted:
+    """A task that reports when it has run so many times."""
+
+    def __init__(self, times: int, failure: Exception | None = None) -> None:
+        self._left = times
+        self._failure = failure
+        self.reached = threading.Event()
+
+    def __call__(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            self.reached.set()
+        if self._failure:
+            raise self._failure
+
+
+def test_task_runs_again_and_again() -> None:
+    counted = Counted(3)
+    with running(Task("count", 0.001, counted)):
+        assert counted.reached.wait(PATIENCE)
+
+
+def test_slow_task_does_not_keep_a_quick_one() -> None:
+    quick = Counted(3)
+    with running(Task("once an hour", 3600.0, Counted(1)), Task("quick", 0.001, quick)):
+        assert quick.reached.wait(PATIENCE)
+
+
+def test_task_that_fails_runs_again_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    failing, other = Counted(2, OSError("the disk is full")), Counted(3)
+    with running(Task("failing", 0.001, failing), Task("other", 0.001, other)):
+        assert failing.reached.wait(PATIENCE)
+        assert other.reached.wait(PATIENCE)
+    assert "periodic task failing failed" in caplog.text
+
+
+def test_without_tasks_it_ends() -> None:
+    with running():
+        pass
