@@ -24,10 +24,10 @@ def command() -> None:
 @click.pass_obj
 def init(context: Context, types: Sequence[str], cluster_version: str) -> None:
     """Initialises a new datastore; of an old one, completes what is missing."""
-    own = [_ORCH_TYPE] if context.settings()["kind"] == "orch" else []
-    with context.store() as store:
+    own = [_ORCH_TYPE] if context.target.settings["kind"] == "orch" else []
+    with context.changing(create=True) as store:
         outcome = cluster.initialise(store, context.names, [*types, *own], cluster_version, datetime.now(timezone.utc))
-    click.echo(f"cluster information {outcome}")
+        click.echo(f"cluster information {outcome}")
 
 
 @command.command()
@@ -50,18 +50,18 @@ def show(context: Context) -> None:
 @click.pass_obj
 def lock(context: Context) -> None:
     """Refuses every ADD and DEL until unlocked: for a migration."""
-    with context.store() as store:
+    with context.changing() as store:
         outcome = cluster.set_ready(store, ready=False)
-    click.echo("locked" if outcome != UNCHANGED else "locked already")
+        click.echo("locked" if outcome != UNCHANGED else "already locked")
 
 
 @command.command()
 @click.pass_obj
 def unlock(context: Context) -> None:
     """Allows changes again."""
-    with context.store() as store:
+    with context.changing() as store:
         outcome = cluster.set_ready(store, ready=True)
-    click.echo("unlocked" if outcome != UNCHANGED else "not locked")
+        click.echo("unlocked" if outcome != UNCHANGED else "not locked")
 
 
 def _text(info: Resource, field: str) -> str:

@@ -1,8 +1,7 @@
 """What every command of svcctl shares: where the files are, which datastore, and in what form to answer."""
 
 import json
-import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,14 +10,13 @@ from typing import Any
 import click
 import yaml
 
+from svc.ctl.target import Given, Target, choose_target, names_of
 from svc.datastore.api import Backend
 from svc.datastore.open import open_backend
-from svc.model.errors import CallerError, Code
+from svc.model.errors import CallerError
 from svc.model.resource import Resource
-from svc.names import Names
-from svc.netconf import netconf as netconfs
-from svc.netconf.netconf import NetConf
-from svc.netconf.profiles import load_profile
+from svc.names import DEFAULT, Names
+from svc.netconf.profiles import DEFAULT_NAME
 
 FORMATS = ("table", "json", "yaml")
 
@@ -35,23 +33,54 @@ class Context:
     output: str = FORMATS[0]
     profile: str = ""
     netconf: Path | None = None
+    embedded: bool = False
 
     @property
     def names(self) -> Names:
-        """CallerError."""
-        return load_profile(self.profile)
+        """The names that the user chose, else the installed ones. CallerError."""
+        return names_of(self._given, self.state_dir)
 
-    def settings(self) -> dict[str, str]:
-        """Of the datastore: by option, else by the environment, else the embedded one. CallerError."""
-        given = os.environ.get(f"{self.names.environment_prefix}NETCONF")
-        path = self.netconf or (Path(given) if given else None)
-        return read_netconf(path, self.names).datastore.to_json() if path else {"kind": "embedded"}
+    @property
+    def target(self) -> Target:
+        """The datastore to work on. CallerError."""
+        return choose_target(self._given, self.state_dir)
+
+    @property
+    def with_own_names(self) -> "Context":
+        """The same with the names of svc if the user chose none, whatever is installed."""
+        return replace(self, profile=self.profile or DEFAULT_NAME)
+
+    @property
+    def _given(self) -> Given:
+        return Given(self.profile, self.netconf, self.embedded)
 
     @contextmanager
-    def store(self) -> Iterator[Backend]:
-        """CallerError, StoreError."""
-        with closing(open_backend(self.settings(), self.state_dir, self.names)) as store:
+    def store(self, target: Target | None = None) -> Iterator[Backend]:
+        """Open the datastore for reading. Raise CallerError if it is an embedded one that does not exist, StoreError."""
+        target = target or self.target
+        if target.is_embedded and not target.file.exists():
+            raise _missing_store(target)
+        with closing(open_backend(target.settings, self.state_dir, target.names)) as store:
             yield store
+
+    @contextmanager
+    def changing(self, *, create: bool = False) -> Iterator[Backend]:
+        """Open the datastore for a change, and name it after the answer. With `create`, make an embedded store that does not
+        exist. Raise as `store`."""
+        target = self.target
+        if create and target.is_embedded:
+            self._demand_state_dir(target)
+            with closing(open_backend(target.settings, self.state_dir, target.names)) as store:
+                yield store
+        else:
+            with self.store(target) as store:
+                yield store
+        click.echo(f"datastore: {target}")
+
+    def _demand_state_dir(self, target: Target) -> None:
+        """A directory that does not exist is a mistyped one: `svcctl install` and the agent make those that are meant."""
+        if not self.state_dir.is_dir() and self.state_dir != Path(DEFAULT.state_dir):
+            raise _missing_store(target)
 
     def show(self, resources: Sequence[Resource], columns: Sequence[Column]) -> None:
         """Prints them; JSON as one array, YAML as one document each, which `apply -f` reads again."""
@@ -67,6 +96,14 @@ class Context:
             click.echo(_yaml(documents), nl=False)
         else:
             click.echo(text)
+
+
+def _missing_store(target: Target) -> CallerError:
+    return CallerError(
+        f"{target} does not exist",
+        details="name the agent's directory with --state-dir, or the datastore with --netconf; `svcctl pool apply` makes a new "
+        "store in a directory that exists",
+    )
 
 
 def output_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -85,57 +122,8 @@ def names_option(command: Callable[..., None]) -> Callable[..., None]:
     def replace_profile(context: click.Context, _: click.Parameter, profile: str | None) -> None:
         context.obj = replace(context.obj, profile=profile) if profile else context.obj
 
-    told = "Names profile.  [default: our own names]"
+    told = "Names profile.  [default: svc]"
     return click.option("--names", metavar="NAME|FILE", expose_value=False, callback=replace_profile, help=told)(command)
-
-
-def read_netconf(path: Path, names: Names) -> NetConf:
-    """A network configuration, or our plugin's part of a list. CallerError."""
-    return netconfs.read(read_plugin(path, names), names)
-
-
-def read_plugin(path: Path, names: Names) -> dict[str, Any]:
-    """The same, as it was written. CallerError."""
-    raw = _read(path)
-    return _ours(path, raw, names) if isinstance(raw.get("plugins"), list) else raw
-
-
-def read_others(path: Path, known: Collection[str]) -> list[dict[str, Any]]:
-    """The plugins of a list, in its order, that are none of the known ones; none where the file is no list. CallerError."""
-    plugins = _read(path).get("plugins")
-    others = [plugin for plugin in plugins if _type(plugin) not in known] if isinstance(plugins, list) else []
-    for plugin in others:
-        if not _type(plugin):
-            raise CallerError(f"network list {str(path)!r} has a plugin without a type", details=f"remove {plugin!r}")
-    return others
-
-
-def _type(plugin: Any) -> str:
-    return str(plugin.get("type") or "") if isinstance(plugin, dict) else ""
-
-
-def read_file(path: Path) -> bytes:
-    """What a user names. CallerError."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise CallerError(
-            f"file {str(path)!r} cannot be read: {error.strerror}", details="name another one", code=Code.IO_FAILURE
-        ) from None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return netconfs.decode(read_file(path))
-
-
-def _ours(path: Path, conflist: dict[str, Any], names: Names) -> dict[str, Any]:
-    """As a runtime hands it to the plugin."""
-    for plugin in conflist["plugins"]:
-        if isinstance(plugin, dict) and plugin.get("type") == names.plugin:
-            return plugin | {name: conflist[name] for name in ("name", "cniVersion") if name in conflist}
-    raise CallerError(
-        f"network list {str(path)!r} has no plugin of type {names.plugin!r}", details="name another file, or other --names"
-    )
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0) -> str:

@@ -10,14 +10,16 @@ from pathlib import Path
 import click
 
 from svc.ctl import conflist, kubeconfig
-from svc.ctl.context import Context, names_option, read_file, read_others, read_plugin
+from svc.ctl.context import Context, names_option
 from svc.ctl.installation import Installation, find_executable, install
-from svc.ctl.placing import File, place
 from svc.model import versions
 from svc.model.errors import SvcError
 from svc.netconf import netconf as netconfs
+from svc.netconf.installed import FILE_NAME, Installed, add_installed
+from svc.netconf.networklist import read_file, read_others, read_plugin
 from svc.netconf.profiles import canonical
 from svc.orch.ranges import not_told
+from svc.placing import File, place
 
 WATCH_SECONDS = 1.0  # between looks at the service account: two small files
 _SUPPORTED = " and ".join(conflist.CHAINED)
@@ -69,6 +71,7 @@ def command(context: Context, /, watch: bool, **options: object) -> None:
         raise click.UsageError("--installation needs --conf-dir: it is about the network")
     if watch and not (chosen.conf_dir and chosen.datastore == "orch"):
         raise click.UsageError("--watch needs --conf-dir and --datastore orch: nothing else has a token")
+    context = context.with_own_names
     for path, outcome in _install(context, chosen):
         click.echo(f"{path} {outcome}")
     if watch:
@@ -85,7 +88,20 @@ def _install(context: Context, options: Options) -> Sequence[tuple[Path, str]]:
         profile=canonical(context.profile),
     )
     network = [*_access(context, options), *_conflist(context, options, executable)]
-    return install(options.bin_dir.absolute(), executable, context.names, installation, network)
+    outcomes = install(options.bin_dir.absolute(), executable, context.names, installation, network)
+    is_new = add_installed(context.state_dir.absolute(), _record(context, options, installation.profile))
+    return [*outcomes, (context.state_dir.absolute() / FILE_NAME, "installed" if is_new else "unchanged")]
+
+
+def _record(context: Context, options: Options, profile: str) -> Installed:
+    names, bin_dir, conf_dir = context.names, options.bin_dir.absolute(), options.conf_dir
+    executables = tuple(str(bin_dir / name) for name in (names.plugin, names.ipam_plugin))
+    if conf_dir is None:
+        return Installed(profile, str(bin_dir), executables)
+    host_dir = options.host_conf_dir or conf_dir.absolute()
+    return Installed(
+        profile, str(bin_dir), executables, str(conf_dir.absolute() / names.conflist), str(host_dir / names.conflist)
+    )
 
 
 def _access(context: Context, options: Options) -> list[File]:

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from svc.ctl.placing import File, place, remove
 from svc.model.errors import CallerError, PeerError
 from svc.names import DEFAULT, Names
+from svc.placing import File, place, remove
 
 MAX_RECORD = 4096  # bytes, and below of a socket's path: what the executable reads
 MAX_SOCKET = 107
@@ -91,6 +91,11 @@ def uninstall(bin_dir: Path, names: Names) -> list[Outcome]:
 def record_paths(bin_dir: Path, names: Names) -> tuple[Path, Path]:
     """Of the plugin and of the IPAM plugin."""
     return bin_dir / f"{names.plugin}.install", bin_dir / f"{names.ipam_plugin}.install"
+
+
+def recorded_state_dir(bin_dir: Path, names: Names) -> Path | None:
+    """Return the state directory of the executables that are installed under these names; None without a record. PeerError."""
+    return next((Path(value) for key, value in _lines(record_paths(bin_dir, names)[0]) if key == "state_dir"), None)
 
 
 def find_executable() -> Path:

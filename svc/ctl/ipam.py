@@ -65,8 +65,8 @@ def configure(context: Context, /, **given: bool | int | str | None) -> None:
     wanted: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
     if not wanted:
         raise click.UsageError("nothing to change: give at least one option")
-    with context.store() as store:
+    with context.changing(create=True) as store:
         before, after = settings.amend(store, lambda present: replace(present, **wanted))
-    for field in wanted:
-        kept = getattr(before, field) == getattr(after, field)
-        click.echo(f"{ipams.PROPERTIES[field]} {'is' if kept else 'set to'} {ipams.text_of(getattr(after, field))}")
+        for field in wanted:
+            kept = getattr(before, field) == getattr(after, field)
+            click.echo(f"{ipams.PROPERTIES[field]} {'is' if kept else 'set to'} {ipams.text_of(getattr(after, field))}")

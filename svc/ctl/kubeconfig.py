@@ -10,9 +10,9 @@ from pathlib import Path
 
 import yaml
 
-from svc.ctl.placing import File
 from svc.model.errors import CallerError, Code
 from svc.names import Names
+from svc.placing import File
 
 
 def service_account_dir(names: Names) -> Path:

@@ -46,19 +46,24 @@ class _Commands(click.Group):
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Form of answers."
 )
-@click.option("--names", "profile", metavar="NAME|FILE", default="", help="Names profile.  [default: our own names]")
+@click.option(
+    "--names", "profile", metavar="NAME|FILE", default="", help="Names profile.  [default: the installed one, else svc]"
+)
 @click.option(
     "--netconf",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Network configuration, or list, that says which datastore.  [default: $SVC_NETCONF, else the embedded one]",
+    help="Network configuration, or list, that says which datastore.  [default: $SVC_NETCONF, else the installed network]",
 )
+@click.option("--embedded", is_flag=True, help="Use the embedded store of the state directory, whatever is installed.")
 @click.pass_context
-def main(ctx: click.Context, state_dir: Path, run_dir: Path, output: str, profile: str, netconf: Path | None) -> None:
-    """Installs the plugin, and configures what it works with."""
+def main(ctx: click.Context, /, **options: Any) -> None:
+    """Install svc, and configure what it works with."""
     from svc.ctl.context import Context  # not needed for --help and errors of use
 
-    ctx.obj = Context(state_dir, run_dir, output, profile, netconf)
+    if options["embedded"] and options["netconf"]:
+        raise click.UsageError("--embedded and --netconf exclude each other: give one of them")
+    ctx.obj = Context(**options)
 
 
 @main.command()

@@ -27,9 +27,9 @@ def command() -> None:
 def apply(context: Context, name: str, labels: Sequence[str]) -> None:
     """Creates a node, or gives it other labels."""
     pairs = dict(_pair(label) for label in labels)
-    with context.store() as store:
+    with context.changing(create=True) as store:
         outcome = nodes.apply(store, name, pairs, datetime.now(timezone.utc))
-    click.echo(f"{name} {outcome}")
+        click.echo(f"{name} {outcome}")
 
 
 def _pair(label: str) -> tuple[str, str]:

@@ -35,10 +35,10 @@ def command() -> None:
 def apply(context: Context, file: IO[bytes]) -> None:
     """Creates or updates the pools of a file: all of them, or none when any is at fault."""
     resources = manifest.read(file.read(), getattr(file, "name", "<stdin>"), context.names.api_version, pools.KIND)
-    with context.store() as store:
+    with context.changing(create=True) as store:
         outcomes = pools.apply(store, resources, datetime.now(timezone.utc))
-    for resource, outcome in zip(resources, outcomes, strict=True):
-        click.echo(f"{resource.name} {outcome}")
+        for resource, outcome in zip(resources, outcomes, strict=True):
+            click.echo(f"{resource.name} {outcome}")
 
 
 def _text(pool: Resource, field: str) -> str:

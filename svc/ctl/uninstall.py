@@ -5,7 +5,9 @@ from pathlib import Path
 import click
 
 from svc.ctl.context import Context, names_option
-from svc.ctl.installation import uninstall
+from svc.ctl.installation import recorded_state_dir, uninstall
+from svc.netconf.installed import remove_installed
+from svc.netconf.profiles import canonical
 
 
 @click.command(name="uninstall")
@@ -16,5 +18,8 @@ from svc.ctl.installation import uninstall
 @click.pass_obj
 def command(context: Context, bin_dir: Path) -> None:
     """Removes what `svcctl install` has put there; what was changed since is kept."""
-    for path, outcome in uninstall(bin_dir.absolute(), context.names):
+    context, folder = context.with_own_names, bin_dir.absolute()
+    state_dir = recorded_state_dir(folder, context.names)
+    for path, outcome in uninstall(folder, context.names):
         click.echo(f"{path} {outcome}")
+    remove_installed(state_dir or context.state_dir, canonical(context.profile), str(folder))

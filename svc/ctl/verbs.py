@@ -28,6 +28,6 @@ def add_delete(group: click.Group, delete_one: Callable[[Backend, str], None], e
     @click.argument("name")
     @click.pass_obj
     def delete(context: Context, name: str) -> None:
-        with context.store() as store:
+        with context.changing() as store:
             delete_one(store, name)
-        click.echo(f"{name} deleted")
+            click.echo(f"{name} deleted")

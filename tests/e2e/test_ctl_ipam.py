@@ -130,13 +130,13 @@ def test_settings_are_shown_and_changed(cli: Cli, store: Backend) -> None:
         "kubeVirtVMAddressPersistence  Enabled",
         "ipCooldownSeconds             0",
     ]
-    told = cli.prints("ipam", "configure", "--strictaffinity", "true", "--max-blocks-per-host", "1")
+    told = cli.changes("ipam", "configure", "--strictaffinity", "true", "--max-blocks-per-host", "1")
     assert told == "strictAffinity set to true\nmaxBlocksPerHost set to 1\n"
-    assert cli.prints("ipam", "configure", "--strictaffinity=true", "--ip-cooldown-seconds=30").splitlines() == [
+    assert cli.changes("ipam", "configure", "--strictaffinity=true", "--ip-cooldown-seconds=30").splitlines() == [
         "strictAffinity is true",
         "ipCooldownSeconds set to 30",
     ]
-    cli.prints("ipam", "configure", "--auto-allocate-blocks", "false", "--kubevirt-ip-persistence", "Disabled")
+    cli.changes("ipam", "configure", "--auto-allocate-blocks", "false", "--kubevirt-ip-persistence", "Disabled")
     assert read_settings(store) == IpamConfig(True, False, 1, "Disabled", 30)
     assert document(cli, "--show-configuration") == [
         {

@@ -5,14 +5,19 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from svc.ctl.main import main
+from svc.datastore.embedded import EmbeddedStore
+from svc.datastore.open import EMBEDDED_FILE
 
 
 class Cli:
     """Runs it in this process, with a state directory of its own; `options` come before every command."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, fresh: bool = True) -> None:
+        """With `fresh`, an embedded store is ready in the state directory."""
         self.folder = folder
         self._options = options
+        if fresh:
+            EmbeddedStore(folder / "state" / EMBEDDED_FILE).close()
 
     def __call__(self, *arguments: str, stdin: str | None = None) -> Result:
         fixed = ["--state-dir", str(self.folder / "state"), "--run-dir", str(self.folder / "run")]
@@ -22,6 +27,12 @@ class Cli:
         result = self(*arguments, stdin=stdin)
         assert result.exit_code == 0, result.output
         return result.stdout
+
+    def changes(self, *arguments: str, stdin: str | None = None) -> str:
+        """What is printed before the line that names the datastore."""
+        told, found, datastore = self.prints(*arguments, stdin=stdin).rpartition("datastore: ")
+        assert found, told + datastore
+        return told
 
     def fails(self, *arguments: str, stdin: str | None = None, code: int = 1) -> str:
         result = self(*arguments, stdin=stdin)

@@ -48,29 +48,29 @@ def executable(tmp_path: Path) -> Path:
 def test_pools_are_applied_shown_and_deleted(cli: Cli, tmp_path: Path) -> None:
     """From a file and from standard input."""
     (tmp_path / "pools.yaml").write_text(MANIFEST)
-    assert cli.prints("pool", "apply", "-f", str(tmp_path / "pools.yaml")) == "pool4 created\npool6 created\n"
-    assert cli.prints("pool", "apply", "-f", "-", stdin=MANIFEST) == "pool4 unchanged\npool6 unchanged\n"
+    assert cli.changes("pool", "apply", "-f", str(tmp_path / "pools.yaml")) == "pool4 created\npool6 created\n"
+    assert cli.changes("pool", "apply", "-f", "-", stdin=MANIFEST) == "pool4 unchanged\npool6 unchanged\n"
     assert cli.prints("pool", "get") == TABLE
-    assert cli.prints("pool", "delete", "pool6") == "pool6 deleted\n"
+    assert cli.changes("pool", "delete", "pool6") == "pool6 deleted\n"
     assert cli.prints("pool", "get") == TABLE[: TABLE.index("pool6")]
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
 def test_printed_pools_can_be_applied(cli: Cli, form: str) -> None:
     """In either form, wherever the option stands."""
-    cli.prints("pool", "apply", "-f", "-", stdin=MANIFEST)
+    cli.changes("pool", "apply", "-f", "-", stdin=MANIFEST)
     printed = cli.prints("-o", form, "pool", "get")
     assert cli.prints("pool", "get", "-o", form) == printed
-    assert cli.prints("pool", "apply", "-f", "-", stdin=printed) == "pool4 unchanged\npool6 unchanged\n"
-    assert cli.prints("pool", "apply", "-f", "-", stdin=cli.prints("pool", "get", "pool6", "-o", form)) == "pool6 unchanged\n"
+    assert cli.changes("pool", "apply", "-f", "-", stdin=printed) == "pool4 unchanged\npool6 unchanged\n"
+    assert cli.changes("pool", "apply", "-f", "-", stdin=cli.prints("pool", "get", "pool6", "-o", form)) == "pool6 unchanged\n"
 
 
 def test_nodes_are_applied_shown_and_deleted(cli: Cli) -> None:
     """Labels come as KEY=VALUE."""
-    assert cli.prints("node", "apply", "n1", "--label", "b=2", "--label", "a=x=y") == "n1 created\n"
+    assert cli.changes("node", "apply", "n1", "--label", "b=2", "--label", "a=x=y") == "n1 created\n"
     assert cli.prints("node", "get") == "NAME  LABELS\nn1    a=x=y,b=2\n"
     assert json.loads(cli.prints("node", "get", "n1", "-o", "json"))[0]["metadata"]["labels"] == {"a": "x=y", "b": "2"}
-    assert cli.prints("node", "delete", "n1") == "n1 deleted\n"
+    assert cli.changes("node", "delete", "n1") == "n1 deleted\n"
 
 
 def test_information_of_the_cluster_is_shown_and_locked(cli: Cli) -> None:
@@ -78,26 +78,26 @@ def test_information_of_the_cluster_is_shown_and_locked(cli: Cli) -> None:
     heading, line = cli.prints("clusterinfo", "show").splitlines()
     assert heading.split() == ["GUID", "TYPE", "VERSION", "READY"]
     assert line.endswith("yes")
-    assert cli.prints("clusterinfo", "lock") == "locked\n"
-    assert cli.prints("clusterinfo", "lock") == "locked already\n"
+    assert cli.changes("clusterinfo", "lock") == "locked\n"
+    assert cli.changes("clusterinfo", "lock") == "already locked\n"
     assert cli.prints("clusterinfo", "show").splitlines()[1].endswith("no, locked")
-    assert cli.prints("clusterinfo", "unlock") == "unlocked\n"
-    assert cli.prints("clusterinfo", "unlock") == "not locked\n"
+    assert cli.changes("clusterinfo", "unlock") == "unlocked\n"
+    assert cli.changes("clusterinfo", "unlock") == "not locked\n"
     command = ("clusterinfo", "init", "--type", "k8s", "--type", "bgp", "--cluster-version", "v1")
-    assert cli.prints(*command) == "cluster information updated\n"
-    assert cli.prints(*command) == "cluster information unchanged\n"
+    assert cli.changes(*command) == "cluster information updated\n"
+    assert cli.changes(*command) == "cluster information unchanged\n"
     (info,) = json.loads(cli.prints("clusterinfo", "show", "-o", "json"))
     assert (info["spec"]["clusterType"], info["spec"]["svcVersion"]) == ("k8s,bgp", "v1")
 
 
 def test_profile_has_resources_of_its_own(cli: Cli) -> None:
     """In the same file, under other keys and in another group."""
-    cli.prints("pool", "apply", "-f", "-", stdin=MANIFEST)
-    assert cli.prints("--names", "calico", "clusterinfo", "init") == "cluster information created\n"
+    cli.changes("pool", "apply", "-f", "-", stdin=MANIFEST)
+    assert cli.changes("--names", "calico", "clusterinfo", "init") == "cluster information created\n"
     assert cli.prints("--names", "calico", "pool", "get").count("\n") == 1
     theirs = MANIFEST.replace("svc.internal", "projectcalico.org")
     assert "apiVersion" in cli.fails("--names", "calico", "pool", "apply", "-f", "-", stdin=MANIFEST)
-    assert cli.prints("--names", "calico", "pool", "apply", "-f", "-", stdin=theirs).count("created") == 2
+    assert cli.changes("--names", "calico", "pool", "apply", "-f", "-", stdin=theirs).count("created") == 2
     printed = json.loads(cli.prints("--names", "calico", "pool", "get", "-o", "json"))
     assert {pool["apiVersion"] for pool in printed} == {"projectcalico.org/v3"}
     assert cli.fails("--names", "nobody", "pool", "get").startswith("Error: names profile 'nobody' does not exist")
@@ -130,17 +130,19 @@ def test_install_records_the_directories(cli: Cli, tmp_path: Path, executable: P
     folder = tmp_path / "bin"
     arguments = ("install", "--bin-dir", str(folder), "--executable", str(executable))
     files = ("svc.install", "svc-ipam.install", "svc-ipam", "svc")
-    assert cli.prints(*arguments) == "".join(f"{folder}/{name} installed\n" for name in files)
+    placed = [*(f"{folder}/{name}" for name in files), f"{tmp_path}/state/installed.json"]
+    assert cli.prints(*arguments) == "".join(f"{path} installed\n" for path in placed)
     record = f"socket={tmp_path}/run/agent.sock\npython={sys.executable}\nstate_dir={tmp_path}/state\nrun_dir={tmp_path}/run\n"
     assert (folder / "svc.install").read_text().startswith(record + "file=")
     assert (folder / "svc.install").read_bytes() == (folder / "svc-ipam.install").read_bytes()
-    assert cli.prints(*arguments).count("unchanged") == 4
+    assert cli.prints(*arguments).count("unchanged") == 5
     cli.prints(*arguments, "--socket", "/other.sock")
     assert (folder / "svc.install").read_text().startswith("socket=/other.sock\n")
 
 
-def test_version_needs_no_datastore(cli: Cli, tmp_path: Path) -> None:
+def test_version_needs_no_datastore(tmp_path: Path) -> None:
     """Nor makes one."""
+    cli = Cli(tmp_path, fresh=False)
     assert cli.prints("version") == f"{__version__}\n"
     assert not (tmp_path / "state").exists()
 
@@ -168,7 +170,7 @@ def test_faulty_manifest_is_one_line(cli: Cli) -> None:
 
 def test_broken_store_is_one_line(cli: Cli, tmp_path: Path) -> None:
     """With its path and the remedy."""
-    (tmp_path / "state").write_text("not a directory")
+    (tmp_path / "state" / "store.db").write_text("not a database" * 100)
     told = cli.fails("pool", "get")
     assert f"{tmp_path}/state/store.db" in told
     assert told.count("\n") == 1
@@ -217,7 +219,11 @@ def test_real_process_tells_and_exits(tmp_path: Path) -> None:
         done = subprocess.run([*command, *arguments], cwd=CHECKOUT, input=stdin, capture_output=True, text=True, timeout=60)
         return done.returncode, done.stdout, done.stderr
 
-    assert run("pool", "apply", "-f", "-", stdin=MANIFEST) == (0, "pool4 created\npool6 created\n", "")
+    assert run("pool", "apply", "-f", "-", stdin=MANIFEST) == (
+        0,
+        f"pool4 created\npool6 created\ndatastore: embedded store {tmp_path}/store.db\n",
+        "",
+    )
     assert run("pool", "get") == (0, TABLE, "")
     assert run("pool", "get", "x") == (1, "", "Error: IP pool 'x' does not exist: known: pool4, pool6\n")
     code, out, told = run("pool")

@@ -13,10 +13,10 @@ import pytest
 from svc.cni.install import Installed, read_record
 from svc.ctl import installation
 from svc.ctl.installation import Installation
-from svc.ctl.placing import File, place
 from svc.model.errors import CallerError, PeerError
 from svc.names import DEFAULT
 from svc.netconf.profiles import load_profile
+from svc.placing import File, place
 
 ELF = b"\x7fELF, or at least it begins like one"
 

@@ -241,7 +241,7 @@ def test_network_is_installed_with_the_executables(installer: Installer) -> None
     assert stat.S_IMODE((installer.conf_dir / "10-svc.conflist").stat().st_mode) == 0o600
     before = installer.state()
     again = installer()
-    assert again.stdout.count("unchanged") == 5
+    assert again.stdout.count("unchanged") == 6
     assert installer.state() == before
     assert installer.uninstall().count("removed") == 5
     assert installer.state() == {}
@@ -335,7 +335,7 @@ def test_watched_token_is_renewed(installer: Installer, account: Path) -> None:
     with subprocess.Popen(command, env=installer.environment, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         try:
-            told = [running.stdout.readline() for _ in range(7)]
+            told = [running.stdout.readline() for _ in range(8)]
             assert all(line.endswith("installed\n") for line in told), told
             entry = json.loads((installer.conf_dir / "10-svc.conflist").read_text())["plugins"][0]
             assert (entry["orch"]["kubeconfig"], entry["nodename"]) == ("/etc/cni/net.d/svc-kubeconfig", "node-7")

@@ -1,0 +1,151 @@
+"""The record of what `svcctl install` wrote for a state directory: executables, names profile and network list.
+
+`svcctl` finds its datastore with it, and the agent the stores and features of the networks that it will serve. The file is
+`STATE_DIR/installed.json`, mode 0600, replaced atomically, with one entry for each names profile and directory of executables.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from svc.model.errors import CallerError, Code, PeerError, SvcError
+from svc.names import Names
+from svc.netconf.netconf import NetConf
+from svc.netconf.networklist import read_netconf
+from svc.netconf.profiles import load_profile
+from svc.placing import File, place
+
+FILE_NAME: Final = "installed.json"
+_VERSION: Final = 1
+_REPAIR: Final = "remove the file, and repeat `svcctl install --bin-dir DIR --conf-dir DIR`"
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The files of one installation. `profile` is empty for the names of svc.
+
+    `network_list` is empty if none was written. `host_network_list` is the path of the same file on the host, if the
+    installer ran in a container that mounts the directory elsewhere."""
+
+    profile: str
+    bin_dir: str
+    executables: tuple[str, ...]
+    network_list: str = ""
+    host_network_list: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.profile, self.bin_dir
+
+    def find_list(self) -> Path | None:
+        """Return the path of the network list that exists here, else the one of the host; None if none was written."""
+        paths = [Path(path) for path in (self.network_list, self.host_network_list) if path]
+        return next((path for path in paths if path.exists()), paths[-1] if paths else None)
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledNetwork:
+    """A network list that an installation wrote, as it is now."""
+
+    path: Path
+    profile: str
+    names: Names
+    netconf: NetConf
+
+
+def read_installed(state_dir: Path) -> tuple[Installed, ...]:
+    """Return all entries; none if the file does not exist. Raise CallerError if it is damaged, PeerError if unreadable."""
+    path = state_dir / FILE_NAME
+    try:
+        document = json.loads(path.read_bytes())
+        if document["version"] != _VERSION:
+            raise CallerError(
+                f"record {str(path)!r} has version {document['version']!r}", details="use the version of svc that wrote it"
+            )
+        return tuple(_entry(entry) for entry in document["installations"])
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as error:
+        raise PeerError(f"record {str(path)!r} cannot be read: {error.strerror}", details="run this as root") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CallerError(f"record {str(path)!r} is damaged: {error}", details=_REPAIR, code=Code.DECODING_FAILURE) from None
+
+
+def add_installed(state_dir: Path, added: Installed) -> bool:
+    """Write an entry, in place of an earlier one of the same profile and directory; return False if it was there already.
+
+    If the new entry has no network list, the earlier one's stays. Create the state directory if necessary. Raise PeerError if
+    the file cannot be written, CallerError if it is damaged."""
+    with _changing(state_dir):
+        present = {entry.key: entry for entry in read_installed(state_dir)}
+        earlier = present.get(added.key)
+        if earlier and not added.network_list:
+            added = replace(added, network_list=earlier.network_list, host_network_list=earlier.host_network_list)
+        return _write(state_dir, [*(present | {added.key: added}).values()])
+
+
+def remove_installed(state_dir: Path, profile: str, bin_dir: str) -> None:
+    """Remove the entry of an installation, if there is one. Raise as `add_installed`."""
+    if not (state_dir / FILE_NAME).exists():
+        return
+    with _changing(state_dir):
+        _write(state_dir, [entry for entry in read_installed(state_dir) if entry.key != (profile, bin_dir)])
+
+
+def read_networks(state_dir: Path) -> tuple[list[InstalledNetwork], list[SvcError]]:
+    """Return every installed network list that can be used, and the error of each that cannot. Raise as `read_installed`."""
+    networks: list[InstalledNetwork] = []
+    errors: list[SvcError] = []
+    for entry in read_installed(state_dir):
+        try:
+            networks += _network(entry)
+        except SvcError as error:
+            errors.append(error)
+    return networks, errors
+
+
+def _network(entry: Installed) -> Iterator[InstalledNetwork]:
+    path = entry.find_list()
+    if path is not None:
+        names = load_profile(entry.profile)
+        yield InstalledNetwork(path, entry.profile, names, read_netconf(path, names))
+
+
+def _entry(data: dict[str, Any]) -> Installed:
+    """ValueError, KeyError or TypeError if a field is missing or of another type."""
+    entry = Installed(
+        data["profile"], data["bin_dir"], tuple(data["executables"]), data["network_list"], data["host_network_list"]
+    )
+    texts = (entry.profile, entry.bin_dir, *entry.executables, entry.network_list, entry.host_network_list)
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("a field is not a string")
+    return entry
+
+
+def _write(state_dir: Path, entries: Sequence[Installed]) -> bool:
+    document = {"version": _VERSION, "installations": [asdict(entry) for entry in entries]}
+    return place(File(state_dir / FILE_NAME, json.dumps(document, indent=2).encode() + b"\n", 0o600))
+
+
+@contextmanager
+def _changing(state_dir: Path) -> Iterator[None]:
+    """Lock the directory: two installers at once must not lose an entry."""
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise PeerError(
+            f"cannot record the installation in {str(state_dir)!r}: {error}",
+            details="make the directory writable, or choose another --state-dir",
+            code=Code.IO_FAILURE,
+        ) from error

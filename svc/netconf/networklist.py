@@ -1,0 +1,83 @@
+"""The network list that a container runtime reads from a file, and the part of svc in it."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from svc.model.errors import CallerError, Code
+from svc.names import Names
+from svc.netconf import netconf as netconfs
+from svc.netconf.netconf import NetConf
+
+Json = dict[str, Any]
+
+
+def read_netconf(path: Path, names: Names) -> NetConf:
+    """Read a network configuration, or the part of svc in a network list. Raise CallerError if it is invalid."""
+    return netconfs.read(read_plugin(path, names), names)
+
+
+def read_plugin(path: Path, names: Names) -> Json:
+    """Return the same, unchecked and as written in the file. Raise CallerError if the file has no such part."""
+    document = _read(path)
+    if not isinstance(document.get("plugins"), list):
+        return document
+    found = _part_of(document, names)
+    if found is None:
+        raise CallerError(
+            f"network list {str(path)!r} has no plugin of type {names.plugin!r}", details="name another file, or other --names"
+        )
+    return found
+
+
+def read_others(path: Path, known: Collection[str]) -> list[Json]:
+    """Return the plugins of a list, in its order, whose type is not `known`; none if the file is not a list.
+
+    Raise CallerError if one of them has no type."""
+    plugins = _read(path).get("plugins")
+    others = [plugin for plugin in plugins if type_of(plugin) not in known] if isinstance(plugins, list) else []
+    for plugin in others:
+        if not type_of(plugin):
+            raise CallerError(f"network list {str(path)!r} has a plugin without a type", details=f"remove {plugin!r}")
+    return others
+
+
+def find_lists(folder: Path, names: Names) -> list[Path]:
+    """Return the files of a directory that configure svc, in the order of their names. Skip those that cannot be read."""
+    return [path for path in sorted(folder.glob("*.conf*")) if _is_ours(path, names)]
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a file that a user names. Raise CallerError if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CallerError(
+            f"file {str(path)!r} cannot be read: {error.strerror}", details="name another one", code=Code.IO_FAILURE
+        ) from None
+
+
+def type_of(plugin: Any) -> str:
+    """Return the type that a plugin's part of a list names; empty if it names none."""
+    return str(plugin.get("type") or "") if isinstance(plugin, dict) else ""
+
+
+def _read(path: Path) -> Json:
+    return netconfs.decode(read_file(path))
+
+
+def _is_ours(path: Path, names: Names) -> bool:
+    try:
+        document = _read(path)
+    except CallerError:
+        return False
+    return type_of(document) == names.plugin or _part_of(document, names) is not None
+
+
+def _part_of(document: Json, names: Names) -> Json | None:
+    """As a runtime hands it to the plugin."""
+    plugins = document.get("plugins")
+    for plugin in plugins if isinstance(plugins, list) else ():
+        if type_of(plugin) == names.plugin:
+            return {**plugin, **{name: document[name] for name in ("name", "cniVersion") if name in document}}
+    return None

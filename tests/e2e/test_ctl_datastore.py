@@ -1,0 +1,79 @@
+"""svcctl on an installed node: it works on the datastore of the node's network, on every kind of datastore."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.cluster_node import ClusterNode
+from harness.node import Node
+from harness.site import Site, session
+from svc.attach.ready import KEY as READY
+from svc.model.resource import Resource
+
+
+def install(node: Node, folder: Path, config: dict[str, object]) -> Path:
+    """The network list of a node, without chained plugins."""
+    entry, conf_dir = folder / "entry.json", folder / "net.d"
+    entry.write_text(json.dumps(config))
+    node.prepare(
+        "install", "--bin-dir", str(node.bin_dir), "--socket", str(node.socket), "--conf-dir", str(conf_dir),
+        "--netconf", str(entry), "--without", "portmap", "--without", "bandwidth",
+    )  # fmt: skip
+    return conf_dir / "10-svc.conflist"
+
+
+@pytest.fixture
+def installed(cluster_node: ClusterNode, tmp_path: Path) -> Iterator[Path]:
+    config = cluster_node.netconf()
+    yield install(cluster_node, tmp_path, config)
+    cluster_node.prepare("uninstall", "--bin-dir", str(cluster_node.bin_dir))
+    cluster_node.prepare("install", "--bin-dir", str(cluster_node.bin_dir), "--socket", str(cluster_node.socket))
+
+
+def is_ready(site: Site) -> object:
+    with session(site) as store:
+        info = store.get(READY).value
+    assert isinstance(info, Resource)
+    return info.spec["datastoreReady"]
+
+
+def test_lock_reaches_the_datastore_of_the_network(cluster_node: ClusterNode, installed: Path) -> None:
+    """Without an option; the answer names it, and no local file appears."""
+    told = cluster_node.svcctl("clusterinfo", "lock").stdout
+    assert is_ready(cluster_node.site) is False
+    servers = {"etcdv3": "etcd http://127.0.0.1:", "orch": "Kubernetes API of kubeconfig "}
+    assert told.startswith(f"locked\ndatastore: {servers[cluster_node.site.config['datastore_type']]}")
+    assert told.endswith(f", from {installed}\n")
+    assert cluster_node.svcctl("clusterinfo", "unlock").stdout.startswith("unlocked\n")
+    assert not (cluster_node.state_dir / "store.db").exists()
+
+
+def test_network_that_cannot_be_read_is_never_replaced(cluster_node: ClusterNode, installed: Path) -> None:
+    """By the embedded store, say."""
+    installed.rename(installed.with_suffix(".moved"))
+    done = cluster_node.svcctl("clusterinfo", "lock", check=False)
+    assert done.returncode == 1
+    assert f"{str(installed)!r} cannot be read" in done.stderr
+    assert is_ready(cluster_node.site) is True
+    assert not (cluster_node.state_dir / "store.db").exists()
+    installed.with_suffix(".moved").rename(installed)
+
+
+def test_mistyped_state_directory(node: Node, tmp_path: Path) -> None:
+    """An error with the remedy, and no file appears."""
+    wrong = tmp_path / "wrong"
+    for arguments in (("pool", "get"), ("clusterinfo", "lock"), ("ipam", "show")):
+        done = node.svcctl("--state-dir", str(wrong), *arguments, check=False)
+        assert done.returncode == 1
+        assert f"{wrong}/store.db does not exist: name the agent's directory with --state-dir" in done.stderr
+    assert not wrong.exists()
+
+
+def test_embedded_network_names_its_file(node: Node, tmp_path: Path) -> None:
+    """Also while the agent has it open."""
+    path = install(node, tmp_path, {"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}})
+    told = node.svcctl("clusterinfo", "lock").stdout
+    assert told == f"locked\ndatastore: embedded store {node.state_dir}/store.db, from {path}\n"
+    node.svcctl("clusterinfo", "unlock")
