@@ -1,10 +1,9 @@
-"""One question to one readiness gate. Only the status line of the answer is read: nothing else decides.
+"""One question to one readiness gate. Only the status of the answer decides; redirects are followed to it.
 
-Sockets without a client library: every step has the rest of one budget, so that a server that dribbles costs no more than
-one that is silent; no variable of the environment leads to a proxy; redirects are answers, not directions.
+Sockets without a client library: every step has the rest of one budget, redirects included, so that a server that dribbles
+costs no more than one that is silent; no variable of the environment leads to a proxy.
 """
 
-import re
 import socket
 import time
 from collections.abc import Callable
@@ -13,16 +12,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urljoin
 
-from svc.model.gate import Gate
+from svc.model.faults import without_credentials, without_query
+from svc.model.gate import MAX_URL, Gate, parse_gate
 from svc.model.hold import Trust
+from svc.waits.head import Head, NotHttp, parse_head
 
 if TYPE_CHECKING:
     import ssl
 
 PROBE_SECONDS: Final = 5.0
-_HEAD_LIMIT: Final = 16 << 10  # bytes, of a status line and of interim answers before it
-_STATUS: Final = re.compile(rb"HTTP/1\.\d (\d{3})(?: [^\r\n]*)?\r?\n")
+MAX_REDIRECTS: Final = 10
 
 Address = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
 
@@ -38,32 +39,35 @@ class Answer:
 UNANSWERED: Final = Answer(False, "timed out without an answer")
 
 
-class NotHttp(Exception):
-    """The server says something else."""
+class BadRedirect(Exception):
+    """The gate redirects to where a probe does not follow; the text says why."""
 
 
 class Probe:
     """Use once: `run` on one thread; `cancel` from another ends it soon."""
 
     def __init__(self, gate: Gate, trust: Trust) -> None:
-        self._gate = gate
+        self._gate = gate  # the one that is asked now
+        self._first = gate
         self._trust = trust
         self._until = time.monotonic() + PROBE_SECONDS
         self._socket: socket.socket | None = None
         self._cancelled = False
 
     def run(self) -> Answer:
-        """Ready is a status from 200 to 399."""
+        """Ready is a status from 200 to 399 of the final response; a redirect is not final."""
         try:
-            status = self._status()
+            status = self._final_status()
         except NotHttp:
-            return Answer(False, "does not speak HTTP/1")
+            return self._answer(False, "does not speak HTTP/1")
+        except BadRedirect as refusal:
+            return self._answer(False, str(refusal))
         except OSError as failure:
-            return Answer(False, _in_words(failure))
+            return self._answer(False, _in_words(failure))
         finally:
             if self._socket is not None:
                 self._socket.close()
-        return Answer(200 <= status < 400, f"status {status}")
+        return self._answer(200 <= status < 400, f"status {status}")
 
     def cancel(self) -> None:
         self._cancelled = True
@@ -71,19 +75,32 @@ class Probe:
             with suppress(OSError):
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # below TLS, which would take part in it
 
-    def _status(self) -> int:
+    def _answer(self, ready: bool, text: str) -> Answer:
+        """After a redirect with the URL that the answer came from."""
+        redirected = self._gate is not self._first
+        return Answer(ready, f"{text} (redirected to {_shown(self._gate.url)})" if redirected else text)
+
+    def _final_status(self) -> int:
+        for _ in range(MAX_REDIRECTS + 1):
+            head = self._ask()
+            if not head.location:
+                return head.status
+            self._gate = _target(self._gate, head.location)
+        raise BadRedirect(f"redirects more than {MAX_REDIRECTS} times")
+
+    def _ask(self) -> Head:
         connection = self._connected()
         request = (
             f"GET {self._gate.target} HTTP/1.1\r\nHost: {self._gate.authority}\r\nUser-Agent: svc\r\nConnection: close\r\n\r\n"
         )
         self._timed(lambda: connection.sendall(request.encode()))
         data = b""
-        while (status := _final_status(data)) is None:
+        while (head := parse_head(data)) is None:
             chunk = self._timed(lambda: connection.recv(4096))
             if not chunk:
                 raise ConnectionResetError
             data += chunk
-        return status
+        return head
 
     def _connected(self) -> socket.socket:
         found = socket.getaddrinfo(self._gate.host, self._gate.port, type=socket.SOCK_STREAM)
@@ -131,18 +148,28 @@ class Probe:
         return step() or b""
 
 
-def _final_status(data: bytes) -> int | None:
-    """None while more must be read; answers below 200 only come before the real one (RFC 9110, section 15.2)."""
-    rest, whole = data, b"yes"
-    while whole and (match := _STATUS.match(rest)):
-        if (status := int(match[1])) >= 200:
-            return status
-        _, whole, rest = rest.partition(b"\r\n\r\n")
-    if whole and b"\n" in rest:
-        raise NotHttp
-    if len(data) > _HEAD_LIMIT:
-        raise NotHttp
-    return None
+def _target(gate: Gate, location: str) -> Gate:
+    """What the gate redirects to. BadRedirect."""
+    url = _joined(gate.url, location)
+    try:
+        target = parse_gate(url)
+    except ValueError as problem:
+        raise BadRedirect(f"redirects to {_shown(url)!r}, which {problem}") from None
+    if gate.tls and not target.tls:
+        raise BadRedirect(f"redirects from https to {_shown(url)!r}")
+    return target
+
+
+def _joined(base: str, location: str) -> str:
+    try:
+        return urljoin(base, location)
+    except ValueError:  # brackets without an address between them
+        return location
+
+
+def _shown(url: str) -> str:
+    """Without credentials and query."""
+    return without_query(without_credentials(url[:MAX_URL]))
 
 
 def _in_words(failure: OSError) -> str:

@@ -42,11 +42,73 @@ def test_status_from_200_to_399_is_open(pods: MakePod, serve: Serve, code: int) 
     assert gate.asked == 1, "an open gate is asked once"
 
 
-def test_redirects_are_not_followed(pods: MakePod, serve: Serve) -> None:
-    """One that leads to itself would have no end."""
+def redirect(target: str, code: int = 302) -> Behaviour:
+    return status(code, f"Location: {target}")
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_redirects_are_followed_to_the_answer_that_counts(pods: MakePod, serve: Serve, code: int) -> None:
+    page = serve(status(503))
+    gate = serve(redirect(page.url, code))
+    pod = pods(readiness_gates=[gate.url], **SHORT)
+    assert f"{gate.url}: status 503 (redirected to {page.url})" in refused(pod)["details"]
+    page.behaviour = status(200)
+    pod.add()
+    assert page.heads[-1].startswith("GET /ready HTTP/1.1")
+
+
+def test_redirect_may_be_relative_and_lead_to_https(pods: MakePod, serve: Serve, tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "mine")
+    page = serve(status(200), tls=tls(authority, "127.0.0.1"))
+    gate = serve(redirect(page.url))
+    trust = {"readiness_gates_ca_file": str(authority.root)}
+    pod = pods(readiness_gates=[gate.url], **trust, **SHORT)
+    pod.add()
+    pod.delete()
+    page.behaviour = redirect("../up?x=1")
+    page.heads.clear()
+    refused(pod)
+    assert page.heads[1].startswith("GET /up?x=1 HTTP/1.1")
+
+
+def test_redirects_have_an_end(pods: MakePod, serve: Serve) -> None:
+    """A gate that redirects to itself stays closed, and is asked eleven times a probe."""
     gate = serve(to_itself)
-    pods(readiness_gates=[gate.url]).add()
-    assert gate.asked == 1
+    details = refused(pods(readiness_gates=[gate.url], **SHORT))["details"]
+    assert f"{gate.url}: redirects more than 10 times (redirected to {gate.url})" in details
+    assert gate.asked >= 11
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("ftp://a/", "redirects to 'ftp://a/', which is not an http or https URL"),
+        ("http://user:s3cr3t@127.0.0.1/?s3cr3t", "redirects to 'http://...@127.0.0.1/?...', which has credentials"),
+        ("http://[::1", "redirects to 'http://[::1', which is not a URL"),
+    ],
+    ids=["scheme", "credentials", "malformed"],
+)
+def test_redirect_to_what_cannot_be_asked_keeps_the_gate_closed(pods: MakePod, serve: Serve, target: str, why: str) -> None:
+    gate = serve(redirect(target))
+    details = refused(pods(readiness_gates=[gate.url], **SHORT))["details"]
+    assert f"{gate.url}: {why}" in details
+    assert "s3cr3t" not in details
+
+
+def test_redirect_from_https_to_http_is_not_followed(pods: MakePod, serve: Serve, tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "mine")
+    page = serve(status(200))
+    gate = serve(redirect(f"{page.url}?token=s3cr3t"), tls=tls(authority, "127.0.0.1"))
+    details = refused(pods(readiness_gates=[gate.url], readiness_gates_ca_file=str(authority.root), **SHORT))["details"]
+    assert f"{gate.url}: redirects from https to '{page.url}?...'" in details
+    assert page.asked == 0
+
+
+def test_redirects_share_the_time_of_a_probe(pods: MakePod, serve: Serve) -> None:
+    mute = serve(silent)
+    gate = serve(redirect(f"{mute.url}?token=s3cr3t"))
+    details = refused(pods(readiness_gates=[gate.url], readiness_gates_timeout_seconds=7))["details"]
+    assert f"{gate.url}: timed out without an answer (redirected to {mute.url}?...)" in details
 
 
 def test_interim_answers_are_not_the_answer(pods: MakePod, serve: Serve) -> None:
