@@ -53,7 +53,8 @@ class Invocation:
 
     @property
     def where(self) -> NodeSettings:
-        return node_settings(self.netconf, self.names, self.inputs.profile, lenient=self.call.verb == "DEL")
+        lenient, ipam = self.call.verb == "DEL", self.call.ipam
+        return node_settings(self.netconf, self.names, self.inputs.profile, lenient=lenient, ipam=ipam)
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -91,9 +92,9 @@ class Invocation:
             os.close(sandbox.fd)
 
 
-def node_settings(netconf: NetConf, names: Names, profile: str, *, lenient: bool = False) -> NodeSettings:
+def node_settings(netconf: NetConf, names: Names, profile: str, *, lenient: bool = False, ipam: bool = False) -> NodeSettings:
     """Which datastore session serves a network on this node. SvcError when the node's name cannot be told."""
-    node = node_name(netconf, names, os.uname().nodename, lenient=lenient)
+    node = node_name(netconf, names, os.uname().nodename, lenient=lenient, ipam=ipam)
     return NodeSettings(netconf.datastore.to_json(), node, profile)
 
 
@@ -104,6 +105,7 @@ def attach(invocation: Invocation) -> Steps[Result]:
     if invocation.call.ipam:
         return (yield from add(invocation.context, _request(invocation, None), invocation.trace))
     _refuse_foreign_prev_result(invocation)
+    _require_pod_for_bypass(invocation)
     with invocation.sandbox() as sandbox:
         return (yield from add(invocation.context, _request(invocation, sandbox), invocation.trace))
 
@@ -187,6 +189,16 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
         delegation=delegation,
         features=netconf.features,
     )
+
+
+def _require_pod_for_bypass(invocation: Invocation) -> None:
+    """Raise CallerError for a container that is not a pod, if the network lets annotations bypass IPAM: it cannot have any."""
+    if invocation.netconf.features.ip_addrs_no_ipam and not invocation.args().has_pod:
+        raise CallerError(
+            "feature_control.ip_addrs_no_ipam = true, but the container is not a pod and has no annotations",
+            details="set feature_control.ip_addrs_no_ipam to false, or pass K8S_POD_NAME and K8S_POD_NAMESPACE in CNI_ARGS",
+            code=Code.INVALID_NETCONF,
+        )
 
 
 def _refuse_foreign_prev_result(invocation: Invocation) -> None:

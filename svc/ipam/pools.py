@@ -92,7 +92,8 @@ def why_not(pool: Pool, node_labels: Mapping[str, str], namespace_labels: Mappin
 
 
 def _canonical(name: str) -> str:
+    """The network of ADDRESS/LEN; a text without a length is a name."""
     try:
-        return str(Cidr(name))
+        return str(Cidr.masked(name)) if "/" in name else name
     except ValueError:
         return name

@@ -211,16 +211,9 @@ def _pool(text: str, version: int) -> str:
         raise ValueError("is not a pool")
     if len(text) > MAX_NAME:
         raise ValueError(f"has {len(text)} characters, as no pool's name")
-    if "/" in text and _cidr(text).version != version:
+    if "/" in text and _prefix(text).version != version:
         raise ValueError(f"is not IPv{version}")
     return text
-
-
-def _cidr(text: str) -> Cidr:
-    try:
-        return Cidr(text)
-    except ValueError as fault:
-        raise ValueError(f"is not a CIDR ({fault})") from None
 
 
 def _prefix(text: str) -> Cidr:

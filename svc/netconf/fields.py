@@ -151,7 +151,7 @@ def pool(text: str, version: int) -> Finding | None:
     if "/" not in text:
         return None
     try:
-        network = Cidr(text)
+        network = Cidr.masked(text)
     except ValueError as fault:
         return f"is not a CIDR ({fault})", "give a pool's CIDR or its name"
     if network.version != version:

@@ -13,6 +13,7 @@ Labels = tuple[tuple[str, str], ...]
 _KEYS: Final = ("org.apache.mesos", "network_info", "labels", "labels")
 _PATH: Final = 'args."org.apache.mesos".network_info.labels.labels'
 _UNUSABLE: Final = re.compile(r"[^-_.a-zA-Z0-9]+")
+_DOTTED: Final = re.compile(r"[.-]*\.[.-]*")
 
 
 def labels_of(args: dict[str, Any] | None, names: Names, faults: Faults) -> tuple[str, Labels]:
@@ -45,5 +46,6 @@ def _pairs(args: dict[str, Any], faults: Faults) -> Iterator[tuple[str, str]]:
 
 
 def _usable(text: str) -> str:
-    """Runs of other characters become one dash; first and last come letters and digits."""
-    return _UNUSABLE.sub("-", text).strip("-_.")
+    """Replace each slash with a dot and each run of other characters with a dash. Reduce a run of dots and dashes with a dot in it
+    to one dot, and remove dots and dashes from both ends."""
+    return _DOTTED.sub(".", _UNUSABLE.sub("-", text.replace("/", "."))).strip("-.")

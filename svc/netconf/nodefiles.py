@@ -17,15 +17,16 @@ _LONGEST: Final = 1024  # bytes; whatever is longer is no name and no number
 _SHOWN: Final = 60
 
 
-def node_name(netconf: NetConf, names: Names, hostname: str, *, lenient: bool = False) -> str:
+def node_name(netconf: NetConf, names: Names, hostname: str, *, lenient: bool = False, ipam: bool = False) -> str:
     """`nodename`, else what the file says, else `hostname` of the configuration, else the host's name in lower case, as the
     orchestrator registers it. CallerError or PeerError when the file is needed and of no use, or there is no name at all.
 
-    Lenient is for a DEL: a file that is of no use counts as absent.
+    Lenient is for a DEL: a file that is of no use counts as absent. `ipam` is for the IPAM plugin, which reads the file if it
+    exists: only the main plugin requires it.
     """
     if netconf.nodename:
         return netconf.nodename
-    name = _name_in_file(netconf, names, lenient=lenient) or netconf.hostname or hostname.strip().lower()
+    name = _name_in_file(netconf, names, lenient=lenient, ipam=ipam) or netconf.hostname or hostname.strip().lower()
     if not name:
         raise CallerError("the node has no name", details="nodename: set it, for the host name is empty")
     return name
@@ -52,7 +53,7 @@ def mtu(netconf: NetConf, names: Names) -> int:
     return number
 
 
-def _name_in_file(netconf: NetConf, names: Names, *, lenient: bool) -> str:
+def _name_in_file(netconf: NetConf, names: Names, *, lenient: bool, ipam: bool) -> str:
     path = netconf.nodename_file or f"{names.state_dir}/{_NODE_NAME}"
     try:
         name = _content("node name", path)
@@ -66,7 +67,7 @@ def _name_in_file(netconf: NetConf, names: Names, *, lenient: bool) -> str:
         if not lenient:
             raise
         return ""
-    if not name and not lenient and _is_required(netconf, names):
+    if not name and not (lenient or ipam) and _is_required(netconf, names):
         raise _missing("node name", path, "set nodename, or nodename_file_optional")
     return name or ""
 

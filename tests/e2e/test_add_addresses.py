@@ -51,7 +51,7 @@ def test_default_pools_serve_who_names_none(pods: MakePod) -> None:
     assert inside(v6, POOL6)
 
 
-@pytest.mark.parametrize("pool", ["blue", "10.71.0.0/29"])
+@pytest.mark.parametrize("pool", ["blue", "10.71.0.0/29", "10.71.0.3/29"])
 def test_pool_is_taken_by_name_and_by_range(pods: MakePod, pool: str) -> None:
     pod = pods(ipam={"ipv4_pools": [pool]})
     pod.add()

@@ -228,6 +228,16 @@ def test_unknown_fields_are_ignored(pods: MakePod) -> None:
     assert pod.netns.links() == ["eth0"]
 
 
+@pytest.mark.usefixtures("unchanged")
+def test_addresses_that_bypass_ipam_are_for_pods_alone(pods: MakePod) -> None:
+    """A container that is not a pod has no annotations: the configuration is not for it."""
+    pod = pods(feature_control={"ip_addrs_no_ipam": True})
+    error = refused(pod.call("ADD"))
+    assert error["code"] == 7
+    assert error["msg"].startswith("feature_control.ip_addrs_no_ipam = true, but the container is not a pod")
+    pod.delete()
+
+
 # versions
 
 

@@ -165,7 +165,7 @@ def test_feature_is_needed(name: str, feature: str) -> None:
         ("ipv4pools", "fd00::/64", "is not IPv4"), ("ipv6pools", "10.0.0.0/8", "is not IPv6"),
         ("ipv4pools", "", "is not a pool"), ("ipv4pools", "a b", "is not a pool"),
         ("ipv4pools", "a" * 254, "has 254 characters"), ("ipv6pools", "1" * 200_000 + "/64", "has 200003 characters"),
-        ("ipv4pools", "10.0.0.1/8", "is not a CIDR"), ("ipv6pools", "fd00::/129", "is not a CIDR"),
+        ("ipv4pools", "10.0.0.1/33", "is not a CIDR"), ("ipv6pools", "fd00::/129", "is not a CIDR"),
         ("ipFamilies", "ipv4", "is not an address family"), ("ipFamilies", "", "is not an address family"),
         ("allowedSourcePrefixes", "x", "is not a CIDR"), ("allowedSourcePrefixes", "10.0.0.0/33", "is not a CIDR"),
     ],

@@ -31,7 +31,16 @@ def test_labels_are_found() -> None:
 
 def test_what_selectors_cannot_name_is_replaced() -> None:
     """And a key of which nothing is left is no label."""
-    assert read(args(label("a b/c", " x:y "), label("///", "z"))) == ("", (("a-b-c", "x-y"),))
+    assert read(args(label("a b/c", " x:y "), label("///", "z"))) == ("", (("a-b.c", "x-y"),))
+
+
+@pytest.mark.parametrize(
+    ("given", "label_value"),
+    [("k", "k"), ("-my-val", "my-val"), ("$my..val", "my.val"), ("m$y.val", "m-y.val"), ("//my/val/", "my.val"),
+     ("a-.-b", "a.b"), ("_a_", "_a_"), ("a--b", "a--b"), ("some_val.lots*of^weird#characters", "some_val.lots-of-weird-characters")],
+)  # fmt: skip
+def test_values_are_sanitised(given: str, label_value: str) -> None:
+    assert read(args(label("k", given))) == ("", (("k", label_value),))
 
 
 def test_namespace_is_a_label_of_its_own() -> None:

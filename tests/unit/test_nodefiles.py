@@ -93,6 +93,14 @@ def test_some_deployments_wait_for_the_file(tmp_path: Path, names: Names) -> Non
     assert node_name(shared, strict, "host") == "node1"
 
 
+def test_ipam_plugin_does_not_wait_for_the_file(tmp_path: Path, names: Names) -> None:
+    strict = replace(names, nodename_file_required=True)
+    shared = netconf(datastore_type="etcdv3", nodename_file=str(tmp_path / "named"))
+    assert node_name(shared, strict, "Host", ipam=True) == "host"
+    write(tmp_path, "named", "node1")
+    assert node_name(shared, strict, "host", ipam=True) == "node1"
+
+
 @pytest.mark.parametrize("content", ["two words", "a/b", "n" * 254, b"\xff\xfe\0", "x" * 100_000])
 def test_what_is_no_name_is_shown_with_its_file(tmp_path: Path, names: Names, content: str | bytes) -> None:
     write(tmp_path, "nodename", content)

@@ -121,6 +121,11 @@ def test_ranges_may_be_spelled_in_any_way(text: str) -> None:
     assert named(pools(pool("p", "FD00:0::/64")), text, version=6) == ["p"]
 
 
+@pytest.mark.parametrize("text", ["10.0.0.1/16", "10.0.255.255/16"])
+def test_address_with_a_length_means_its_network(text: str) -> None:
+    assert named(pools(pool("p", "10.0.0.0/16")), text) == ["p"]
+
+
 def test_named_pools_are_used_in_the_order_asked_for() -> None:
     """Whatever their selectors say: they were chosen."""
     found = pools(pool("a", "10.0.0.0/16", nodeSelector="zone == 'x'"), pool("b", "10.1.0.0/16"), pool("c", "10.2.0.0/16"))
@@ -129,7 +134,7 @@ def test_named_pools_are_used_in_the_order_asked_for() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["nosuch", "P", "", "10.0.0.0/17", "10.0.0.0/15", "10.0.0.0", "10.0.0.1/16", "10.0.0.0/255.255.0.0", " p", "10.0.0.0/16 "],
+    ["nosuch", "P", "", "10.0.0.0/17", "10.0.0.0/15", "10.0.0.0", "10.0.0.1/17", "10.0.0.0/255.255.0.0", " p", "10.0.0.0/16 "],
 )
 def test_pools_that_do_not_exist_are_refused(text: str) -> None:
     """Neither a part of a pool nor something like its name is a pool (specification, rule R2)."""

@@ -1,0 +1,101 @@
+"""A deployment that is taken over under its own names: what its nodes have, and what the calls of its runtimes expect."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cluster_node import ClusterNode, books, remains
+from harness.netns import Netns
+from harness.pod import Pod
+from harness.site import EtcdSite, OrchSite, Site, furnish, session
+from svc.ipam.blocks import holder
+from svc.model.ipam import Block
+from svc.model.keys import BlockQuery
+from svc.netconf.profiles import load_profile
+
+pytestmark = pytest.mark.root
+
+Json = dict[str, Any]
+MakeSandbox = Callable[[], Netns]
+MakePod = Callable[..., Pod]
+
+CALICO = load_profile("calico")
+WEB = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0"
+
+
+@pytest.fixture(scope="module", params=["etcdv3", "orch"])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    if request.param == "etcdv3":
+        return EtcdSite(request.getfixturevalue("etcd"), CALICO)
+    return OrchSite(request.getfixturevalue("kube"), tmp_path_factory.mktemp("site"), CALICO)
+
+
+@pytest.fixture(scope="module")
+def lasting_node(site: Site, home: Path) -> Iterator[ClusterNode]:
+    with ClusterNode(home, "node1", site) as node:
+        node.svcctl("install", "--bin-dir", str(node.bin_dir), "--socket", str(node.socket), "--names", "calico")
+        yield node
+
+
+@pytest.fixture
+def node(lasting_node: ClusterNode) -> Iterator[ClusterNode]:
+    """In a datastore with a pod, `web-0`; nothing is left after the test."""
+    furnish(lasting_node.site, "node1")
+    lasting_node.site.add_pod("web-0")
+    try:
+        yield lasting_node
+        assert remains([lasting_node]) == []
+    finally:
+        lasting_node.site.clear()
+
+
+@pytest.fixture
+def make(node: ClusterNode, sandbox: MakeSandbox) -> Iterator[MakePod]:
+    """Makes attachments of the pod in the network `net1`, or as the keywords say."""
+    made: list[Pod] = []
+
+    def attach(container: str = "c1", *, netns: Netns | None = None, args: str = WEB, **config: Any) -> Pod:
+        given: Json = {"name": "net1", "type": "calico", "ipam": {"type": "calico-ipam"}, **config}
+        made.append(node.pod(netns or sandbox(), container, args=args, **given))
+        return made[-1]
+
+    yield attach
+    for pod in made:
+        pod.call("DEL")
+
+
+def attributes(site: Site) -> dict[str, dict[str, str]]:
+    """Of every allocation, by its address."""
+    with session(site) as store:
+        blocks = [entry.value for entry in store.list(BlockQuery())]
+    found = {}
+    for block in blocks:
+        assert isinstance(block, Block)
+        for ordinal, tag in enumerate(block.ordinals.allocations()):
+            attribute = holder(block, block.cidr.address(ordinal))
+            if tag is not None and attribute is not None and attribute.handle_id:
+                found[str(block.cidr.address(ordinal))] = dict(attribute.secondary or {})
+    return found
+
+
+# the node's name
+
+
+def test_ipam_plugin_takes_the_host_name_without_the_file(make: MakePod, node: ClusterNode, tmp_path: Path) -> None:
+    """The main plugin waits for the node agent's file; the IPAM plugin reads it if it exists."""
+    node.site.add_node(os.uname().nodename.lower())
+    pod = make(nodename="", nodename_file=str(tmp_path / "nodename"))
+    missing = pod.failed("ADD").output
+    assert (missing["code"], "is missing or empty" in missing["msg"]) == (5, True)
+    pod.plugin = "calico-ipam"
+    pod.add()
+    assert attributes(node.site)[pod.addresses[0]]["node"] == os.uname().nodename.lower()
+    pod.delete()
+    (tmp_path / "nodename").write_text("node1")
+    pod.add()
+    assert attributes(node.site)[pod.addresses[0]]["node"] == "node1"
+    pod.delete()
+    assert books([node]).allocations == {}
