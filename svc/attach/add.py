@@ -148,7 +148,7 @@ class Addition:
         """From here on a killed process leaves a row that says what to take down."""
         with self._trace.phase("journal"):
             self._undo.callback(self._forget)
-            self._context.journal.put(self._record)
+            self._context.journal.begin(self._record)
 
     def take_addresses(self) -> None:
         with self._trace.phase("ipam"):
@@ -240,7 +240,7 @@ class Addition:
         if self._undo_failed:
             self._undoing(lambda: owe(self._context, self._record))
         else:
-            self._undoing(lambda: self._context.journal.remove(self._record.id))
+            self._undoing(lambda: self._context.journal.remove(self._record))
 
     def _endpoint(self, addresses: Sequence[Address]) -> Resource:
         record = self._record

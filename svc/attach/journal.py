@@ -5,64 +5,87 @@ process, which is all that a running attachment needs: a power cut ends the sand
 the old boot held. What is owed after an answered DEL is nobody else's to remember, so that write is durable.
 """
 
-import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from svc.attach.journal_file import next_epoch, prepare
 from svc.attach.record import DELETING, AttachmentId, Record
 from svc.datastore import sqlite
 from svc.datastore.checkpoint import Checkpoints
+from svc.model.errors import Code, PeerError
 
-_SCHEMA = """
-CREATE TABLE attachments (
-    network TEXT NOT NULL, container TEXT NOT NULL, ifname TEXT NOT NULL, host_name TEXT NOT NULL, record BLOB NOT NULL,
-    PRIMARY KEY (network, container, ifname)
-) WITHOUT ROWID;
-CREATE INDEX by_host_name ON attachments (host_name);
-"""
 _KEY = "network = ? AND container = ? AND ifname = ?"
+_ROW = f"{_KEY} AND generation = ?"
+_BEGIN = "REPLACE INTO attachments (network, container, ifname, host_name, record, generation) VALUES (?, ?, ?, ?, ?, ?)"
+_UPDATE = f"UPDATE attachments SET record = ? WHERE {_ROW}"  # noqa: S608
+_REMOVE = f"DELETE FROM attachments WHERE {_ROW}"  # noqa: S608
+_EPOCH_BITS = 32  # a generation: the epoch of the process that began it, and in these bits its count of them
+
+
+class IntentLost(PeerError):
+    """The row of an attachment is gone, or another ADD has replaced it: whoever worked on it must undo what it did."""
+
+    code = Code.UNKNOWN_CONTAINER
 
 
 class Journal:
-    """A small SQLite file; safe from several threads and processes. StoreError when it cannot be used."""
+    """A small SQLite file; safe from several threads and processes. StoreError when it cannot be used.
+
+    Each row has a generation, which no other row gets in the life of the file. The row of a record is the one at the record's
+    generation: what has replaced it is another attachment's, and no call on the old record changes it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._errors = sqlite.Errors(path)
         self._checkpoints = Checkpoints(path)
+        self._generation = 0
         with self._errors:
-            if not path.exists():
-                sqlite.create(path, lambda connection: _create(connection))
-            self._connection = sqlite.connect(path)
+            self._connection = prepare(path)
 
-    def put(self, record: Record, *, durable: bool = False) -> None:
-        """Adds the record, or replaces the attachment's earlier one."""
-        row = (record.id.network, record.id.container_id, record.id.ifname, record.host_name, record.to_bytes())
-        with self._lock, self._errors:
-            if durable:
-                self._put_durably(row)
-            else:
-                self._connection.execute("REPLACE INTO attachments VALUES (?, ?, ?, ?, ?)", row)
-            self._checkpoints.committed()
+    def begin(self, record: Record, *, durable: bool = False) -> None:
+        """Write the record as a new row, in place of the attachment's earlier one, and set `record.generation`."""
 
-    def update(self, record: Record) -> None:
-        """As `put`, of one whose host interface has kept its name: the index stays untouched."""
-        row = (record.to_bytes(), record.id.network, record.id.container_id, record.id.ifname)
-        with self._lock, self._errors:
-            done = self._connection.execute(f"UPDATE attachments SET record = ? WHERE {_KEY}", row)  # noqa: S608
-            self._checkpoints.committed()
-        if not done.rowcount:
-            self.put(record)
+        def insert() -> int:
+            generation = self._next_generation()
+            self._connection.execute(_BEGIN, (*_key(record.id), record.host_name, record.to_bytes(), generation))
+            return generation
+
+        record.generation = self._write(insert, durable=durable)
+
+    def update(self, record: Record, *, durable: bool = False) -> None:
+        """Write the record in its row. Raise IntentLost if the row does not exist any more; never create one."""
+        parameters = (record.to_bytes(), *_key(record.id), record.generation)
+        if not self._write(lambda: self._connection.execute(_UPDATE, parameters).rowcount, durable=durable):
+            raise _lost(record)
+
+    def require(self, record: Record) -> None:
+        """Raise IntentLost unless the record's row stands."""
+        if not self._read(f"SELECT 1 FROM attachments WHERE {_ROW}", (*_key(record.id), record.generation)):  # noqa: S608
+            raise _lost(record)
+
+    def owe(self, record: Record) -> None:
+        """Note durably that the attachment's release is pending: in its row, or in a new one if the attachment has none.
+
+        Raise IntentLost if another ADD has replaced the row.
+        """
+        record.state = DELETING
+        try:
+            self.update(record, durable=True)
+        except IntentLost:
+            if self.get(record.id) is not None:
+                raise
+            self.begin(record, durable=True)
+
+    def remove(self, record: Record) -> None:
+        """Remove the record's row, if it exists."""
+        if record.generation:
+            self._write(lambda: self._connection.execute(_REMOVE, (*_key(record.id), record.generation)))
 
     def get(self, key: AttachmentId) -> Record | None:
-        found = self._records(_KEY, (key.network, key.container_id, key.ifname))
+        found = self._records(_KEY, _key(key))
         return found[0] if found else None
-
-    def remove(self, key: AttachmentId) -> None:
-        with self._lock, self._errors:
-            self._connection.execute(f"DELETE FROM attachments WHERE {_KEY}", (key.network, key.container_id, key.ifname))  # noqa: S608
-            self._checkpoints.committed()
 
     def all(self) -> list[Record]:
         return self._records("true", ())
@@ -90,19 +113,47 @@ class Journal:
         with self._lock:
             self._connection.close()
 
-    def _put_durably(self, row: Sequence[object]) -> None:
+    def _write(self, work: Callable[[], sqlite.Result], *, durable: bool = False) -> sqlite.Result:
+        def attempt() -> sqlite.Result:
+            with self._lock:
+                result = self._durably(work) if durable else work()
+                self._checkpoints.committed()
+                return result
+
+        with self._errors:
+            return sqlite.retry_while_locked(attempt)
+
+    def _durably(self, work: Callable[[], sqlite.Result]) -> sqlite.Result:
         self._connection.execute("PRAGMA synchronous = FULL")
         try:
-            self._connection.execute("REPLACE INTO attachments VALUES (?, ?, ?, ?, ?)", row)
+            return work()
         finally:
             self._connection.execute("PRAGMA synchronous = NORMAL")
 
+    def _next_generation(self) -> int:
+        """The caller holds the lock."""
+        self._generation = (self._generation or next_epoch(self._connection) << _EPOCH_BITS) + 1
+        return self._generation
+
     def _records(self, where: str, parameters: Sequence[str]) -> list[Record]:
-        with self._lock, self._errors:
-            rows = self._connection.execute(f"SELECT record FROM attachments WHERE {where}", parameters).fetchall()  # noqa: S608
-        return [Record.from_bytes(row[0]) for row in rows]
+        rows = self._read(f"SELECT record, generation FROM attachments WHERE {where}", parameters)  # noqa: S608
+        return [Record.from_bytes(data, generation) for data, generation in rows]
+
+    def _read(self, statement: str, parameters: Sequence[str | int]) -> list[tuple[bytes, int]]:
+        def attempt() -> list[tuple[bytes, int]]:
+            with self._lock:
+                return self._connection.execute(statement, parameters).fetchall()
+
+        with self._errors:
+            return sqlite.retry_while_locked(attempt)
 
 
-def _create(connection: sqlite3.Connection) -> None:
-    for statement in _SCHEMA.split(";"):
-        connection.execute(statement)
+def _key(key: AttachmentId) -> tuple[str, str, str]:
+    return key.network, key.container_id, key.ifname
+
+
+def _lost(record: Record) -> IntentLost:
+    return IntentLost(
+        f"ADD cancelled: container {record.id.container_id!r} was deleted or added again while its ADD waited",
+        details="nothing of it is left: if the container is still wanted, repeat the ADD",
+    )

@@ -58,6 +58,16 @@ class Record:
     routes: list[str] | None = None
     delegate: dict[str, Any] | None = None
     unmanaged: bool = False
+    _generation: int = field(default=0, init=False, compare=False, repr=False)  # orjson leaves names with an underscore out
+
+    @property
+    def generation(self) -> int:
+        """The number of its row in the journal; 0 if the journal has none."""
+        return self._generation
+
+    @generation.setter
+    def generation(self, number: int) -> None:
+        self._generation = number
 
     @property
     def handle(self) -> str:
@@ -97,11 +107,13 @@ class Record:
         return orjson.dumps(self)
 
     @staticmethod
-    def from_bytes(data: bytes) -> "Record":
+    def from_bytes(data: bytes, generation: int = 0) -> "Record":
         fields = orjson.loads(data)
         fields["id"] = AttachmentId(**fields["id"])
         fields["sandbox"] = tuple(fields["sandbox"])
-        return Record(**fields)
+        record = Record(**fields)
+        record.generation = generation
+        return record
 
 
 def handle_of(network: str, container_id: str) -> str:

@@ -6,7 +6,6 @@ nothing else: interface, addresses and endpoint go with the attachment that made
 """
 
 from contextlib import suppress
-from dataclasses import replace
 
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
@@ -56,13 +55,14 @@ def join(context: Context, session: Session, request: AddRequest, trace: Trace) 
     )
     try:
         with trace.phase("endpoint"):
-            context.journal.put(record)
+            context.journal.begin(record)
             if session.names.network_profiles and not request.policy:
                 ensure_profile(session, request.id.network, pod=False)
             edit_profiles(session, record, add=True)
-            context.journal.update(replace(record, state=ADDED, result=host.result))
+            record.state, record.result = ADDED, host.result
+            context.journal.update(record)
     except NotFound:
-        context.journal.remove(record.id)
+        context.journal.remove(record)
         return None
     except BaseException:
         with suppress(SvcError):  # then the row says what to take back

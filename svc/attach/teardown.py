@@ -10,7 +10,7 @@ from svc.attach.addresses import give_back
 from svc.attach.context import Context
 from svc.attach.endpoints import drop_endpoint, edit_profiles
 from svc.attach.ready import Locked
-from svc.attach.record import ADDED, ADDING, DELETING, Record
+from svc.attach.record import ADDED, ADDING, Record
 from svc.datastore.api import NotFound, StoreError
 from svc.model.errors import PeerError
 from svc.trace import Trace
@@ -36,7 +36,7 @@ def take_down(context: Context, record: Record, trace: Trace) -> bool:
         trace.warning(f"release of {record.handle} is owed: {failure}")
         owe(context, record)
         return False
-    context.journal.remove(record.id)
+    context.journal.remove(record)
     return True
 
 
@@ -68,8 +68,7 @@ def settle(context: Context, record: Record, trace: Trace) -> None:
 
 def owe(context: Context, record: Record) -> None:
     """From here on the agent tries again and again, also after a restart. StoreError when the journal cannot be written."""
-    record.state = DELETING
-    context.journal.put(record, durable=True)
+    context.journal.owe(record)
 
 
 def is_another_networks(context: Context, record: Record) -> bool:

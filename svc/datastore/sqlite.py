@@ -6,14 +6,19 @@ process that creates it at the same moment, ever sees half a database.
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from svc.datastore.api import StoreError
 
 BUSY_SECONDS = 5.0  # how long a write waits for another process before it gives up
+_MIN_BACKOFF, _MAX_BACKOFF = 0.001, 0.05  # seconds between two attempts to get a lock that another process has
 LOG_PAGES = 10_000  # of 4 KB, in the log beside a file, from which on a commit itself makes the checkpoint
+
+Result = TypeVar("Result")
 
 _REMEDIES = (  # what SQLite's message says, what to do
     ("not a database", "it is damaged or something else: move it away, a fresh store is created in its place"),
@@ -52,6 +57,36 @@ class Errors:
     ) -> None:
         if isinstance(failure, (sqlite3.Error, OSError)):
             raise store_error(self._path, failure) from failure
+
+
+def retry_while_locked(attempt: Callable[[], Result]) -> Result:
+    """Return what `attempt` returns. Repeat it while another connection locks the file, for BUSY_SECONDS at most.
+
+    `attempt` must not wait by itself: its connection has no busy timeout, and it releases every lock when it raises. So the
+    threads of a process wait side by side. Raise the last sqlite3.OperationalError after that time.
+    """
+    deadline, pause = time.monotonic() + BUSY_SECONDS, _MIN_BACKOFF
+    while True:
+        try:
+            return attempt()
+        except sqlite3.OperationalError as failure:
+            if "is locked" not in str(failure) or time.monotonic() + pause > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, _MAX_BACKOFF)
+
+
+def in_transaction(connection: sqlite3.Connection, work: Callable[[], Result]) -> Result:
+    """Return what `work` returns, committed; roll back if it raises."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        result = work()
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return result
 
 
 def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:

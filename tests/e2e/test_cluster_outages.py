@@ -74,7 +74,7 @@ def test_debts_to_a_silent_server_hold_up_nobody(cluster_node: ClusterNode, sand
     with closing(Journal(node.state_dir / "journal.db")) as journal:
         for record in journal.all():
             record.state = DELETING
-            journal.put(record)
+            journal.update(record)
     other = Pod(node, sandbox(), "c1", netconf(name="here"))
     with node.silenced(node.site):
         node.start_agent()
@@ -125,4 +125,4 @@ def forget(node: ClusterNode, container: str) -> None:
     with closing(Journal(node.state_dir / "journal.db")) as journal:
         for record in journal.all():
             if record.id.container_id == container:
-                journal.remove(record.id)
+                journal.remove(record)

@@ -192,7 +192,7 @@ def test_recovery_takes_down_with_the_right_names(node: Node, sandbox: MakeSandb
         (record,) = journal.all()
         assert record.profile == "calico"
         record.state = "adding"
-        journal.put(record)
+        journal.update(record)
     node.start_agent()
     assert endpoints(node, CALICO) == {}
     assert links(node) == set()

@@ -212,7 +212,7 @@ def test_lost_row_of_the_second_network_spares_the_interface(own_pods: MakePod, 
     second = in_network(first, "other")
     second.add()
     with closing(Journal(node.state_dir / "journal.db")) as journal:
-        journal.remove(row(node, second).id)
+        journal.remove(row(node, second))
     second.delete()
     assert profiles(node) == [["net"]]
     assert first.check().status == 0
@@ -226,7 +226,7 @@ def test_lost_journal_spares_the_interface(own_pods: MakePod, node: Node) -> Non
     second.add()
     with closing(Journal(node.state_dir / "journal.db")) as journal:
         for pod in (first, second):
-            journal.remove(row(node, pod).id)
+            journal.remove(row(node, pod))
     second.delete()
     assert profiles(node) == [["net"]]
     assert first.netns.links() == ["eth0"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from svc.attach.journal import Journal
-from svc.attach.record import AttachmentId, Record
+from svc.attach.record import Record
 from svc.datastore.api import Backend, Entries, Entry, StoreError, Watch, Write
 from svc.model.keys import Key, Query
 
@@ -120,20 +120,20 @@ class FaultyBackend:
 
 
 class FaultyJournal(Journal):
-    """Calls are `put`, `update`, `remove` and, for everything that reads, `read`."""
+    """Calls are `begin`, `update`, `remove` and, for everything that reads, `read`."""
 
     def __init__(self, path: Path, faults: Faults) -> None:
         super().__init__(path)
         self._faults = faults
 
-    def put(self, record: Record, *, durable: bool = False) -> None:
-        self._faults.carry_out("put", lambda: super(FaultyJournal, self).put(record, durable=durable))
+    def begin(self, record: Record, *, durable: bool = False) -> None:
+        self._faults.carry_out("begin", lambda: super(FaultyJournal, self).begin(record, durable=durable))
 
-    def update(self, record: Record) -> None:
-        self._faults.carry_out("update", lambda: super(FaultyJournal, self).update(record))
+    def update(self, record: Record, *, durable: bool = False) -> None:
+        self._faults.carry_out("update", lambda: super(FaultyJournal, self).update(record, durable=durable))
 
-    def remove(self, key: AttachmentId) -> None:
-        self._faults.carry_out("remove", lambda: super(FaultyJournal, self).remove(key))
+    def remove(self, record: Record) -> None:
+        self._faults.carry_out("remove", lambda: super(FaultyJournal, self).remove(record))
 
     def _records(self, where: str, parameters: Sequence[str]) -> list[Record]:
         return self._faults.carry_out("read", lambda: super(FaultyJournal, self)._records(where, parameters))

@@ -71,7 +71,7 @@ def remains(node: Node) -> list[str]:
 def edit_journal(node: Node, record: Record) -> None:
     """Puts a row in place of the present one of the same attachment."""
     with closing(Journal(node.state_dir / "journal.db")) as journal:
-        journal.put(record)
+        journal.begin(record)
 
 
 def _rows(path: Path, statement: str) -> list[Any]:

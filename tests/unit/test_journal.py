@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from svc.attach.journal import Journal
+from svc.attach.journal import IntentLost, Journal
 from svc.attach.record import ADDED, ADDING, DELETING, AttachmentId, Record
+from svc.datastore import sqlite
 from svc.datastore.api import StoreError
+from svc.model.errors import Code
 
 ID = AttachmentId("net", "c1", "eth0")
 
@@ -42,13 +45,13 @@ def journal(path: Path) -> Iterator[Journal]:
 @pytest.mark.parametrize("durable", [False, True])
 def test_record_comes_back_as_it_was_put(journal: Journal, durable: bool) -> None:
     """Every field of it, tuples included."""
-    journal.put(record(), durable=durable)
+    journal.begin(record(), durable=durable)
     assert journal.get(ID) == record()
 
 
 def test_record_that_was_never_put_is_none(journal: Journal) -> None:
     assert journal.get(ID) is None
-    journal.remove(ID)
+    journal.remove(record())
 
 
 def test_row_of_an_earlier_version_is_read(journal: Journal, path: Path) -> None:
@@ -56,19 +59,19 @@ def test_row_of_an_earlier_version_is_read(journal: Journal, path: Path) -> None
     old = record().to_bytes().replace(b',"profile":""', b"")
     assert b"profile" not in old
     with closing(sqlite3.connect(path)) as earlier, earlier:
-        earlier.execute("INSERT INTO attachments VALUES ('net', 'c1', 'eth0', 'svc0', ?)", (old,))
+        earlier.execute("INSERT INTO attachments VALUES ('net', 'c1', 'eth0', 'svc0', ?, 1)", (old,))
     found = journal.get(ID)
     assert found == record()
     assert found is not None
     assert found.profile == ""
-    journal.put(found)
+    journal.update(found)
     assert journal.all() == [record()]
 
 
 def test_later_record_replaces_the_earlier(journal: Journal) -> None:
     """Of the same attachment; there is never more than one."""
-    journal.put(record(state=ADDING, host_name="svc0"))
-    journal.put(record(state=ADDED, host_name="svc1"))
+    journal.begin(record(state=ADDING, host_name="svc0"))
+    journal.begin(record(state=ADDED, host_name="svc1"))
     assert journal.all() == [record(state=ADDED, host_name="svc1")]
     assert journal.with_host_name("svc0") == []
 
@@ -77,9 +80,10 @@ def test_later_record_replaces_the_earlier(journal: Journal) -> None:
     "other", [AttachmentId("net2", "c1", "eth0"), AttachmentId("net", "c2", "eth0"), AttachmentId("net", "c1", "eth1")]
 )
 def test_each_part_of_the_identity_counts(journal: Journal, other: AttachmentId) -> None:
-    journal.put(record())
-    journal.put(record(other, DELETING))
-    journal.remove(ID)
+    first = record()
+    journal.begin(first)
+    journal.begin(record(other, DELETING))
+    journal.remove(first)
     assert journal.all() == [record(other, DELETING)]
 
 
@@ -87,7 +91,7 @@ def test_records_are_found_by_what_they_share(journal: Journal) -> None:
     first, second = record(), record(AttachmentId("net", "c1", "eth1"), host_name="svc1")
     other, foreign = record(AttachmentId("net", "c2", "eth0")), record(AttachmentId("net2", "c1", "eth0"), DELETING)
     for each in (first, second, other, foreign):
-        journal.put(each)
+        journal.begin(each)
     assert journal.of_container("net", "c1") == [first, second]
     assert journal.of_network("net") == [first, second, other]
     assert journal.with_host_name("svc0") == [first, other, foreign]
@@ -98,10 +102,11 @@ def test_records_are_found_by_what_they_share(journal: Journal) -> None:
 def test_names_may_be_anything(journal: Journal) -> None:
     """They come from outside, and are no part of any statement."""
     odd = AttachmentId("net' OR 1=1 --", 'c"1', "é\u20ac")
-    journal.put(record())
-    journal.put(record(odd))
+    journal.begin(record())
+    other = record(odd)
+    journal.begin(other)
     assert journal.of_network("net' OR 1=1 --") == [record(odd)]
-    journal.remove(odd)
+    journal.remove(other)
     assert journal.all() == [record()]
 
 
@@ -110,15 +115,15 @@ def test_records_outlive_the_process_that_put_them(journal: Journal, path: Path)
     script = f"""
 import os
 from pathlib import Path
-from svc.attach.journal import Journal
+from svc.attach.journal import IntentLost, Journal
 from svc.attach.record import AttachmentId
 journal = Journal(Path({str(path)!r}))
 (present,) = journal.all()
 present.id = AttachmentId("net", "of-the-killed", "eth0")
-journal.put(present)
+journal.begin(present)
 os.kill(os.getpid(), 9)
 """
-    journal.put(record())
+    journal.begin(record())
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert done.returncode == -9, done.stderr
     assert [each.id.container_id for each in journal.all()] == ["c1", "of-the-killed"]
@@ -132,11 +137,13 @@ def test_threads_and_processes_share_it(journal: Journal, path: Path) -> None:
         together.wait(20)
         for number in range(25):
             mine = AttachmentId("net", f"c{worker}-{number}", "eth0")
-            journal.put(record(mine, ADDING))
-            journal.put(record(mine, ADDED), durable=number % 5 == 0)
+            one = record(mine, ADDING)
+            journal.begin(one)
+            one.state = ADDED
+            journal.update(one, durable=number % 5 == 0)
             assert journal.get(mine) == record(mine, ADDED)
             if number % 2:
-                journal.remove(mine)
+                journal.remove(one)
 
     with closing(Journal(path)) as other, ThreadPoolExecutor(8) as pool:
         for done in [pool.submit(work, (journal, other)[worker % 2], worker) for worker in range(8)]:
@@ -150,11 +157,11 @@ def test_only_a_durable_put_is_flushed(path: Path, tmp_path: Path) -> None:
     script = f"""
 import os
 from pathlib import Path
-from svc.attach.journal import Journal
+from svc.attach.journal import IntentLost, Journal
 from svc.attach.record import AttachmentId, Record
 journal = Journal(Path({str(path)!r}))
 for durable in (False, False, True, False):
-    journal.put(Record(AttachmentId("net", "c1", "eth0"), "added", "", (0, 0), "", {{}}, "", ""), durable=durable)
+    journal.begin(Record(AttachmentId("net", "c1", "eth0"), "added", "", (0, 0), "", {{}}, "", ""), durable=durable)
     os.write(2, b"PUT")
 journal.close()
 """
@@ -182,27 +189,185 @@ def test_directory_that_cannot_be_made_says_so(tmp_path: Path) -> None:
 
 def test_locked_file_says_so(journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process has kept it for too long."""
-    journal._connection.execute("PRAGMA busy_timeout = 20")
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.02)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreError, match="locked"):
-            journal.put(record())
+            journal.begin(record())
         with pytest.raises(StoreError, match="locked"):
-            journal.put(record(), durable=True)
+            journal.begin(record(), durable=True)
         other.execute("ROLLBACK")
-    journal.put(record())
+    journal.begin(record())
     assert journal.all() == [record()]
+
+
+def test_threads_wait_for_a_locked_file_side_by_side(journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers do not wait at all."""
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.5)
+
+    def seconds_until_refused(number: int) -> float:
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="locked"):
+            journal.begin(record(AttachmentId("net", f"c{number}", "eth0")))
+        return time.monotonic() - began
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as other, ThreadPoolExecutor(12) as pool:
+        other.execute("BEGIN IMMEDIATE")
+        waits = [pool.submit(seconds_until_refused, number) for number in range(12)]
+        began = time.monotonic()
+        assert journal.all() == []
+        assert time.monotonic() - began < 0.4
+        assert max(wait.result(20) for wait in waits) < 2
+        other.execute("ROLLBACK")
+
+
+# generations
+
+
+def test_update_after_the_row_is_gone_creates_none(journal: Journal) -> None:
+    """Who removed it has answered that nothing of the container is left."""
+    one = record(state=ADDING)
+    journal.begin(one)
+    journal.require(one)
+    journal.remove(one)
+    for work in (journal.update, journal.require):
+        with pytest.raises(IntentLost, match="'c1' was deleted or added again") as caught:
+            work(one)
+        assert caught.value.code == Code.UNKNOWN_CONTAINER
+    assert journal.all() == []
+
+
+def test_row_of_a_later_intent_is_not_touched(journal: Journal) -> None:
+    """Neither by an update nor by a removal of the one before."""
+    earlier, later = record(state=ADDING), record(state=ADDING, host_name="svc1")
+    journal.begin(earlier)
+    journal.begin(later)
+    assert later.generation > earlier.generation > 0
+    journal.remove(earlier)
+    for work in (journal.update, journal.require, journal.owe):
+        with pytest.raises(IntentLost):
+            work(earlier)
+    journal.require(later)
+    assert journal.all() == [record(state=ADDING, host_name="svc1")]
+
+
+def test_generation_comes_back_with_the_record(journal: Journal) -> None:
+    """A recovery after a start works on the row that it has read, and on no other."""
+    one = record()
+    journal.begin(one)
+    found = journal.get(ID)
+    assert found is not None
+    assert found.generation == one.generation
+    assert b"generation" not in found.to_bytes()
+
+
+def test_generations_of_processes_are_never_the_same(journal: Journal, path: Path) -> None:
+    """Nor after the file was closed and opened again."""
+    seen = set()
+    with closing(Journal(path)) as other:
+        for each in (journal, other, journal):
+            one = record()
+            each.begin(one)
+            seen.add(one.generation)
+    with closing(Journal(path)) as again:
+        one = record()
+        again.begin(one)
+        seen.add(one.generation)
+    assert len(seen) == 4
+
+
+def test_pending_release_is_noted_without_a_row(journal: Journal) -> None:
+    """What was taken for an attachment whose row is gone is still to be released."""
+    one = record(state=ADDING)
+    journal.begin(one)
+    journal.remove(one)
+    journal.owe(one)
+    assert journal.owed() == [record(state=DELETING)]
+
+
+# versions of the file
+
+
+def unversioned(path: Path, *rows: Record, column: str = "") -> None:
+    """As the first releases made it."""
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "CREATE TABLE attachments (network TEXT NOT NULL, container TEXT NOT NULL, ifname TEXT NOT NULL, "
+            f"host_name TEXT NOT NULL, record BLOB NOT NULL{column}, PRIMARY KEY (network, container, ifname)) WITHOUT ROWID"
+        )
+        connection.execute("CREATE INDEX by_host_name ON attachments (host_name)")
+        for row in rows:
+            values = (row.id.network, row.id.container_id, row.id.ifname, row.host_name, row.to_bytes())
+            connection.execute(
+                "INSERT INTO attachments (network, container, ifname, host_name, record) VALUES (?, ?, ?, ?, ?)", values
+            )
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+
+
+@pytest.mark.parametrize("column", ["", ", extra TEXT"], ids=["as it was", "with an extra column"])
+def test_file_without_a_version_is_migrated(path: Path, column: str) -> None:
+    """All rows of it, and each has a generation of its own."""
+    rows = [record(AttachmentId("net", f"c{number}", "eth0")) for number in range(3)]
+    unversioned(path, *rows, column=column)
+    for _ in range(2):
+        with closing(Journal(path)) as journal:
+            assert journal.all() == rows
+            assert len({each.generation for each in journal.all()} - {0}) == 3
+            new = record(AttachmentId("net", "new", "eth0"))
+            journal.begin(new)
+            assert new.generation not in {each.generation for each in rows}
+            journal.remove(new)
+            rows = journal.all()
+
+
+def test_processes_migrate_a_file_once(path: Path) -> None:
+    unversioned(path, record())
+    together = threading.Barrier(6)
+
+    def opened() -> list[Record]:
+        together.wait(20)
+        with closing(Journal(path)) as journal:
+            return journal.all()
+
+    with ThreadPoolExecutor(6) as pool:
+        for done in [pool.submit(opened) for _ in range(6)]:
+            assert done.result(30) == [record()]
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["which names its release", "which names none"])
+def test_file_of_a_newer_version_is_refused_as_it_is(path: Path, named: bool) -> None:
+    """And the error says what to install."""
+    Journal(path).close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA user_version = 3")
+        connection.execute("UPDATE about SET value = '7.1.0' WHERE name = 'release'" if named else "DROP TABLE about")
+    with pytest.raises(StoreError, match="has schema version 3, this release reads up to 2") as caught:
+        Journal(path)
+    assert ("install svc 7.1.0 or newer" if named else "install the release of svc that wrote it") in caught.value.details
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
+
+
+def test_database_of_another_program_is_refused(path: Path) -> None:
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE attachments (something TEXT)")
+        connection.execute("PRAGMA application_id = 7")
+    with pytest.raises(StoreError, match="is a database of another program"):
+        Journal(path)
 
 
 def test_closed_journal_says_so(path: Path) -> None:
     journal = Journal(path)
     journal.close()
     with pytest.raises(StoreError, match="closed"):
-        journal.put(record())
+        journal.begin(record())
 
 
 def test_file_is_its_owners_alone(journal: Journal, path: Path) -> None:
-    journal.put(record())
+    journal.begin(record())
     modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
     assert set(modes) >= {"journal.db"}
     assert all(mode & 0o077 == 0 for mode in modes.values()), modes

@@ -1,0 +1,111 @@
+"""The journal's file: its tables, their versions, and the migration of a file of an earlier release."""
+
+import sqlite3
+from pathlib import Path
+
+from svc.datastore import sqlite
+from svc.datastore.api import StoreError
+
+VERSION = 2  # of the tables below, in the file's user_version
+_APPLICATION = 0x5356434A  # "SVCJ", in the file's application_id
+_ATTACHMENTS = """CREATE TABLE attachments (
+    network TEXT NOT NULL, container TEXT NOT NULL, ifname TEXT NOT NULL, host_name TEXT NOT NULL, record BLOB NOT NULL,
+    generation INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (network, container, ifname)
+) WITHOUT ROWID"""
+_HOST_NAMES = "CREATE INDEX by_host_name ON attachments (host_name)"
+_SET_ASIDE = """CREATE TABLE set_aside (
+    network TEXT NOT NULL, container TEXT NOT NULL, ifname TEXT NOT NULL, record BLOB NOT NULL, reason TEXT NOT NULL,
+    time TEXT NOT NULL
+)"""
+_ABOUT = "CREATE TABLE about (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
+
+
+def prepare(path: Path) -> sqlite3.Connection:
+    """Open the journal's file, without a busy timeout. Create it if it is missing, migrate it if an earlier release wrote it.
+
+    Raise StoreError if a newer release wrote the file or another program did, sqlite3.Error or OSError if it is unusable.
+    """
+    if not path.exists():
+        sqlite.create(path, _create)
+    connection = sqlite.connect(path)
+    try:
+        if _versions(connection) != (_APPLICATION, VERSION):
+            _migrate(path, connection)
+    except BaseException:
+        connection.close()
+        raise
+    connection.execute("PRAGMA busy_timeout = 0")
+    return connection
+
+
+def next_epoch(connection: sqlite3.Connection) -> int:
+    """Return a number that no other call gets in the life of the file."""
+
+    def count() -> int:
+        connection.execute("UPDATE about SET value = value + 1 WHERE name = 'epoch'")
+        return int(connection.execute("SELECT value FROM about WHERE name = 'epoch'").fetchone()[0])
+
+    return sqlite.in_transaction(connection, count)
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    connection.execute(_ATTACHMENTS)
+    connection.execute(_HOST_NAMES)
+    _add_version_2(connection)
+
+
+def _versions(connection: sqlite3.Connection) -> tuple[int, int]:
+    application, version = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
+    return application, version
+
+
+def _migrate(path: Path, connection: sqlite3.Connection) -> None:
+    """Bring the file to the present version in one transaction. Processes that do so at the same time wait for each other."""
+
+    def forward() -> None:
+        found = _versions(connection)
+        if found == (_APPLICATION, VERSION):
+            return
+        if found[0] == _APPLICATION and found[1] > VERSION:
+            raise _newer(path, connection, found[1])
+        if found != (0, 0) or not _columns(connection):
+            raise StoreError(f"journal {str(path)!r} is a database of another program", details="move the file away")
+        _number_rows(connection)
+        _add_version_2(connection)
+
+    sqlite.in_transaction(connection, forward)
+
+
+def _number_rows(connection: sqlite3.Connection) -> None:
+    """Give each row of the unversioned layout a generation."""
+    if "generation" not in _columns(connection):
+        connection.execute("ALTER TABLE attachments ADD COLUMN generation INTEGER NOT NULL DEFAULT 0")
+    keys = connection.execute("SELECT network, container, ifname FROM attachments").fetchall()
+    numbered = [(number, *key) for number, key in enumerate(keys, 1)]
+    connection.executemany("UPDATE attachments SET generation = ? WHERE network = ? AND container = ? AND ifname = ?", numbered)
+
+
+def _add_version_2(connection: sqlite3.Connection) -> None:
+    from svc import __version__  # slow to find, and needed once in the life of a file
+
+    connection.execute(_SET_ASIDE)
+    connection.execute(_ABOUT)
+    connection.executemany("INSERT INTO about VALUES (?, ?)", (("epoch", 0), ("release", __version__)))
+    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _columns(connection: sqlite3.Connection) -> set[str]:
+    return {row[1] for row in connection.execute("PRAGMA table_info(attachments)")}
+
+
+def _newer(path: Path, connection: sqlite3.Connection, version: int) -> StoreError:
+    try:
+        row = connection.execute("SELECT value FROM about WHERE name = 'release'").fetchone()
+    except sqlite3.Error:
+        row = None
+    release = f"svc {row[0]} or newer" if row else "the release of svc that wrote it, or a newer one"
+    return StoreError(
+        f"journal {str(path)!r} has schema version {version}, this release reads up to {VERSION}",
+        details=f"install {release}",
+    )
