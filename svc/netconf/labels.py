@@ -46,6 +46,6 @@ def _pairs(args: dict[str, Any], faults: Faults) -> Iterator[tuple[str, str]]:
 
 
 def _usable(text: str) -> str:
-    """Replace each slash with a dot and each run of other characters with a dash. Reduce a run of dots and dashes with a dot in it
-    to one dot, and remove dots and dashes from both ends."""
+    """Replace each slash with a dot and each run of other characters with a dash. Then reduce a run of dots and dashes with a
+    dot in it to one dot, and remove dots and dashes from both ends."""
     return _DOTTED.sub(".", _UNUSABLE.sub("-", text.replace("/", "."))).strip("-.")

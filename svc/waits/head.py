@@ -25,8 +25,8 @@ class Head:
 def parse_head(data: bytes) -> Head | None:
     """Return the head of the final response, or None if more must be read. Raise NotHttp.
 
-    Responses below 200 only precede the final one (RFC 9110, section 15.2). A redirect is read to the end of its head, any other
-    response to the end of its first line.
+    Responses below 200 only precede the final one (RFC 9110, section 15.2). A redirect is read to the end of its head, any
+    other response to the end of its first line.
     """
     rest, complete = data, True
     while complete and (match := _STATUS.match(rest)):

@@ -46,7 +46,7 @@ def is_attached(node: ClusterNode) -> bool:
 
 @field(
     "readiness_gates",
-    "Side by side, at once and then again and again, 100 ms to 5 s apart; no proxy is asked, and at most 10 redirects are followed.",
+    "Side by side, at once and then again and again, 100 ms to 5 s apart; no proxy is asked, up to 10 redirects are followed.",
     choice="At most 32 of them. They are asked before an address is taken, and not for an attachment that stands.",
 )
 @statement(
