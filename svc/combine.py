@@ -4,6 +4,9 @@ The first caller leads: it takes everybody who waits (itself first), does the wo
 results. Whoever arrived meanwhile forms the next group, led by its own first member, so nobody works for others without end.
 
 Where a group costs much and its size little, callers are announced: a leader waits for those that are on their way already.
+
+No caller waits past the deadline of its call. Of those who wait, the one with the most time left leads: the deadline of one
+request ends no other one.
 """
 
 import threading
@@ -12,17 +15,31 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
+from svc import deadline
+from svc.datastore.api import StoreError
+
 Request = TypeVar("Request")
 Result = TypeVar("Result")
+
+_SLACK_SECONDS = 1.0  # of two deadlines that differ by less, neither is worth a change of the leader
+
+
+class NotBegun(StoreError):
+    """The call's time ended before its request was looked at: nothing was done for it."""
+
+
+class OutcomeUnknown(StoreError):
+    """The call's time ended while its request was carried out: it may come to pass after all."""
 
 
 class _Ticket(Generic[Request, Result]):
     """One caller: waits for its turn until it is answered or must lead; who leads at once has nothing to wait for."""
 
-    __slots__ = ("answered", "failure", "request", "result", "turn")
+    __slots__ = ("answered", "deadline", "failure", "request", "result", "turn")
 
     def __init__(self, request: Request, turn: threading.Event | None) -> None:
         self.request = request
+        self.deadline = deadline.current()
         self.result: Result | None = None
         self.failure: BaseException | None = None
         self.answered = False
@@ -44,7 +61,8 @@ class _Ticket(Generic[Request, Result]):
 class Combiner(Generic[Request, Result]):
     """`run(request)` from any thread; `work` gets 1..`limit` requests and returns one outcome each, in order.
 
-    An outcome that is an exception is raised in its caller; an exception out of `work` is raised in all of them.
+    An outcome that is an exception is raised in its caller; an exception out of `work` is raised in all of them. A caller whose
+    deadline comes first gets NotBegun, or OutcomeUnknown where its group is being carried out.
     `patience` is how many seconds after its announcement a request is waited for at most.
     """
 
@@ -74,16 +92,31 @@ class Combiner(Generic[Request, Result]):
     def run(self, request: Request) -> Result:
         with self._lock:
             self._arrive()
+            if deadline.is_over():
+                raise _not_begun()
             ticket: _Ticket[Request, Result] = _Ticket(request, threading.Event() if self._led else None)
             self._waiting.append(ticket)
             self._led = True
         if ticket.turn is not None:
-            ticket.turn.wait()
-        if not ticket.answered:
-            self._lead()
+            self._await_turn(ticket, ticket.turn)
+        while not ticket.answered and not self._lead(ticket):
+            assert ticket.turn is not None
+            self._await_turn(ticket, ticket.turn)
         if ticket.failure is not None:
             raise ticket.failure
         return ticket.result  # type: ignore[return-value]
+
+    def _await_turn(self, ticket: _Ticket[Request, Result], turn: threading.Event) -> None:
+        """Return when the ticket is answered or has to lead. NotBegun, OutcomeUnknown."""
+        if deadline.wait(turn):
+            return
+        with self._lock:
+            if turn.is_set():
+                return
+            if ticket not in self._waiting:
+                raise _outcome_unknown()
+            self._waiting.remove(ticket)
+            raise _not_begun()
 
     def _arrive(self) -> None:
         if self._announced.pop(threading.get_ident(), None) is not None:
@@ -100,10 +133,16 @@ class Combiner(Generic[Request, Result]):
                 return
             self._arrival.wait(min(awaited.values()) - now)
 
-    def _lead(self) -> None:
+    def _lead(self, leader: _Ticket[Request, Result]) -> bool:
+        """Carry a group out; False where somebody else leads it, who has more time left."""
         with self._lock:
             self._await_announced()
             group = self._waiting[: self._limit]
+            latest = _latest(group)
+            if latest.deadline > leader.deadline + _SLACK_SECONDS:
+                leader.turn = threading.Event()
+                latest.wake()
+                return False
             del self._waiting[: self._limit]
         answers: list[tuple[_Ticket[Request, Result], Result | BaseException]]
         try:
@@ -114,12 +153,36 @@ class Combiner(Generic[Request, Result]):
             self._pass_on()
         for ticket, outcome in answers:
             ticket.answer(outcome)
+        return True
 
     def _pass_on(self) -> None:
         with self._lock:
             self._led = bool(self._waiting)
             if self._waiting:
-                self._waiting[0].wake()
+                _latest(self._waiting[: self._limit]).wake()
+
+
+def _latest(group: Sequence[_Ticket[Request, Result]]) -> _Ticket[Request, Result]:
+    """The first of those with the most time left."""
+    latest = group[0]
+    for ticket in group:
+        if ticket.deadline > latest.deadline:
+            latest = ticket
+    return latest
+
+
+def _not_begun() -> NotBegun:
+    return NotBegun(
+        "the time of the call is over, and earlier requests to the same server still wait for its answer",
+        details="the server answers too slowly for so many calls, or not at all; nothing of this request was done",
+    )
+
+
+def _outcome_unknown() -> OutcomeUnknown:
+    return OutcomeUnknown(
+        "the time of the call is over, and whether its request was carried out is not known",
+        details="the server answers too slowly, or not at all; what was written in vain is released later",
+    )
 
 
 def _twin(failure: BaseException) -> BaseException:

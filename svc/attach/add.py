@@ -3,7 +3,9 @@
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from types import TracebackType
 
+from svc import deadline
 from svc._core.cidr import Address
 from svc.attach.addresses import Taken, give_back, not_held, source_of
 from svc.attach.choice import Choice, choose_now
@@ -18,6 +20,7 @@ from svc.attach.request import AddRequest, Sandbox
 from svc.attach.session import Session
 from svc.attach.shared import join, may_join, still_shares
 from svc.attach.teardown import is_another_networks, owe, take_down, unwire
+from svc.combine import NotBegun
 from svc.dataplane.plan import effective_mtu
 from svc.dataplane.wire import HostNameTaken, Wired, wire
 from svc.datastore.api import StoreError
@@ -99,6 +102,16 @@ def _pod(context: Context, session: Session, request: AddRequest) -> PodInfo:
     return pods.read(workload.namespace, workload.pod if request.policy else "", request.pod_uid, ask)
 
 
+class _Rollback(ExitStack):
+    """The undo of an ADD: it has time of its own where that of the call is over."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        with deadline.extended():
+            return super().__exit__(kind, failure, traceback)
+
+
 class Addition:
     """One ADD on its way. The steps of `run` are its order; each leaves its undo behind."""
 
@@ -108,7 +121,7 @@ class Addition:
         self._request = request
         self._pod = choice.pod.pod
         self._trace = trace
-        self._undo = ExitStack()
+        self._undo = _Rollback()
         self._undo_failed = False
         self._taken = Taken((), (), ())
         self._companion = self._endpoint_along()
@@ -314,7 +327,7 @@ def _remove_stale_interface(context: Context, record: Record) -> None:
 
 def _is_refusal(failure: BaseException) -> bool:
     """Whether nothing was written: an endpoint that is there was there before, and is none of this ADD's."""
-    return isinstance(failure, Locked) or (isinstance(failure, SvcError) and not isinstance(failure, StoreError))
+    return isinstance(failure, Locked | NotBegun) or (isinstance(failure, SvcError) and not isinstance(failure, StoreError))
 
 
 def _demand_mtu(mtu: int, addresses: Sequence[Address]) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import orjson
 
+from svc import deadline
 from svc.herd import HERD
 from svc.model import versions
 from svc.model.errors import CallerError, Code, PeerError
@@ -111,11 +112,12 @@ def _variables(environment: Mapping[str, str], verb: str) -> dict[str, str]:
 
 def _run(executable: Path, variables: Mapping[str, str], stdin: bytes, seconds: float) -> "subprocess.CompletedProcess[bytes]":
     HERD.leave()
+    seconds = deadline.remaining(seconds)
     try:
         return subprocess.run([executable], env=variables, input=stdin, capture_output=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
         raise PeerError(
-            f"plugin {executable.name!r} has not answered within {seconds:g} s",
+            f"plugin {executable.name!r} has not answered within {seconds:.3g} s",
             details=f"{executable} was ended: see whether it waits for a lock or a disk",
             code=Code.DELEGATE,
         ) from None

@@ -4,6 +4,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from svc.combine import Combiner
 from svc.datastore.open import open_client
 
 if TYPE_CHECKING:
@@ -18,29 +19,38 @@ class Orchestrators:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._opening: dict[Access, Combiner[None, Pods]] = {}
         self._pods: dict[Access, Pods] = {}
         self._used: dict[Access, float] = {}
 
     def pods(self, access: Access) -> "Pods":
         """CallerError for settings that lead nowhere."""
         with self._lock:
-            if access not in self._pods:
-                client = open_client(dict(access))
-                from svc.orch.pods import Pods  # only here: it loads that client's package
-
-                self._pods[access] = Pods(client)
             self._used[access] = time.monotonic()
-            return self._pods[access]
+            if access in self._pods:
+                return self._pods[access]
+            opening = self._opening.setdefault(access, Combiner(lambda waiting: [self._open(access)] * len(waiting)))
+        return opening.run(None)
+
+    def _open(self, access: Access) -> "Pods":
+        """A kubeconfig may have a program executed: nobody else waits for it."""
+        if access not in self._pods:
+            client = open_client(dict(access))
+            from svc.orch.pods import Pods  # only here: it loads that client's package
+
+            self._pods[access] = Pods(client)
+        return self._pods[access]
 
     def close_idle(self, seconds: float) -> None:
         """Closes what nobody has asked for this long: no call may take longer."""
         since = time.monotonic() - seconds
         with self._lock:
             idle = [access for access, used in self._used.items() if used <= since]
-            closing = [self._pods.pop(access) for access in idle]
+            closing = [self._pods.pop(access, None) for access in idle]
             for access in idle:
                 del self._used[access]
-        for pods in closing:
+                self._opening.pop(access, None)
+        for pods in filter(None, closing):
             pods.close()
 
     def close(self) -> None:

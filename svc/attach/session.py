@@ -2,10 +2,11 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from svc.attach.ready import Readiness, guarded
+from svc.combine import Combiner
 from svc.datastore.api import Backend
 from svc.ipam.allocator import Ipam
 from svc.names import Names
@@ -39,13 +40,18 @@ class Session:
             self.readiness.require()
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    backend: Backend
+    readiness: Readiness
+
+
 @dataclass(slots=True)
 class _Store:
-    """One datastore: its backend, once somebody has needed it. The lock is held while it is opened."""
+    """One datastore: its backend, once somebody has needed it. Those who wait for it to be opened share one attempt."""
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    backend: Backend | None = None
-    readiness: Readiness | None = None
+    opening: Combiner[None, "_Opened"]
+    opened: "_Opened | None" = None
     used: float = field(default_factory=time.monotonic)
 
 
@@ -70,21 +76,38 @@ class Sessions:
         return session
 
     def _open(self, key: _StoreKey, node: str) -> Session:
-        names, settings = key[0], dict(key[1])
         with self._lock:
-            store = self._stores.setdefault(key, _Store())
+            store = self._stores.get(key)
+            if store is None:
+                store = self._stores[key] = self._new_store(key)
             store.used = time.monotonic()
-        with store.lock:
-            if store.backend is None or not store.backend.is_current():
+        opened = store.opened
+        if opened is None or not opened.backend.is_current():
+            opened = store.opening.run(None)
+        return self._session(key, node, opened)
+
+    def _new_store(self, key: _StoreKey) -> _Store:
+        names, settings = key[0], dict(key[1])
+
+        def open_store(waiting: Sequence[None]) -> list[_Opened]:
+            before = store.opened
+            if before is None or not before.backend.is_current():
                 backend = self._open_backend(settings, names)
-                if store.backend is not None:
-                    self._replaced.append((time.monotonic(), store.backend))  # calls under way may still use it
-                store.backend, store.readiness = backend, Readiness(backend)
+                if before is not None:
+                    self._replaced.append((time.monotonic(), before.backend))  # calls in flight may still use it
+                store.opened = _Opened(backend, Readiness(backend))
+            assert store.opened is not None
+            return [store.opened] * len(waiting)
+
+        store = _Store(Combiner(open_store))
+        return store
+
+    def _session(self, key: _StoreKey, node: str, opened: _Opened) -> Session:
+        with self._lock:
             session = self._sessions.get((key, node))
-            if session is None or session.backend is not store.backend:
-                assert store.readiness is not None
-                ipam = Ipam(guarded(store.backend, store.readiness), node)
-                session = Session(names, settings, node, store.backend, store.readiness, ipam)
+            if session is None or session.backend is not opened.backend:
+                ipam = Ipam(guarded(opened.backend, opened.readiness), node)
+                session = Session(key[0], dict(key[1]), node, opened.backend, opened.readiness, ipam)
                 self._sessions[key, node] = session
             return session
 
@@ -98,9 +121,8 @@ class Sessions:
                 del self._sessions[key]
             replaced = [backend for replaced, backend in self._replaced if replaced <= since]
             self._replaced = [(replaced, backend) for replaced, backend in self._replaced if replaced > since]
-        for backend in [*replaced, *(store.backend for store in stores)]:
-            if backend is not None:
-                backend.close()
+        for backend in [*replaced, *(store.opened.backend for store in stores if store.opened)]:
+            backend.close()
 
     def close(self) -> None:
         """When no call is under way any more."""

@@ -6,6 +6,7 @@ there, nobody else may get it.
 
 from contextlib import suppress
 
+from svc import deadline
 from svc.attach.addresses import give_back
 from svc.attach.context import Context
 from svc.attach.endpoints import drop_endpoint, edit_profiles
@@ -14,6 +15,9 @@ from svc.attach.record import ADDED, ADDING, Record
 from svc.datastore.api import NotFound, StoreError
 from svc.model.errors import PeerError
 from svc.trace import Trace
+
+ANSWER_SECONDS = 5.0  # for a datastore to say whether it is locked; one that is slower is not waited for
+RELEASE_SECONDS = 10.0  # for all that is released
 
 
 def take_down(context: Context, record: Record, trace: Trace) -> bool:
@@ -30,7 +34,7 @@ def take_down(context: Context, record: Record, trace: Trace) -> bool:
         owe(context, record)
         return False
     try:
-        with trace.phase("datastore"):
+        with trace.phase("datastore"), deadline.limit(RELEASE_SECONDS):
             settle(context, record, trace)
     except PeerError as failure:
         trace.warning(f"release of {record.handle} is owed: {failure}")
@@ -99,7 +103,8 @@ def _may_own(context: Context, other: Record, index: int) -> bool:
 def _refuse_when_locked(context: Context, record: Record, trace: Trace) -> bool:
     """Whether the datastore answers; one that does not is not asked anything more, for each time may be a time-out."""
     try:
-        context.session(record.profile, record.settings, record.node).require_ready()
+        with deadline.limit(ANSWER_SECONDS):
+            context.session(record.profile, record.settings, record.node).require_ready()
     except Locked:
         raise
     except StoreError as failure:

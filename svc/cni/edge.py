@@ -1,12 +1,14 @@
 """The protocol edge: one call in, one reply out, whoever carries it (the agent or the one-shot entry)."""
 
 import errno
+import math
 import time
 import traceback
 from contextlib import suppress
 
 import orjson
 
+from svc import deadline
 from svc.attach.context import Context
 from svc.cni import results
 from svc.cni.calllog import write_lines
@@ -20,7 +22,11 @@ from svc.netconf import netconf as netconfs
 from svc.netconf.args import pod_in
 from svc.netconf.netconf import NetConf
 from svc.trace import Trace
-from svc.waits.wait import Steps
+from svc.waits.wait import Steps, limited
+
+# How long a call may work, from when a worker takes it; gates and policy are waited for besides. Less than the executable
+# waits, so that the runtime learns the cause.
+WORK_SECONDS = {"ADD": 30.0, "DEL": 20.0, "CHECK": 9.0, "GC": 80.0}
 
 _NO_THREAD = "can't start new thread"  # as Python says it
 
@@ -30,7 +36,7 @@ def answer(context: Context, inputs: Inputs, trace: Trace) -> Steps[Reply]:
     started = time.perf_counter()
     call = _Answer(context, inputs, trace)
     try:
-        stdout, status = (yield from call.carry_out()), 0
+        stdout, status = (yield from limited(call.carry_out(), call.work_seconds)), 0
         trace.info(f"ok {call.summary}{trace.phases_text()} total={(time.perf_counter() - started) * 1000:.2f}")
     except SvcError as error:
         stdout, status = call.failed(error), 1
@@ -59,6 +65,12 @@ class _Answer:
         self.netconf: NetConf | None = None
         self.summary = ""
         self.verb = ""
+
+    @property
+    def work_seconds(self) -> float:
+        verb = self._inputs.environment.get("CNI_COMMAND", "")
+        seconds = WORK_SECONDS.get(verb, math.inf)
+        return seconds - deadline.RESERVED_SECONDS if verb == "ADD" else seconds
 
     def carry_out(self) -> Steps[bytes]:
         inputs, trace = self._inputs, self._trace

@@ -15,6 +15,7 @@ import itertools
 import threading
 from contextlib import suppress
 
+from svc import deadline
 from svc._core import nsock, rtnl
 from svc.dataplane.kernel import Kernel, failed, no_thread, refused
 from svc.model.errors import Code, PeerError
@@ -58,9 +59,10 @@ class Reaper:
         if link is None or link["name"] != name:
             return
         removal = self._ask(index)
+        timeout = deadline.remaining(timeout)
         if not removal.done.wait(timeout):
             raise PeerError(
-                f"interface {name!r} is not gone after {timeout:g} s",
+                f"interface {name!r} is not gone after {timeout:.3g} s",
                 details="the kernel is busy, or the interface is held: see dmesg",
                 code=Code.KERNEL,
             )

@@ -1,8 +1,9 @@
 """Pods and namespaces as ADD needs them. Whoever imports this loads the client of the orchestrator's API."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from svc.datastore.api import StoreError
@@ -14,6 +15,7 @@ from svc.orch.info import PodInfo
 from svc.orch.namespaces import PATH, Namespaces
 
 Json = dict[str, Any]
+Answer = TypeVar("Answer")
 
 NODES = "/api/v1/nodes"
 
@@ -34,8 +36,8 @@ class Pods:
 
         PeerError when the API cannot be asked, or the pod is gone or, by its `uid` (if not empty), another one.
         """
-        known = self._threads.submit(self._namespaces.get, namespace)
-        asked = self._threads.submit(self._get, f"{PATH}/{quote(namespace)}/pods/{quote(name)}") if name else None
+        known = self._submit(self._namespaces.get, namespace)
+        asked = self._submit(self._get, f"{PATH}/{quote(namespace)}/pods/{quote(name)}") if name else None
         meanwhile()
         pod = asked.result() if asked is not None else None
         if pod is not None:
@@ -57,6 +59,10 @@ class Pods:
         self._client.close()
         self._namespaces.close()
         self._threads.shutdown()
+
+    def _submit(self, ask: Callable[[str], Answer], name: str) -> "Future[Answer]":
+        """In the context of the call: its deadline counts."""
+        return self._threads.submit(copy_context().run, ask, name)
 
     def _get(self, path: str) -> Json:
         try:

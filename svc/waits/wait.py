@@ -10,6 +10,8 @@ from collections.abc import Callable, Generator
 from enum import Enum
 from typing import TypeVar
 
+from svc import deadline
+
 T = TypeVar("T")
 
 
@@ -62,6 +64,23 @@ class Wait:
 
 
 Steps = Generator[Wait, None, T]
+
+
+def limited(steps: Steps[T], seconds: float) -> Steps[T]:
+    """The same steps under a deadline; the time in which they wait does not count."""
+    try:
+        while True:
+            began = time.monotonic()
+            with deadline.limit(seconds):
+                try:
+                    wait = next(steps)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+            seconds -= time.monotonic() - began
+            yield wait
+    finally:
+        steps.close()
 
 
 def carried_out(steps: Steps[T]) -> T:

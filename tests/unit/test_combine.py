@@ -7,7 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from svc.combine import Combiner
+from svc import deadline
+from svc.combine import Combiner, NotBegun, OutcomeUnknown
 
 THREADS = 16
 PATIENCE = 20.0  # seconds
@@ -233,3 +234,94 @@ def test_nobody_is_waited_for_without_end(callers: ThreadPoolExecutor, limit: in
     served.set()
     assert [future.result(PATIENCE) for future in futures] == [4] * others
     assert workshop.groups[0] == [1]
+
+
+# deadlines
+
+
+def run_within(workshop: Workshop, seconds: float, number: int) -> int:
+    with deadline.limit(seconds):
+        return workshop.combiner.run(number)
+
+
+def test_a_caller_whose_time_ends_before_its_turn_leaves(callers: ThreadPoolExecutor) -> None:
+    """Its request is never looked at; those behind it are."""
+    workshop = Workshop()
+    started(workshop, callers, [1])
+    late = callers.submit(run_within, workshop, 0.05, 2)
+    wait_for(lambda: workshop.waiting() == 1)
+    patient = callers.submit(workshop.combiner.run, 3)
+    assert isinstance(late.exception(PATIENCE), NotBegun)
+    workshop.gate.release(2)
+    assert patient.result(PATIENCE) == 6
+    assert workshop.groups == [[1], [3]]
+
+
+def test_a_caller_whose_time_ends_in_its_group_learns_that_the_outcome_is_unknown(callers: ThreadPoolExecutor) -> None:
+    """The group is carried on for the others."""
+    workshop = Workshop()
+    first, patient = started(workshop, callers, [1, 2])
+    late = callers.submit(run_within, workshop, 0.2, 3)
+    wait_for(lambda: workshop.waiting() == 2)
+    workshop.gate.release()
+    first.result(PATIENCE)
+    assert isinstance(late.exception(PATIENCE), OutcomeUnknown)
+    workshop.gate.release()
+    assert patient.result(PATIENCE) == 4
+    assert workshop.groups == [[1], [2, 3]]
+
+
+def test_a_caller_without_time_does_not_begin() -> None:
+    workshop = Workshop()
+    with pytest.raises(NotBegun):
+        run_within(workshop, 0.0, 1)
+    assert workshop.groups == []
+
+
+def test_the_caller_with_the_most_time_leads(callers: ThreadPoolExecutor) -> None:
+    """Or the deadline of one would end the requests of all."""
+    left: list[float] = []
+    gate = threading.Semaphore(0)
+
+    def work(numbers: Sequence[int]) -> Sequence[int]:
+        left.append(deadline.remaining(99.0))
+        assert gate.acquire(timeout=PATIENCE)
+        return list(numbers)
+
+    def ask(seconds: float) -> int:
+        with deadline.limit(seconds):
+            return combiner.run(1)
+
+    combiner: Combiner[int, int] = Combiner(work)
+    futures = [callers.submit(ask, 50.0)]
+    wait_for(lambda: len(left) == 1)
+    for place, seconds in enumerate((10.0, 60.0, 20.0), 1):
+        futures.append(callers.submit(ask, seconds))
+        wait_for(lambda place=place: len(combiner._waiting) == place)  # type: ignore[misc]
+    gate.release(2)
+    assert [future.result(PATIENCE) for future in futures] == [1] * 4
+    assert len(left) == 2
+    assert left[1] > 50.0
+
+
+def test_a_leader_without_time_hands_over_to_a_later_caller(callers: ThreadPoolExecutor) -> None:
+    """One that is announced comes while the leader waits for it, with more time than that has."""
+    workshop = Workshop(patience=PATIENCE)
+    on_their_way, led = threading.Barrier(3), threading.Event()
+    workshop.gate.release(2)
+
+    def late() -> tuple[int, int]:
+        with workshop.combiner.announced():
+            on_their_way.wait(PATIENCE)
+            assert led.wait(PATIENCE)
+            return threading.get_ident(), run_within(workshop, 60.0, 2)
+
+    futures = [callers.submit(late) for _ in range(2)]
+    on_their_way.wait(PATIENCE)
+    first = callers.submit(run_within, workshop, 10.0, 1)
+    wait_for(lambda: workshop.waiting() == 1)
+    led.set()
+    served = dict(future.result(PATIENCE) for future in futures)
+    assert (first.result(PATIENCE), set(served.values())) == (2, {4})
+    assert workshop.groups[0][0] == 1
+    assert workshop.leaders[0] in served

@@ -12,10 +12,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LAYERS = (  # from the ground up: a part imports itself and what is in the rows before its own
-    ("", "_core", "combine", "herd", "names", "placing", "times", "tls"),
+    ("", "_core", "deadline", "herd", "names", "placing", "times", "tls"),
     ("metrics", "trace"),
     ("model",),
     ("datastore",),
+    ("combine",),
     ("dataplane", "ipam", "netconf", "orch", "waits"),
     ("attach",),
     ("cni",),

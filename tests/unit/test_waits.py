@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from svc.waits.wait import End, Steps, Wait, carried_out
+from svc import deadline
+from svc.waits.wait import End, Steps, Wait, carried_out, limited
 
 SOON, FAR = 0.02, 60.0  # seconds
 
@@ -92,3 +93,35 @@ def test_failure_of_steps_is_the_callers() -> None:
 
     with pytest.raises(KeyError):
         carried_out(steps())  # type: ignore[arg-type]
+
+
+def test_limited_steps_have_one_limit_in_which_waits_do_not_count() -> None:
+    left: list[float] = []
+
+    def steps() -> Steps[str]:
+        left.append(deadline.remaining(FAR))
+        time.sleep(SOON)
+        wait = wait_for(0.2)
+        yield wait
+        left.append(deadline.remaining(FAR))
+        return "done"
+
+    assert carried_out(limited(steps(), 5.0)) == "done"
+    assert 4.9 < left[0] <= 5.0
+    assert 4.8 < left[1] <= 5.0 - SOON
+    assert deadline.remaining(FAR) == FAR
+
+
+def test_limited_steps_that_are_closed_clean_up() -> None:
+    closed: list[bool] = []
+
+    def steps() -> Steps[None]:
+        try:
+            yield wait_for(FAR)
+        finally:
+            closed.append(True)
+
+    running = limited(steps(), 5.0)
+    next(running)
+    running.close()
+    assert closed == [True]

@@ -17,6 +17,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would print is in the
 
 import grpc
 
+from svc import deadline
 from svc.datastore.api import StoreError
 from svc.datastore.etcd.messages import KVStub, Message, RangeRequest, WatchRequest, WatchResponse
 from svc.datastore.etcd.refusals import NO_ANSWER_IN_TIME, remedy_for
@@ -111,7 +112,7 @@ class Link:
 
     def tries(self) -> "Tries":
         """For one call; its time begins now."""
-        until = time.monotonic() + CALL_SECONDS
+        until = time.monotonic() + deadline.remaining(CALL_SECONDS)
         if self._failed and self._rediscover is not None:
             self._move(self._rediscover)
         return Tries(self, len(self._servers), until)
@@ -158,23 +159,27 @@ class Link:
         self.seen = 0  # the revision in the latest answer
 
     def _move(self, rediscover: Callable[[], Cluster]) -> None:
-        with self._moving:
-            if not self._failed:  # somebody else has just looked
-                return
-            self._failed = False
-            try:
-                cluster = rediscover()
-            except SvcError as failure:
-                _log.warning("etcd's servers cannot be looked up again: %s", failure)
-                return
-            if set(cluster.endpoints) == set(self._cluster.endpoints):
-                return
-            _log.info("etcd's servers are now %s", ", ".join(map(str, cluster.endpoints)))
-            with self._lock:
-                left = tuple(self._servers)
-                self._use(cluster)
-            for server in left:
-                server.close()
+        """One call looks the servers up; the others go on with those that are known."""
+        if not self._moving.acquire(blocking=False):
+            return
+        try:
+            if self._failed:
+                self._failed = False
+                self._use_found(rediscover())
+        except SvcError as failure:
+            _log.warning("etcd's servers cannot be looked up again: %s", failure)
+        finally:
+            self._moving.release()
+
+    def _use_found(self, cluster: Cluster) -> None:
+        if set(cluster.endpoints) == set(self._cluster.endpoints):
+            return
+        _log.info("etcd's servers are now %s", ", ".join(map(str, cluster.endpoints)))
+        with self._lock:
+            left = tuple(self._servers)
+            self._use(cluster)
+        for server in left:
+            server.close()
 
     def _server(self) -> "_Server":
         with self._lock:

@@ -24,13 +24,16 @@ from kubernetes.config.config_exception import ConfigException
 from kubernetes.config.kube_config import KubeConfigLoader
 from urllib3.util.ssl_ import create_urllib3_context
 
+from svc import deadline
 from svc.herd import HERD
-from svc.model.errors import CallerError
+from svc.model.errors import CallerError, Code
 from svc.model.faults import shown
 from svc.tls import prepare
 
 CONNECTIONS = 32  # kept open to one server: as many as threads use at once, and one for each watch
 
+_RENEWAL_SECONDS = 10.0  # for another thread that executes the program which gives credentials
+_SLOW_PROGRAM = "the program of the kubeconfig that gives them takes too long: run it by hand"
 _TOKEN = "k8s_auth_token"  # noqa: S105 the name of a field
 _FILES = {"k8s_client_certificate": "cert_file", "k8s_client_key": "key_file", "k8s_certificate_authority": "ssl_ca_cert"}
 _IN_CONTEXT = ("ca_certs", "ca_cert_data", "cert_file", "key_file")  # of a pool, which would load them for each connection
@@ -95,15 +98,18 @@ class Access:
 
     def renewed(self, refused: Credentials) -> Credentials:
         """Others than those that were refused, if the files hold others by now. CallerError when they cannot be read."""
-        with self._lock:
+        if not self._lock.acquire(timeout=deadline.remaining(_RENEWAL_SECONDS)):
+            raise CallerError("the credentials are being renewed", details=_SLOW_PROGRAM, code=Code.TRY_AGAIN)
+        try:
             if self._credentials is refused:
                 self._credentials = _read(self._settings)
                 refused.pool.clear()
             return self._credentials
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
-        with self._lock:
-            self._credentials.pool.clear()
+        self._credentials.pool.clear()
 
 
 def _read(settings: Settings) -> Credentials:

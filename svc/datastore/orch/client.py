@@ -18,7 +18,7 @@ import orjson
 import urllib3
 from urllib3 import exceptions as failures
 
-from svc import __version__
+from svc import __version__, deadline
 from svc.datastore.api import StoreError
 from svc.datastore.orch.access import Access, Credentials
 from svc.datastore.orch.stream import Stream
@@ -105,7 +105,7 @@ class Client:
 
     def list(self, path: str, **params: str) -> Listing:
         """All objects, read in pages. When a page has expired meanwhile, the list is begun again."""
-        until = time.monotonic() + CALL_SECONDS
+        until = time.monotonic() + deadline.remaining(CALL_SECONDS)
         while True:
             try:
                 return self._pages(path, params)
@@ -172,14 +172,14 @@ class Client:
     def _answer(self, request: _Request) -> _Answer:
         """The first answer that is one. Unreachable; what is still a refusal at the deadline is returned."""
         start, pause, renewed = time.monotonic(), _FIRST_PAUSE, False
+        until = start + deadline.remaining(CALL_SECONDS)
         while True:
             credentials = self._access.current()
-            left = start + CALL_SECONDS - time.monotonic()
             try:
-                answer = self._attempt(request, credentials, left)
+                answer = self._attempt(request, credentials, until - time.monotonic())
             except Unreachable as error:
                 again = request.is_read or not error.perhaps_done
-                if not again or time.monotonic() + pause > start + UNREACHABLE_SECONDS or self._closed.wait(pause):
+                if not again or time.monotonic() + pause > min(until, start + UNREACHABLE_SECONDS) or self._closed.wait(pause):
                     raise
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
@@ -190,7 +190,7 @@ class Client:
             if answer.status not in _WAIT:
                 return answer
             wanted = float(answer.retry_after) if answer.retry_after.isdigit() else pause
-            if wanted > start + CALL_SECONDS - time.monotonic() or self._closed.wait(wanted):
+            if wanted > until - time.monotonic() or self._closed.wait(wanted):
                 return answer
             pause = min(2 * pause, _LONGEST_PAUSE)
 

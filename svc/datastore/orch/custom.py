@@ -5,7 +5,6 @@ of the object with that uid. Whoever finds a marked object counts it as gone, an
 """
 
 import logging
-import threading
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -37,7 +36,6 @@ class Customs:
     def __init__(self, client: Client, names: Names, api_group: str = "") -> None:
         self._client = client
         self._names = names
-        self._lock = threading.Lock()
         self._found: Objects | None = Objects(_given_group(names, api_group)) if api_group else None
 
     def get(self, key: Key) -> Entry:
@@ -107,14 +105,14 @@ class Customs:
 
     @property
     def _objects(self) -> Objects:
-        with self._lock:
-            if self._found is not None:
-                return self._found
-            group = _served_group(self._client, self._names)
-            objects = Objects(group or Group(self._names, self._names.crd_api_version))
-            if group is not None:  # one that is installed later is found later
-                self._found = objects
-            return objects
+        """Several threads may ask for it at the same time, and find the same."""
+        if self._found is not None:
+            return self._found
+        group = _served_group(self._client, self._names)
+        objects = Objects(group or Group(self._names, self._names.crd_api_version))
+        if group is not None:  # one that is installed later is found later
+            self._found = objects
+        return objects
 
     def _collection(self, key: Key) -> str:
         return f"{self._objects.group.root}/{self._objects.place(key).plural}"

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from contextvars import copy_context
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -58,5 +59,5 @@ class Hands:
             self._pool = self._pool or ThreadPoolExecutor(self._most, thread_name_prefix=self._name)
             with suppress(RuntimeError):  # no further thread
                 while len(found) < count:
-                    found.append(self._pool.submit(work))
+                    found.append(self._pool.submit(copy_context().run, work))
         return found

@@ -1,0 +1,57 @@
+"""The deadline of the call that runs on this thread. Whatever the call waits for is bounded by the time that is left.
+
+The deadline is a context variable: a thread that works for the call gets it with `contextvars.copy_context()`. Without a
+deadline nothing is bounded, as in an agent's own work.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+RESERVED_SECONDS = 3.0  # of the limit of a call that can be rolled back: for the rollback
+
+_deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)  # of the monotonic clock
+
+
+@contextmanager
+def limit(seconds: float) -> Iterator[None]:
+    """Inside, no more time is left than this, nor more than there was."""
+    token = _deadline.set(min(_deadline.get(), time.monotonic() + seconds))
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+@contextmanager
+def extended(seconds: float = RESERVED_SECONDS) -> Iterator[None]:
+    """Inside, there is so much more time: for what ends a call whose time is over."""
+    token = _deadline.set(_deadline.get() + seconds)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def current() -> float:
+    """The point of the monotonic clock; infinity without a deadline."""
+    return _deadline.get()
+
+
+def remaining(most: float) -> float:
+    """The seconds that are left, and no more than `most`; zero when the time is over."""
+    return max(0.0, min(most, _deadline.get() - time.monotonic()))
+
+
+def is_over() -> bool:
+    """Return whether no time is left."""
+    return time.monotonic() >= _deadline.get()
+
+
+def wait(event: threading.Event) -> bool:
+    """Wait for the event; False when the deadline comes first."""
+    until = _deadline.get()
+    return event.wait(None if until == math.inf else max(0.0, until - time.monotonic()))
