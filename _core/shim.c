@@ -36,15 +36,24 @@
 #define SPEC_VERSIONS(_) "0.1.0" _ "0.2.0" _ "0.3.0" _ "0.3.1" _ "0.4.0" _ "1.0.0" _ LATEST_VERSION
 
 enum {  // bytes; the first four as in svc/cni/frame.py
-    NAME_LIMIT = 256, ENVIRONMENT_LIMIT = 128 << 10, INPUT_LIMIT = 1 << 20, REPLY_LIMIT = 16 << 20, HEADER_SIZE = 24,
-    INPUT_FIELD = 16,  // of a request: where the length of stdin stands
+    NAME_LIMIT = 256, ENVIRONMENT_LIMIT = 128 << 10, INPUT_LIMIT = 1 << 20, REPLY_LIMIT = 16 << 20,
     INSTALL_LIMIT = 4 << 10, VERSION_LIMIT = 16, SHOWN_LIMIT = 5000,
 };
-enum { PATIENCE = 256 };  // in place of an exit status: the call waits, its reply may take so many milliseconds from now on
+enum {  // of a frame, in bytes: layout 1 has the magic and the numbers alone
+    MAGIC_SIZE = 4, PROGRAM_SIZE = 28, PREFIX_SIZE = MAGIC_SIZE + PROGRAM_SIZE, CONTINUATION_SIZE = 20,
+    FIELDS = PREFIX_SIZE + CONTINUATION_SIZE, HEADER_SIZE = FIELDS + 20,  // of a request
+    INPUT_FIELD = FIELDS + 12,                                            // where the length of stdin stands
+    FIRST_LAYOUT = FIELDS - MAGIC_SIZE,                                   // where a request of layout 1 begins
+};
+enum {  // in place of an exit status
+    PATIENCE = 256,  // the call waits, its reply may take so many milliseconds from now on
+    ALIVE = 257,     // the agent works
+};
 
 struct limit { int64_t ms; const char *text; };
 #define SECONDS(n) {(n) * SECOND_MS, #n " s"}
 static const struct limit INPUT_WAIT = SECONDS(10), SEND_WAIT = SECONDS(2), OUTPUT_WAIT = SECONDS(10);
+static const struct limit SILENCE = SECONDS(5);  // without any frame: the agent sends one after 2 s and every 2 s
 static const int64_t OPTIONAL_INPUT_MS = 50;  // VERSION and refused calls need no stdin: a runtime may send nothing
 
 enum { ADD = 1, DEL = 2, CHECK = 4, GC = 8, STATUS = 16, VERSION = 32 };
@@ -69,11 +78,18 @@ static char *name;  // as called, without directories: "svc", "svc-ipam", or wha
 static const struct verb *verb;
 static struct { size_t size; char data[64 << 10]; } output;  // room for two shown paths, escaped
 
-// Request: "SVC1", as little-endian u32 the lengths of name, profile, environment and stdin and the flags (bit 0: a
-// descriptor is attached), then name, profile, environment (KEY=VALUE strings, each NUL-terminated) and stdin.
-// Reply: "SVC1", exit status, lengths of stdout and stderr, then these two.
+// Request: "SVC2", our version, a continuation, as little-endian u32 the lengths of name, profile, environment and stdin and
+// the flags (bit 0: a descriptor is attached), then name, profile, environment (KEY=VALUE strings, each NUL-terminated) and
+// stdin. Reply: "SVC2", the agent's version, exit status, lengths of stdout and stderr, then these two.
+// An agent of the last release takes "SVC1" alone, without version and continuation, and so are its replies. It closes the
+// connection of any other request without a word: then the same request is sent again as it takes it.
 enum { REQUEST_LIMIT = HEADER_SIZE + NAME_LIMIT + INSTALL_LIMIT + ENVIRONMENT_LIMIT + INPUT_LIMIT };
-static struct { size_t size; int netns; char data[REQUEST_LIMIT + 2]; } request;  // to see one byte too many, and a NUL
+static struct {
+    size_t start, end;  // it begins later in layout 1
+    int netns;
+    char data[REQUEST_LIMIT + 2];  // to see one byte too many, and a NUL
+} request;
+static const char *magic = "SVC2";
 static struct { size_t size; char *data; } input = {.data = request.data};        // stdin, read to where it is sent from
 
 // ---- waiting, reading, writing
@@ -285,6 +301,21 @@ static _Noreturn void fail_agent(const char *what, const char *more) {
     fail_unavailable(TEXT("the agent ", what, more), TEXT("see its log and repeat the call; socket ", agent_socket));
 }
 
+// What every layout from 2 on begins with: "SVC", a digit, the version of the sender.
+static _Noreturn void fail_protocol(const char *prefix, size_t size) {
+    char version[PROGRAM_SIZE + 1] = "";
+    if (size < PREFIX_SIZE || memcmp(prefix, magic, MAGIC_SIZE - 1) != 0)
+        fail_agent("speaks another protocol: is it of another version?", "");
+    memcpy(version, prefix + MAGIC_SIZE, PROGRAM_SIZE);
+    fail_unavailable(TEXT("the agent is of version ", version, ", this executable of " SVC_VERSION ": they have no protocol in common"),
+                     TEXT("install the newer version of both, and restart the agent; socket ", agent_socket));
+}
+
+static _Noreturn void fail_silent(const char *limit) {
+    fail_unavailable(TEXT("the agent does not respond: it is stopped or hung: no sign of life within ", limit),
+                     TEXT("let it go on (SIGCONT) or restart it, and repeat the call; socket ", agent_socket));
+}
+
 // The rest of the runtime's environment (proxies, credentials, loader settings) is none of a call's business.
 static bool belongs_to_call(const char *entry) {
     return strncmp(entry, "TRACEPARENT=", 12) == 0 || (strncmp(entry, "CNI_", 4) == 0 && strchr(entry, '='));
@@ -307,7 +338,8 @@ static char *pack_environment(void) {
     }
     uint32_t fields[] = {htole32((uint32_t)name_size), htole32((uint32_t)profile_size), htole32((uint32_t)environment_size),
                          0, htole32(request.netns >= 0)};
-    memcpy(mempcpy(request.data, "SVC1", 4), fields, sizeof fields);
+    memcpy(mempcpy(request.data, magic, MAGIC_SIZE), SVC_VERSION, sizeof SVC_VERSION <= PROGRAM_SIZE ? sizeof SVC_VERSION : PROGRAM_SIZE);
+    memcpy(request.data + FIELDS, fields, sizeof fields);
     return environment + environment_size;
 }
 
@@ -316,7 +348,13 @@ static void pack_request(void) {
     read_netconf();
     uint32_t size = htole32((uint32_t)input.size);
     memcpy(request.data + INPUT_FIELD, &size, sizeof size);
-    request.size = (size_t)(input.data + input.size - request.data);
+    request.end = (size_t)(input.data + input.size - request.data);
+}
+
+static void use_first_layout(void) {
+    magic = "SVC1";
+    request.start = FIRST_LAYOUT;
+    memcpy(request.data + FIRST_LAYOUT, magic, MAGIC_SIZE);
 }
 
 // Returns a socket, or -1 with the errno of connect. SO_SNDTIMEO bounds the wait for room in the agent's backlog.
@@ -338,62 +376,92 @@ static int send_request(int fd, int64_t until) {
     union { struct cmsghdr header; char space[CMSG_SPACE(sizeof(int))]; } control = {
         .header = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
     memcpy(CMSG_DATA(&control.header), &request.netns, sizeof(int));
-    struct iovec part = {request.data, request.size};
+    char *data = request.data + request.start;
+    size_t size = request.end - request.start;
+    struct iovec part = {data, size};
     socklen_t control_size = request.netns < 0 ? 0 : sizeof control;
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = control_size};
     ssize_t n = sendmsg(fd, &message, MSG_DONTWAIT);  // a new socket has room
-    return n < 0 ? errno : write_all(fd, request.data + n, request.size - (size_t)n, until);
+    return n < 0 ? errno : write_all(fd, data + n, size - (size_t)n, until);
 }
 
-static void receive(int fd, char *data, size_t least, size_t most, size_t *have, int64_t until, const char *limit) {
-    int cause = read_some(fd, data, least, most, have, until);
+struct deadline { int64_t until; const char *text; };  // of the whole reply
+
+// Returns whether so much is there; it is not when the agent has closed the connection.
+static bool receive(int fd, char *data, size_t least, size_t most, size_t *have, struct deadline deadline) {
+    bool gives_signs = request.start == 0, is_short = verb->limit.ms < SILENCE.ms;
+    int64_t silent = gives_signs ? now_ms() + SILENCE.ms : INT64_MAX;
+    bool is_late = deadline.until < silent;
+    int cause = read_some(fd, data, least, most, have, is_late ? deadline.until : silent);
+    if (cause == ETIMEDOUT && gives_signs && (!is_late || is_short))
+        fail_silent(is_late ? deadline.text : SILENCE.text);
     if (cause == ETIMEDOUT)
-        fail_agent("did not answer within ", limit);
-    if (*have < least)
+        fail_agent("did not answer within ", deadline.text);
+    return *have >= least;
+}
+
+static void require_received(bool received) {
+    if (!received)
         fail_agent("closed the connection before the end of its reply", "");
 }
 
-static _Noreturn void print_reply(int fd, int64_t started) {
-    struct { char magic[4]; uint32_t status, stdout_size, stderr_size; } reply;
-    size_t status, stdout_size, size, have = 0;
-    const char *limit = verb->limit.text;
-    int64_t until = started + verb->limit.ms;
-    for (;;) {
-        receive(fd, output.data, sizeof reply, sizeof output.data, &have, until, limit);
-        memcpy(&reply, output.data, sizeof reply);
-        status = le32toh(reply.status), stdout_size = le32toh(reply.stdout_size);
-        have -= sizeof reply;
-        if (status != PATIENCE || stdout_size > INT32_MAX)
-            break;
-        memmove(output.data, output.data + sizeof reply, have);
-        until = now_ms() + (int64_t)stdout_size;
-        limit = "the time that it asked for";
-    }
-    size = stdout_size + le32toh(reply.stderr_size);
-    if (memcmp(reply.magic, "SVC1", 4) != 0 || status > 255)
+struct reply { uint32_t status, stdout_size, stderr_size; };
+
+static _Noreturn void print_reply(int fd, struct reply reply, size_t header_size, size_t have, struct deadline deadline) {
+    size_t stdout_size = reply.stdout_size, size = stdout_size + reply.stderr_size;
+    if (reply.status > 255)
         fail_agent("speaks another protocol: is it of another version?", "");
     if (size > REPLY_LIMIT)
         fail_agent("announced a reply larger than 16 MiB", "");
-    char *text = output.data + sizeof reply;
-    if (size > sizeof output.data - sizeof reply) {
+    char *text = output.data + header_size;
+    have -= header_size;
+    if (size > sizeof output.data - header_size) {
         char *room = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (room == MAP_FAILED)
             fail_agent("sent a reply for which there is no memory", "");
         text = memcpy(room, text, have);
     }
-    receive(fd, text, size, size, &have, until, limit);
+    require_received(receive(fd, text, size, size, &have, deadline));
     bool printed = print(STDOUT_FILENO, text, stdout_size);
     print(STDERR_FILENO, text + stdout_size, size - stdout_size);
-    _exit(printed || status ? (int)status : 1);
+    _exit(printed || reply.status ? (int)reply.status : 1);
 }
 
-static _Noreturn void call_agent(int fd, int64_t started, const struct limit *send_limit) {
+// Returns when the agent has closed the connection without a word.
+static void await_reply(int fd, int64_t started) {
+    size_t have = 0, header_size = (request.start ? MAGIC_SIZE : PREFIX_SIZE) + sizeof(struct reply);
+    struct deadline deadline = {started + verb->limit.ms, verb->limit.text};
+    for (;;) {
+        bool received = receive(fd, output.data, MAGIC_SIZE, sizeof output.data, &have, deadline);
+        if (have == 0)
+            return;
+        require_received(received);
+        if (memcmp(output.data, magic, MAGIC_SIZE) != 0) {
+            receive(fd, output.data, PREFIX_SIZE, sizeof output.data, &have, deadline);
+            fail_protocol(output.data, have);
+        }
+        require_received(receive(fd, output.data, header_size, sizeof output.data, &have, deadline));
+        struct reply reply;
+        memcpy(&reply, output.data + header_size - sizeof reply, sizeof reply);
+        reply = (struct reply){le32toh(reply.status), le32toh(reply.stdout_size), le32toh(reply.stderr_size)};
+        if (reply.status != ALIVE && (reply.status != PATIENCE || reply.stdout_size > INT32_MAX))
+            print_reply(fd, reply, header_size, have, deadline);
+        have -= header_size;
+        memmove(output.data, output.data + header_size, have);
+        if (reply.status == PATIENCE)
+            deadline = (struct deadline){now_ms() + (int64_t)reply.stdout_size, "the time that it asked for"};
+    }
+}
+
+// Returns when the agent has closed the connection without a word.
+static void call_agent(int fd, int64_t started, const struct limit *send_limit) {
     int cause = send_request(fd, started + send_limit->ms);
     if (cause == ETIMEDOUT)
         fail_agent("did not take the call within ", send_limit->text);
     if (cause && cause != EPIPE && cause != ECONNRESET)  // these two: it may have refused the call, and said why
         fail_agent("cannot be told: ", strerror(cause));
-    print_reply(fd, started);
+    await_reply(fd, started);
+    close(fd);
 }
 
 // For the one-shot: what was read of a pipe cannot be put back, so a file in memory takes its place.
@@ -448,8 +516,13 @@ int main(int argc, char **argv) {
     const struct limit *send_limit = verb->limit.ms < SEND_WAIT.ms ? &verb->limit : &SEND_WAIT;
     int64_t started = now_ms();
     int fd = connect_agent(send_limit->ms);
-    if (fd >= 0)
+    if (fd >= 0) {
         call_agent(fd, started, send_limit);
+        use_first_layout();
+        if ((fd = connect_agent(send_limit->ms)) >= 0)
+            call_agent(fd, started, send_limit);
+        require_received(false);
+    }
     if (errno == EAGAIN)
         fail_agent("did not accept the call within ", send_limit->text);
     run_one_shot(errno);

@@ -28,7 +28,7 @@ def run(options: Options) -> Iterator[Figure]:
     with Stage.open() as stage, TemporaryDirectory(prefix="svc-bench-") as name:
         executable = stage.node.bin_dir / "svc"
         null, installed = shim_cost.build(Path(name), executable)
-        yield Figure("executable_size", "bytes", Sample(executable.stat().st_size), 1, goal=at_most(65536), then=at_most(20480))
+        yield Figure("executable_size", "bytes", Sample(executable.stat().st_size), 1, goal=at_most(65536), then=at_most(24576))
         rounds = options.rounds * STATUS_ROUNDS
         yield _own_cost("own_cost_status", _status(stage, null, rounds + options.warm_up), options.warm_up)
         yield _own_cost("own_cost_add", _add(stage, null, options.rounds * ADD_ROUNDS + options.warm_up), options.warm_up)

@@ -15,9 +15,10 @@ from types import FrameType
 
 from svc.agent.call import Call
 from svc.agent.crew import Crew
+from svc.agent.heartbeat import Heartbeat
 from svc.agent.listener import Listener
 from svc.agent.lobby import Lobby
-from svc.agent.notify import notify
+from svc.agent.notify import notify, watchdog_seconds
 from svc.agent.periodic import Periodic
 from svc.agent.queue import AdmissionQueue, Job
 from svc.agent.upkeep import Upkeep
@@ -25,7 +26,7 @@ from svc.attach.context import Context
 from svc.attach.recover import recover
 from svc.cni.edge import answer
 from svc.cni.exclusive import alone, next_turn
-from svc.cni.frame import Frame
+from svc.cni.frame import PROTOCOL, Frame, own_version
 from svc.cni.inputs import Inputs
 from svc.datastore.open import open_backend
 from svc.model.errors import CallerError, Code
@@ -59,6 +60,8 @@ class Agent:
         self._settings = settings
         self._queue = AdmissionQueue(AT_ONCE)
         self._lobby = Lobby()
+        self._crew = Crew(self._next_job)
+        self._heartbeat = Heartbeat(self._poll, self._put, self._crew.is_busy, watchdog_seconds())
         self._stopped = False
 
     def run(self) -> int:
@@ -82,9 +85,10 @@ class Agent:
                 from svc.agent.metrics import MetricsServer  # 2 MiB that most nodes do without
 
                 stack.callback(MetricsServer(*settings.metrics, self._context.metrics).close)
+            own_version()  # from the disk, where an upgrade may replace it at any time
             self._listener = Listener(settings.socket, self._admit)
-        self._crew = Crew(self._next_job)
         self._crew.start()
+        self._heartbeat.start()
         self._upkeep = Upkeep(self._context, self._put, self._queue.is_paused)
         self._periodic = Periodic(self._upkeep.tasks())
         self._periodic.start()
@@ -107,6 +111,7 @@ class Agent:
         if unfinished:
             log.error("%d calls were not finished %g s after SIGTERM: the next start undoes them", unfinished, DRAIN_SECONDS)
             os._exit(1)
+        self._heartbeat.stop()
         self._listener.close()
         self._lobby.close()
         log.info("stopped")
@@ -124,7 +129,10 @@ class Agent:
         inputs = Inputs(frame.name, frame.environment, frame.stdin, netns_fd, frame.profile)
         verb, container = frame.environment.get("CNI_COMMAND", ""), frame.environment.get("CNI_CONTAINERID", "")
         lane = _lane(verb, frame.stdin)
-        call = Call(connection, inputs, partial(answer, self._context), self._context.metrics)
+        ended = partial(self._heartbeat.remove, connection)
+        call = Call(connection, inputs, partial(answer, self._context), self._context.metrics, ended, frame.protocol)
+        if frame.protocol == PROTOCOL:
+            self._heartbeat.add(connection)
         self._queue.put(Job(lane, container, lambda job: self._carry_on(call, job)))
 
     def _run(self, job: Job) -> None:
@@ -159,6 +167,14 @@ class Agent:
         if self._queue.has_more():
             self._listener.wake()
         return None if job is None else partial(self._run, job)
+
+    def _poll(self) -> None:
+        """Read what nobody has read: while all workers are occupied nobody listens."""
+        has_read = False
+        while self._listener.turn(wait=False):
+            has_read = True
+        if has_read:
+            self._listener.wake()
 
     def _put(self, job: Job) -> None:
         self._queue.put(job)

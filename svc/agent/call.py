@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from svc.agent.queue import Job
-from svc.cni.frame import pack_patience, pack_reply
+from svc.cni.frame import PROTOCOL, pack_patience, pack_reply
 from svc.cni.inputs import Inputs, Reply
 from svc.metrics import Metrics
 from svc.trace import Trace, new_request_id
@@ -21,12 +21,23 @@ log = logging.getLogger("svc.agent")
 
 
 class Call:
-    """`answer` carries out what the inputs ask for; the connection is closed with the reply."""
+    """`answer` carries out what the inputs ask for; the connection is closed with the reply, in the layout `protocol`.
+
+    `before_reply` is called when nothing but the reply is to be sent any more.
+    """
 
     def __init__(
-        self, connection: socket.socket, inputs: Inputs, answer: Callable[[Inputs, Trace], Steps[Reply]], metrics: Metrics
+        self,
+        connection: socket.socket,
+        inputs: Inputs,
+        answer: Callable[[Inputs, Trace], Steps[Reply]],
+        metrics: Metrics,
+        before_reply: Callable[[], None],
+        protocol: int = PROTOCOL,
     ) -> None:
         self.connection = connection
+        self._before_reply = before_reply
+        self._protocol = protocol
         self._inputs = inputs
         self._answer = answer
         self._metrics = metrics
@@ -67,10 +78,11 @@ class Call:
         if until > self._expected:
             self._expected = until
             with suppress(OSError):  # it has gone: whoever minds the wait sees that
-                self.connection.sendall(pack_patience(until - time.monotonic()))
+                self.connection.sendall(pack_patience(until - time.monotonic(), self._protocol))
         return wait
 
     def _end(self, reply: Reply | None) -> None:
+        self._before_reply()
         with self.connection:
             if reply is not None:
                 self._send(reply)
@@ -80,7 +92,7 @@ class Call:
             log.warning("%s", self._trace.lines[-1].rstrip())
         self.connection.settimeout(REPLY_SECONDS)
         try:
-            self.connection.sendall(pack_reply(reply.status, reply.stdout, reply.stderr))
+            self.connection.sendall(pack_reply(reply.status, reply.stdout, reply.stderr, self._protocol))
         except OSError as failure:
             log.warning("[%s] the client did not take its reply: %s", self._trace.request_id, failure)
 

@@ -13,6 +13,7 @@ from svc.herd import HERD
 
 KEPT = 8  # idle threads that stay: a burst finds them, and each costs some 50 KiB
 MOST = 128  # calls at a time; the rest wait in the queue
+BUSY_SECONDS = 40.0  # one of so many calls begins or ends within this time, unless all are stuck
 
 Job = Callable[[], None]
 
@@ -27,6 +28,7 @@ class Crew:
         self._idle = 0
         self._over = False
         self._number = 0
+        self._progress = 0.0  # when a job began or ended last, of the monotonic clock
 
     def start(self) -> None:
         with self._lock:
@@ -42,6 +44,11 @@ class Crew:
             thread.join(max(0.0, deadline - time.monotonic()))
         HERD.scatter()
         return sum(thread.is_alive() for thread in threads)
+
+    def is_busy(self) -> bool:
+        """Tell whether all threads are occupied, and one of them has begun or ended a job of late."""
+        with self._lock:
+            return not self._idle and time.monotonic() - self._progress < BUSY_SECONDS
 
     def _start_one(self) -> None:
         """The caller holds the lock."""
@@ -61,6 +68,7 @@ class Crew:
     def _begin(self) -> None:
         with self._lock:
             self._idle -= 1
+            self._progress = time.monotonic()
             crowd = len(self._threads) - self._idle > 1
             if not self._idle and not self._over and len(self._threads) < MOST:
                 with suppress(RuntimeError):  # the system gives no further thread: this one listens when it has done its work
@@ -74,4 +82,5 @@ class Crew:
                 self._threads.discard(threading.current_thread())
                 return False
             self._idle += 1
+            self._progress = time.monotonic()
             return True

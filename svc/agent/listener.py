@@ -6,6 +6,7 @@ dropped at its deadline.
 
 import array
 import errno
+import logging
 import os
 import select
 import socket
@@ -17,16 +18,20 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from svc.cni.frame import Frame, FrameError, RequestReader
+from svc.cni.frame import Frame, FrameError, OtherVersion, RequestReader
+from svc.cni.refusal import refusal
 
 READ_SECONDS = 5.0  # from accept to a whole request
 LAST_SECONDS = 1.0  # the same at the end
+WARNING_SECONDS = 10.0  # between two lines on clients that were dropped
 _BACKLOG = 4096
 _ONCE = select.EPOLLIN | select.EPOLLONESHOT
 _NO_DESCRIPTORS_SECONDS = 0.01  # until calls under way have closed some; whoever waits stays in the backlog
 _CHUNK = 1 << 16
 _DESCRIPTORS = 4  # room for more than the one that is wanted, so that surplus ones are seen and closed
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
+
+log = logging.getLogger("svc.agent")
 
 OnRequest = Callable[[socket.socket, Frame, int], None]
 
@@ -56,6 +61,7 @@ class Listener:
         self._on_request = on_request
         self._lock = threading.Lock()
         self._clients: dict[int, _Client] = {}
+        self._dropped = _Dropped()
         self._refusing = False
         self._released = False
         self._socket = _bind(path)
@@ -66,14 +72,17 @@ class Listener:
         self._epoll.register(self._socket, _ONCE)
         self._epoll.register(self._wake_read, _ONCE)
 
-    def turn(self, *, wait: bool) -> None:
-        """Handles what has come; with `wait` it waits for something to come, for a deadline, or for `wake`."""
-        for number, _ in self._epoll.poll(self._until_next_deadline() if wait else 0, 1):
+    def turn(self, *, wait: bool) -> bool:
+        """Handles what has come; with `wait` it waits for something to come, for a deadline, or for `wake`. Whether something
+        has come."""
+        events = self._epoll.poll(self._until_next_deadline() if wait else 0, 1)
+        for number, _ in events:
             with self._lock:
                 self._handle(number)
         if self._clients:
             with self._lock:
                 self._drop_late()
+        return bool(events)
 
     def wake(self) -> None:
         """Ends one waiting `turn`; from any thread. One that is told already, or closed, needs no telling."""
@@ -154,7 +163,14 @@ class Listener:
             frame = _receive(client)
         except BlockingIOError:
             return False
-        except (FrameError, OSError):
+        except FrameError as error:
+            self._dropped.report(client.socket, error)
+            if isinstance(error, OtherVersion):
+                with suppress(OSError):
+                    client.socket.send(refusal(error))
+            client.drop()
+            return True
+        except OSError:
             client.drop()
             return True
         self._on_request(client.socket, frame, client.netns_fd)
@@ -173,6 +189,21 @@ class Listener:
             if client.deadline <= now:
                 del self._clients[number]
                 client.drop()
+
+
+class _Dropped:
+    """The log of clients whose frames were refused: a line for the first, and one for all that come soon after."""
+
+    def __init__(self) -> None:
+        self._due = 0.0
+        self._number = 0
+
+    def report(self, connection: socket.socket, error: FrameError) -> None:
+        self._number += 1
+        if (now := time.monotonic()) >= self._due:
+            more = f" ({self._number} since the last such line)" if self._number > 1 else ""
+            log.warning("refused a request of process %d: %s%s", _peer(connection)[0], error, more)
+            self._due, self._number = now + WARNING_SECONDS, 0
 
 
 def _receive(client: _Client) -> Frame:
@@ -200,8 +231,13 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
 
 
 def _peer_uid(connection: socket.socket) -> int:
-    _, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return int(uid)
+    return _peer(connection)[1]
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """The process at the other end, and its user."""
+    pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return int(pid), int(uid)
 
 
 def _bind(path: Path) -> socket.socket:

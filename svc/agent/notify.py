@@ -16,3 +16,11 @@ def notify(state: str) -> None:
             channel.sendto(state.encode(), address)
         except OSError:
             return
+
+
+def watchdog_seconds() -> float:
+    """Return the time within which systemd expects WATCHDOG=1, or 0 if it does not watch this process."""
+    pid, microseconds = os.environ.get("WATCHDOG_PID", ""), os.environ.get("WATCHDOG_USEC", "")
+    if pid not in ("", str(os.getpid())) or not microseconds.isdecimal():
+        return 0.0
+    return int(microseconds) / 1e6

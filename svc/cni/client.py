@@ -2,6 +2,7 @@
 
 import array
 import dataclasses
+import math
 import socket
 import time
 from contextlib import suppress
@@ -9,14 +10,15 @@ from contextlib import suppress
 from svc.cni.frame import Frame, ReplyReader, pack_request
 from svc.cni.inputs import Reply
 
+SILENCE_SECONDS = 5.0  # as the executable gives the agent
 _CHUNK = 64 << 10  # bytes
 
 
 def call(socket_path: str, frame: Frame, *, netns_fd: int = -1, timeout: float) -> Reply:
     """The agent's reply. `netns_fd` (-1: none) stays the caller's; `timeout` is for the whole call, in seconds, unless the
-    agent asks for more.
+    agent asks for more. An agent that gives no sign of life within 5 s is not waited for.
 
-    Raises TimeoutError, other OSErrors of the socket, ConnectionError when the agent closes early, and FrameError.
+    Raises TimeoutError, Handover, other OSErrors of the socket, ConnectionError when the agent closes early, and FrameError.
     """
     until = time.monotonic() + timeout
     request = pack_request(dataclasses.replace(frame, has_descriptor=netns_fd >= 0))
@@ -25,14 +27,14 @@ def call(socket_path: str, frame: Frame, *, netns_fd: int = -1, timeout: float) 
         connection.connect(socket_path)
         with suppress(BrokenPipeError, ConnectionResetError):  # an agent that refuses a call may answer before it read all
             _send(connection, request, netns_fd, until)
-        return _receive(connection, until)
+        return _receive(connection, until, math.inf if frame.protocol == 1 else SILENCE_SECONDS)
 
 
-def _allow(connection: socket.socket, until: float) -> None:
+def _allow(connection: socket.socket, until: float, silence: float = math.inf) -> None:
     left = until - time.monotonic()
     if left <= 0:
         raise TimeoutError("the agent did not answer in time")
-    connection.settimeout(left)
+    connection.settimeout(min(left, silence))
 
 
 def _send(connection: socket.socket, request: bytes, netns_fd: int, until: float) -> None:
@@ -44,14 +46,17 @@ def _send(connection: socket.socket, request: bytes, netns_fd: int, until: float
         connection.sendall(request[sent:])
 
 
-def _receive(connection: socket.socket, until: float) -> Reply:
+def _receive(connection: socket.socket, until: float, silence: float) -> Reply:
     reader = ReplyReader()
     while True:
-        _allow(connection, until)
+        _allow(connection, until, silence)
         try:
             data = connection.recv(_CHUNK)
         except ConnectionResetError:
             data = b""
+        except TimeoutError:
+            _allow(connection, until)
+            raise TimeoutError("the agent does not respond: it is stopped or hung") from None
         if not data:
             raise ConnectionError("the agent closed the connection before the end of its reply")
         if (reply := reader.feed(data)) is not None:

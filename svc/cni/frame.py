@@ -1,13 +1,21 @@
 """The frames between the executable (`_core/shim.c`) and the agent, as bytes; no I/O.
 
-One request and one reply per connection. All integers are little-endian u32.
+One request and one reply per connection. All integers are little-endian u32. Each side sends the layout that the request has.
 
-Request: `SVC1`, lengths of name, profile, environment and stdin, flags (bit 0: a descriptor comes with the first byte), then
-name, profile, environment (`KEY=VALUE` strings, each ended by a NUL) and stdin. The profile is that of the installation, never
-of the call.
-Reply: `SVC1`, exit status, lengths of stdout and stderr, then stdout and stderr.
-Before it, any number of times: `SVC1`, 256, milliseconds, 0. The call waits for something, and its reply may take so long from
-now on, rather than what is usual for its verb.
+Layout 2. Both headers begin with `SVC2` and the program version of the sender (28 bytes, padded with NUL); every later layout
+begins so too, that each side can name the other's version in a refusal.
+Request: a continuation (20 bytes, zeros: none), lengths of name, profile, environment and stdin, flags (bit 0: a descriptor
+comes with the first byte), then name, profile, environment (`KEY=VALUE` strings, each ended by a NUL) and stdin. The profile is
+that of the installation, never of the call.
+Reply: exit status, lengths of stdout and stderr, then stdout and stderr.
+Before it, any number of times, in place of status and lengths:
+    256, milliseconds, 0    The call waits for something: its reply may take so long from now on, rather than what is usual.
+    257, 0, 0               A sign of life, after 2 s and every 2 s. The executable gives up after 5 s without any frame.
+In place of it:
+    258, milliseconds, 0    The agent stops while the call waits. A continuation (20 bytes) follows: the executable repeats the
+                            request with it to the next agent, which it waits for so long at most, or serves the call itself.
+
+Layout 1 begins with `SVC1` and has neither version nor continuation; of the frames beside the reply it has 256 alone.
 
 Name and values are whatever the runtime passed: what is not UTF-8 survives as surrogate escapes, as in `os.environ`.
 """
@@ -15,23 +23,29 @@ Name and values are whatever the runtime passed: what is not UTF-8 survives as s
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import accumulate, pairwise
 from typing import Final
 
+import svc
 from svc.cni.inputs import Reply
 
-MAGIC: Final = b"SVC1"
+PROTOCOL: Final = 2  # the layout of this version
 NAME_LIMIT: Final = 256  # bytes
 PROFILE_LIMIT: Final = 4096  # bytes: a path, in a record of that size
 ENVIRONMENT_LIMIT: Final = 128 << 10  # bytes
 STDIN_LIMIT: Final = 1 << 20  # bytes
 REPLY_LIMIT: Final = 16 << 20  # bytes, stdout and stderr together
+CONTINUATION_BYTES: Final = 20
 
 PATIENCE_LIMIT: Final = 2**31 - 1  # milliseconds
 
+_FAMILY: Final = b"SVC"  # the first bytes of every layout; the number of the layout follows, as one digit
+_VERSION_BYTES: Final = 28
 _DESCRIPTOR: Final = 1
-_PATIENCE: Final = 256  # in place of an exit status, which has a byte
+_PATIENCE, _ALIVE, _HANDOVER = 256, 257, 258  # in place of an exit status, which has a byte
+_BEFORE_REPLY: Final = ((_PATIENCE,), (_ALIVE,))
 _TEXT: Final = ("utf-8", "surrogateescape")
 _ENVIRONMENT: Final = re.compile(rb"(?:[^=\0]+=[^\0]*\0)*")
 
@@ -40,49 +54,78 @@ class FrameError(ValueError):
     """The other end does not speak this protocol, or a value has no place in it."""
 
 
+class OtherVersion(FrameError):
+    """The other end speaks a layout that this version does not know."""
+
+    def __init__(self, layout: str, version: str) -> None:
+        super().__init__(f"layout {layout} of version {version or 'unknown'}; this is layout {PROTOCOL} of {svc.__version__}")
+        self.version = version
+
+
+class Handover(Exception):  # an answer of the agent, not an error
+    """The agent stops: the call is to be repeated, with `continuation`, where another agent serves within `seconds`."""
+
+    def __init__(self, continuation: bytes, seconds: float) -> None:
+        super().__init__("the agent stops while the call waits")
+        self.continuation = continuation
+        self.seconds = seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call as the executable received it."""
+    """One call as the executable received it, in the layout `protocol`; `version` is the executable's."""
 
     name: str
     environment: dict[str, str]
     stdin: bytes
     has_descriptor: bool
     profile: str = ""
+    continuation: bytes = b""
+    protocol: int = PROTOCOL
+    version: str = field(default="", compare=False)
 
 
 class _Layout:
-    """A header: its format, the largest value of each field, and which fields are sizes of the parts that follow."""
+    """A header: its format, the largest value of each number in it, and which of these are sizes of the parts that follow.
 
-    def __init__(self, header: str, limits: dict[str, int], sizes: slice) -> None:
-        self._header, self._limits, self._sizes = struct.Struct(header), limits, sizes
+    The numbers are its end; before them stand the magic and what the layout has of texts.
+    """
+
+    def __init__(self, magic: bytes, texts: str, limits: dict[str, int], sizes: slice) -> None:
+        self._magic, self._limits, self._sizes = magic, limits, sizes
+        self._header = struct.Struct(f"<4s{texts}{len(limits)}I")
 
     @property
     def size(self) -> int:
         """Of the header, in bytes."""
         return self._header.size
 
-    def pack(self, fields: Sequence[int], parts: Sequence[bytes]) -> bytes:
+    def pack(self, texts: Sequence[bytes], fields: Sequence[int], parts: Sequence[bytes]) -> bytes:
         self._check(fields)
-        return b"".join((self._header.pack(MAGIC, *fields), *parts))
+        return b"".join((self.header(texts, fields), *parts))
+
+    def header(self, texts: Sequence[bytes], fields: Sequence[int]) -> bytes:
+        """Without a look at the numbers."""
+        return self._header.pack(self._magic, *texts, *fields)
+
+    def fields(self, data: bytearray) -> tuple[int, ...]:
+        """The numbers of the header; none while it is incomplete."""
+        return self._header.unpack_from(data)[-len(self._limits) :] if len(data) >= self.size else ()
 
     def unpack(self, data: bytearray) -> tuple[Sequence[int], list[bytes]] | None:
         """Fields and parts, or None while bytes are missing."""
-        if not MAGIC.startswith(data[: len(MAGIC)]):
-            raise FrameError(f"frame starts with {bytes(data[: len(MAGIC)])!r}, not {MAGIC!r}")
-        if len(data) < self._header.size:
+        if not (fields := self.fields(data)):
             return None
-        fields = self._header.unpack_from(data)[1:]
         self._check(fields)
-        ends = list(accumulate(fields[self._sizes], initial=self._header.size))
+        ends = list(accumulate(fields[self._sizes], initial=self.size))
         if len(data) > ends[-1]:
             raise FrameError(f"{len(data) - ends[-1]} bytes follow the end of the frame")
         return None if len(data) < ends[-1] else (fields, [bytes(data[start:end]) for start, end in pairwise(ends)])
 
     def _check(self, fields: Sequence[int]) -> None:
-        for (name, limit), field in zip(self._limits.items(), fields, strict=True):
-            if not 0 <= field <= limit:
-                raise FrameError(f"{name} {field} is not 0 to {limit}")
+        for (name, limit), number in zip(self._limits.items(), fields, strict=True):
+            if not 0 <= number <= limit:
+                raise FrameError(f"{name} {number} is not 0 to {limit}")
         if sum(fields[self._sizes]) > REPLY_LIMIT:
             raise FrameError(f"frame of {sum(fields[self._sizes])} bytes is larger than {REPLY_LIMIT}")
 
@@ -94,9 +137,16 @@ _REQUEST_LIMITS: Final = {
     "stdin": STDIN_LIMIT,
     "flags": _DESCRIPTOR,
 }
-_REQUEST: Final = _Layout("<4s5I", _REQUEST_LIMITS, slice(0, 4))
-_REPLY: Final = _Layout("<4s3I", {"status": 255, "stdout": REPLY_LIMIT, "stderr": REPLY_LIMIT}, slice(1, 3))
-_WAITING: Final = MAGIC + struct.pack("<I", _PATIENCE)
+_REPLY_LIMITS: Final = {"status": 255, "stdout": REPLY_LIMIT, "stderr": REPLY_LIMIT}
+_VERSION_AND_CONTINUATION: Final = f"{_VERSION_BYTES}s{CONTINUATION_BYTES}s"
+_REQUESTS: Final = {
+    1: _Layout(b"SVC1", "", _REQUEST_LIMITS, slice(0, 4)),
+    PROTOCOL: _Layout(b"SVC2", _VERSION_AND_CONTINUATION, _REQUEST_LIMITS, slice(0, 4)),
+}
+_REPLIES: Final = {
+    1: _Layout(b"SVC1", "", _REPLY_LIMITS, slice(1, 3)),
+    PROTOCOL: _Layout(b"SVC2", f"{_VERSION_BYTES}s", _REPLY_LIMITS, slice(1, 3)),
+}
 
 
 class RequestReader:
@@ -108,11 +158,19 @@ class RequestReader:
     def feed(self, data: bytes) -> Frame | None:
         """The frame, once it is whole. What cannot become one is refused without waiting for the rest."""
         self._data += data
-        if (whole := _REQUEST.unpack(self._data)) is None:
+        protocol = _protocol_of(self._data)
+        if protocol is None or (whole := _REQUESTS[protocol].unpack(self._data)) is None:
             return None
         (*_, flags), (name, profile, environment, stdin) = whole
         variables = _unpack_environment(environment)
-        return Frame(name.decode(*_TEXT), variables, stdin, flags == _DESCRIPTOR, profile.decode(*_TEXT))
+        continuation, version = b"", ""
+        if protocol != 1:
+            version = _version_in(self._data)
+            continuation = bytes(self._data[4 + _VERSION_BYTES : 4 + _VERSION_BYTES + CONTINUATION_BYTES])
+        return Frame(
+            name.decode(*_TEXT), variables, stdin, flags == _DESCRIPTOR, profile.decode(*_TEXT),
+            continuation if any(continuation) else b"", protocol, version,
+        )  # fmt: skip
 
 
 class ReplyReader:
@@ -123,16 +181,25 @@ class ReplyReader:
         self.asked = 0.0  # seconds, from the last chunk on, that the agent has asked to be given, if any
 
     def feed(self, data: bytes) -> Reply | None:
-        """The reply, once it is whole."""
+        """The reply, once it is whole. Raise Handover if the agent hands the call over."""
         self._data += data
         self.asked = 0.0
-        while self._data.startswith(_WAITING):
-            if len(self._data) < _REPLY.size:
-                return None
-            self.asked = int.from_bytes(self._data[8:12], "little") / 1000
-            del self._data[: _REPLY.size]
-        whole = _REPLY.unpack(self._data)
+        protocol = _protocol_of(self._data)
+        if protocol is None:
+            return None
+        layout = _REPLIES[protocol]
+        while (fields := layout.fields(self._data))[:1] in _BEFORE_REPLY:
+            self.asked = fields[1] / 1000 or self.asked
+            del self._data[: layout.size]
+        if fields[:1] == (_HANDOVER,):
+            self._hand_over(layout.size, fields[1] / 1000)
+            return None
+        whole = layout.unpack(self._data)
         return None if whole is None else Reply(whole[0][0], *whole[1])
+
+    def _hand_over(self, start: int, seconds: float) -> None:
+        if len(self._data) >= start + CONTINUATION_BYTES:
+            raise Handover(bytes(self._data[start : start + CONTINUATION_BYTES]), seconds)
 
 
 def parse_reply(data: bytes) -> Reply:
@@ -146,17 +213,67 @@ def pack_request(frame: Frame) -> bytes:
     """As the executable sends it; FrameError for a variable that has no place in an environment."""
     environment = b"".join(_pack_variable(key, value) for key, value in frame.environment.items())
     parts = frame.name.encode(*_TEXT), frame.profile.encode(*_TEXT), environment, frame.stdin
-    return _REQUEST.pack([*map(len, parts), _DESCRIPTOR if frame.has_descriptor else 0], parts)
+    texts = () if frame.protocol == 1 else (own_version(), frame.continuation)
+    return _REQUESTS[frame.protocol].pack(texts, [*map(len, parts), _DESCRIPTOR if frame.has_descriptor else 0], parts)
 
 
-def pack_reply(status: int, stdout: bytes, stderr: bytes) -> bytes:
+def pack_reply(status: int, stdout: bytes, stderr: bytes, protocol: int = PROTOCOL) -> bytes:
     """As the executable takes it; FrameError when it is too large."""
-    return _REPLY.pack([status, len(stdout), len(stderr)], (stdout, stderr))
+    return _REPLIES[protocol].pack(_reply_texts(protocol), [status, len(stdout), len(stderr)], (stdout, stderr))
 
 
-def pack_patience(seconds: float) -> bytes:
+def pack_patience(seconds: float, protocol: int = PROTOCOL) -> bytes:
     """What asks the executable to wait so long."""
-    return _WAITING + struct.pack("<2I", min(round(seconds * 1000), PATIENCE_LIMIT), 0)
+    return _REPLIES[protocol].header(_reply_texts(protocol), (_PATIENCE, _milliseconds(seconds), 0))
+
+
+def pack_alive() -> bytes:
+    """Return a sign of life; layout 1 has none."""
+    return _REPLIES[PROTOCOL].header(_reply_texts(PROTOCOL), (_ALIVE, 0, 0))
+
+
+def pack_handover(continuation: bytes, seconds: float) -> bytes:
+    """Return the frame that sends the executable on to the next agent; layout 1 has none."""
+    header = _REPLIES[PROTOCOL].header(_reply_texts(PROTOCOL), (_HANDOVER, _milliseconds(seconds), 0))
+    return header + continuation.ljust(CONTINUATION_BYTES, b"\0")
+
+
+@cache
+def own_version() -> bytes:
+    """Return the version of this program as headers have it. The first call reads the distribution's metadata from the disk."""
+    return svc.__version__.encode()[:_VERSION_BYTES]
+
+
+def _milliseconds(seconds: float) -> int:
+    return min(round(seconds * 1000), PATIENCE_LIMIT)
+
+
+def _reply_texts(protocol: int) -> tuple[bytes, ...]:
+    return () if protocol == 1 else (own_version(),)
+
+
+def _protocol_of(data: bytearray) -> int | None:
+    """Return the layout of a frame, or None while its magic is incomplete. Raise FrameError for any other start."""
+    if not _FAMILY.startswith(data[: len(_FAMILY)]):
+        raise FrameError(f"frame starts with {bytes(data[:4])!r}, not {_FAMILY.decode()}{PROTOCOL}")
+    if len(data) <= len(_FAMILY):
+        return None
+    digit = data[len(_FAMILY)] - ord("0")
+    if digit not in _REQUESTS:
+        raise _other_version(data)
+    return digit
+
+
+def _other_version(data: bytearray) -> FrameError:
+    if chr(data[len(_FAMILY)]).isalnum() and data[len(_FAMILY)] < 0x80:
+        return OtherVersion(chr(data[len(_FAMILY)]), _version_in(data))
+    return FrameError(f"frame starts with {bytes(data[:4])!r}, not {_FAMILY.decode()}{PROTOCOL}")
+
+
+def _version_in(data: bytearray) -> str:
+    """Return what every layout from 2 on has after its magic, without anything that could confuse a log."""
+    text = bytes(data[4 : 4 + _VERSION_BYTES]).rstrip(b"\0").decode("ascii", "replace")
+    return text if text.isprintable() else ""
 
 
 def _pack_variable(key: str, value: str) -> bytes:

@@ -114,12 +114,12 @@ def drip(client: socket.socket) -> None:
 
 GARBAGE = {
     "another protocol": b"GET / HTTP/1.1\r\n\r\n",
-    "wrong magic": b"SVC2" + VERSION[4:],
+    "wrong magic": b"SVC!" + VERSION[4:],
     "huge name": b"SVC1" + b"\xff" * 4 + bytes(16),
     "huge profile": b"SVC1" + bytes(4) + b"\xff" * 4 + bytes(12),
     "huge environment": b"SVC1" + bytes(8) + b"\xff" * 4 + bytes(8),
     "huge input": b"SVC1" + bytes(12) + b"\xff" * 4 + bytes(4),
-    "unknown flags": VERSION[:20] + b"\x02\0\0\0" + VERSION[24:],
+    "unknown flags": VERSION[:68] + b"\x02\0\0\0" + VERSION[72:],
     "more than a request": VERSION + b"x",
     "two requests": VERSION + VERSION,
     "environment without an end": b"SVC1" + b"\x03\0\0\0" + bytes(4) + b"\x03\0\0\0" + bytes(8) + b"svcA=b",

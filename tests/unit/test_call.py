@@ -30,7 +30,7 @@ def run(connection: socket.socket, *deadlines: float) -> None:
             yield Wait(deadline)
         return REPLY
 
-    call = Call(connection, Inputs("svc", dict(os.environ), b""), answer, Metrics())
+    call = Call(connection, Inputs("svc", dict(os.environ), b""), answer, Metrics(), lambda: None, protocol=1)
     job = Job("ADD", "c1", call.run)
     for _ in deadlines:
         assert call.run(job) is not None

@@ -1,6 +1,8 @@
 """The frames between executable and agent: what is packed comes back, and nothing else is taken for a frame."""
 
 import struct
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -15,8 +17,13 @@ from svc.cni.frame import (
     STDIN_LIMIT,
     Frame,
     FrameError,
+    Handover,
+    OtherVersion,
     ReplyReader,
     RequestReader,
+    own_version,
+    pack_alive,
+    pack_handover,
     pack_patience,
     pack_reply,
     pack_request,
@@ -24,17 +31,26 @@ from svc.cni.frame import (
 )
 from svc.cni.inputs import Reply
 
-FRAME = Frame("svc", {"CNI_COMMAND": "ADD", "CNI_ARGS": "", "TRACEPARENT": "a=b"}, b'{"name":"net"}', True, "other")
-FRAME_BYTES = (
-    b'SVC1\x03\0\0\0\x05\0\0\0\x2a\0\0\0\x0e\0\0\0\x01\0\0\0svcotherCNI_COMMAND=ADD\0CNI_ARGS=\0TRACEPARENT=a=b\0{"name":"net"}'
+CONTINUATION = bytes(range(20))
+FRAME = Frame(
+    "svc", {"CNI_COMMAND": "ADD", "CNI_ARGS": "", "TRACEPARENT": "a=b"}, b'{"name":"net"}', True, "other", CONTINUATION
 )
+FRAME_REST = (
+    b'\x03\0\0\0\x05\0\0\0\x2a\0\0\0\x0e\0\0\0\x01\0\0\0svcotherCNI_COMMAND=ADD\0CNI_ARGS=\0TRACEPARENT=a=b\0{"name":"net"}'
+)
+VERSION = b"1.2.3" + bytes(23)
+FRAME_BYTES = b"SVC2" + VERSION + CONTINUATION + FRAME_REST
 REPLY = Reply(1, b'{"code":7}', b"refused\n")
-REPLY_BYTES = b'SVC1\x01\0\0\0\x0a\0\0\0\x08\0\0\0{"code":7}refused\n'
+REPLY_REST = b'\x01\0\0\0\x0a\0\0\0\x08\0\0\0{"code":7}refused\n'
+REPLY_BYTES = b"SVC2" + VERSION + REPLY_REST
 
 names = st.binary(max_size=NAME_LIMIT).map(lambda name: name.decode("utf-8", "surrogateescape"))
 keys = st.text(st.characters(codec="utf-8", exclude_characters="=\0"), min_size=1, max_size=20)
 values = st.binary(max_size=50).map(lambda value: value.replace(b"\0", b"").decode("utf-8", "surrogateescape"))
-frames = st.builds(Frame, names, st.dictionaries(keys, values, max_size=8), st.binary(max_size=500), st.booleans(), names)
+frames = st.builds(
+    Frame, names, st.dictionaries(keys, values, max_size=8), st.binary(max_size=500), st.booleans(), names,
+    protocol=st.sampled_from([1, 2]),
+)  # fmt: skip
 replies = st.builds(Reply, st.integers(0, 255), st.binary(max_size=500), st.binary(max_size=500))
 
 
@@ -50,16 +66,55 @@ def with_environment(environment: bytes) -> bytes:
     return request_header(environment=len(environment)) + environment
 
 
+@pytest.fixture(autouse=True)
+def _version(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("svc.__version__", "1.2.3", raising=False)
+    own_version.cache_clear()
+    yield
+    own_version.cache_clear()
+
+
 def test_request_is_these_bytes() -> None:
     """The order of parts and the width of lengths are fixed."""
     assert pack_request(FRAME) == FRAME_BYTES
-    assert RequestReader().feed(FRAME_BYTES) == FRAME
+    frame = RequestReader().feed(FRAME_BYTES)
+    assert frame == FRAME
+    assert frame.version == "1.2.3"
 
 
 def test_reply_is_these_bytes() -> None:
     """The order of parts and the width of lengths are fixed."""
     assert pack_reply(REPLY.status, REPLY.stdout, REPLY.stderr) == REPLY_BYTES
     assert parse_reply(REPLY_BYTES) == REPLY
+
+
+def test_released_layout_stays() -> None:
+    """Neither version nor continuation: the executables and agents of the release before have nothing else."""
+    released = replace(FRAME, continuation=b"", protocol=1)
+    assert pack_request(released) == b"SVC1" + FRAME_REST
+    assert RequestReader().feed(b"SVC1" + FRAME_REST) == released
+    assert pack_reply(REPLY.status, REPLY.stdout, REPLY.stderr, 1) == b"SVC1" + REPLY_REST
+    assert parse_reply(b"SVC1" + REPLY_REST) == REPLY
+    assert ReplyReader().feed(pack_patience(2, 1) + b"SVC1" + REPLY_REST) == REPLY
+
+
+@pytest.mark.parametrize("digit", [b"0", b"3", b"9", b"A"])
+def test_other_layouts_are_told_by_their_version(digit: bytes) -> None:
+    """At once, that they can be answered."""
+    for reader in (RequestReader(), ReplyReader()):
+        with pytest.raises(OtherVersion, match=r"9\.8\.7.*1\.2\.3") as caught:
+            reader.feed(b"SVC" + digit + b"9.8.7" + bytes(23))
+        assert caught.value.version == "9.8.7"
+
+
+@pytest.mark.parametrize("piece", [1, 7, 44, 1000])
+def test_call_is_handed_over(piece: int) -> None:
+    data, reader = pack_alive() + pack_handover(CONTINUATION, 12.5), ReplyReader()
+    pieces = [data[start : start + piece] for start in range(0, len(data), piece)]
+    assert [reader.feed(each) for each in pieces[:-1]] == [None] * (len(pieces) - 1)
+    with pytest.raises(Handover) as caught:
+        reader.feed(pieces[-1])
+    assert (caught.value.continuation, caught.value.seconds) == (CONTINUATION, 12.5)
 
 
 @given(frames)
@@ -106,14 +161,14 @@ def test_cut_reply_is_refused(size: int) -> None:
 @pytest.mark.parametrize("size", range(1, 5))
 def test_other_magic_is_refused_at_once(size: int) -> None:
     """No more bytes are waited for than it takes to see it."""
-    start = b"SVC1"[: size - 1] + b"\xff"
+    start = b"SVC2"[: size - 1] + b"\xff"
     with pytest.raises(FrameError, match="starts with"):
         RequestReader().feed(start)
     with pytest.raises(FrameError, match="starts with"):
         ReplyReader().feed(start)
 
 
-@given(st.binary(min_size=4, max_size=100).filter(lambda data: not data.startswith(b"SVC1")))
+@given(st.binary(min_size=4, max_size=100).filter(lambda data: not data.startswith((b"SVC1", b"SVC2"))))
 def test_garbage_is_refused(data: bytes) -> None:
     """Both ends refuse it by its first bytes."""
     with pytest.raises(FrameError):
@@ -124,20 +179,20 @@ def test_garbage_is_refused(data: bytes) -> None:
 
 @given(st.lists(st.floats(0, 1e9), max_size=3), st.integers(1, 40))
 def test_what_asks_for_patience_is_no_reply(seconds: list[float], piece: int) -> None:
-    data = b"".join(map(pack_patience, seconds)) + pack_reply(1, b"out", b"err")
+    data = b"".join(pack_patience(each) + pack_alive() for each in seconds) + pack_reply(1, b"out", b"err")
     reader = ReplyReader()
     replies = [reader.feed(data[start : start + piece]) for start in range(0, len(data), piece)]
     assert replies[:-1] == [None] * (len(replies) - 1)
     assert replies[-1] == Reply(1, b"out", b"err")
 
 
-@given(st.binary(max_size=200))
-def test_garbage_after_the_magic_never_escapes(data: bytes) -> None:
+@given(st.sampled_from([b"SVC1", b"SVC2"]), st.binary(max_size=200))
+def test_garbage_after_the_magic_never_escapes(magic: bytes, data: bytes) -> None:
     """Whatever follows the magic is a frame, an unfinished one, or a FrameError."""
     for reader in (RequestReader(), ReplyReader()):
         try:
-            reader.feed(b"SVC1" + data)
-        except FrameError:
+            reader.feed(magic + data)
+        except (FrameError, Handover):
             continue
 
 

@@ -1,6 +1,7 @@
 """The agent's socket against clients that are slow, broken, greedy or gone."""
 
 import array
+import json
 import os
 import socket
 import stat
@@ -12,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+import svc
 from svc.agent import listener as listening
 from svc.agent.listener import Listener
-from svc.cni.frame import Frame, pack_request
+from svc.cni.frame import Frame, pack_request, parse_reply
 
 PATIENCE = 20.0  # seconds
 SHORT = 0.1  # seconds, for deadlines that a test waits for
@@ -153,8 +155,8 @@ def test_trickle_does_not_move_the_deadline(server: Server, connect: Connect, mo
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"GET / HTTP/1.1\r\n\r\n", b"SVC2", b"SVC1" + b"\xff" * 20, REQUEST + b"more", os.urandom(100_000)],
-    ids=["http", "version", "lengths", "surplus", "noise"],
+    [b"GET / HTTP/1.1\r\n\r\n", b"SVC1" + b"\xff" * 20, b"SVC2" + b"\xff" * 68, REQUEST + b"more", os.urandom(100_000)],
+    ids=["http", "lengths of the last release", "lengths", "surplus", "noise"],
 )
 def test_garbage_is_dropped_at_once(server: Server, connect: Connect, garbage: bytes) -> None:
     """Without waiting for the deadline, and without harm to others."""
@@ -165,6 +167,27 @@ def test_garbage_is_dropped_at_once(server: Server, connect: Connect, garbage: b
     other = connect()
     other.sendall(REQUEST)
     assert answer(other) == b"2"
+
+
+def test_other_version_is_told_what_to_install(server: Server, connect: Connect) -> None:
+    """In a reply that names both."""
+    client = connect()
+    client.sendall(b"SVC7" + b"9.8.7".ljust(28, b"\0") + bytes(1000))
+    reply = parse_reply(answer(client))
+    error = json.loads(reply.stdout)
+    assert (reply.status, error["code"]) == (1, 5)
+    assert error["msg"].startswith(f"the executable is of version 9.8.7, the agent of {svc.__version__}")
+    assert "install" in error["details"]
+
+
+def test_what_was_refused_leaves_a_line(server: Server, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    """One for many, with the process that sent it."""
+    for _ in range(50):
+        client = connect()
+        client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert answer(client) == b""
+    (line,) = caplog.messages
+    assert line.startswith(f"refused a request of process {os.getpid()}: frame starts with b'GET ', not SVC2")
 
 
 @pytest.mark.parametrize("size", [0, 7, len(REQUEST) - 1])

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.shim import CALLS, NETCONF, PATIENCE, FakeAgent, Shim, answering, error_of, hang, sending
+from harness.shim import ATTACHMENT, CALLS, NETCONF, PATIENCE, FakeAgent, Handler, Shim, answering, error_of, hang, sending
 from svc.cni.client import call
-from svc.cni.frame import REPLY_LIMIT, STDIN_LIMIT, Frame, FrameError, pack_patience, pack_reply
+from svc.cni.frame import REPLY_LIMIT, STDIN_LIMIT, Frame, FrameError, pack_alive, pack_patience, pack_reply
 from svc.cni.inputs import Reply
 
 # The reply
@@ -45,7 +45,7 @@ def test_largest_reply_is_printed_whole(shim: Shim, piece: int) -> None:
 @pytest.mark.parametrize("over", [-1, 0, 1, 4096])
 def test_reply_about_as_large_as_its_buffer(shim: Shim, over: int) -> None:
     """64 KiB with the header; larger ones get a place of their own."""
-    stdout, stderr = os.urandom((1 << 16) - 16 - 5), b"5" * (5 + over)
+    stdout, stderr = os.urandom((1 << 16) - 44 - 5), b"5" * (5 + over)
     with FakeAgent(shim.socket, answering(3, stdout, stderr, piece=60_000)):
         result = shim.run("ADD")
     assert (result.returncode, result.stdout, result.stderr) == (3, stdout, stderr)
@@ -53,7 +53,7 @@ def test_reply_about_as_large_as_its_buffer(shim: Shim, over: int) -> None:
 
 def test_reply_arrives_with_the_wish_for_more_time(shim: Shim) -> None:
     """In one read, with all that was wished before."""
-    with FakeAgent(shim.socket, sending(2 * pack_patience(PATIENCE) + pack_reply(0, b"done", b"log"))):
+    with FakeAgent(shim.socket, sending(2 * (pack_patience(PATIENCE) + pack_alive()) + pack_reply(0, b"done", b"log"))):
         result = shim.run("CHECK")
     assert (result.returncode, result.stdout, result.stderr) == (0, b"done", b"log")
 
@@ -110,10 +110,11 @@ def test_refusal_before_the_end_of_the_request_is_printed(shim: Shim) -> None:
 
 
 REPLY = pack_reply(0, b"result", b"log")
+HEADER = b"SVC2" + bytes(28)
 
 
 @pytest.mark.parametrize("verb", CALLS)
-@pytest.mark.parametrize("size", [0, 1, 15, 16, len(REPLY) - 1])
+@pytest.mark.parametrize("size", [0, 1, 3, 4, 43, 44, len(REPLY) - 1])
 def test_connection_closed_early_is_an_error(shim: Shim, verb: str, size: int) -> None:
     """Half a result is not printed."""
     with FakeAgent(shim.socket, sending(REPLY[:size])):
@@ -127,12 +128,12 @@ def test_connection_closed_early_is_an_error(shim: Shim, verb: str, size: int) -
     ("reply", "word"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "protocol"),
-        (b"SVC2" + bytes(12), "protocol"),
-        (b"SVC1\0\2\0\0" + bytes(8), "protocol"),
-        (b"SVC1" + bytes(4) + (REPLY_LIMIT + 1).to_bytes(4, "little") + bytes(4), "16 MiB"),
-        (b"SVC1" + bytes(4) + b"\xff" * 8, "16 MiB"),
+        (b"SVC3" + bytes(12), "protocol"),
+        (HEADER + b"\0\2\0\0" + bytes(8), "protocol"),
+        (HEADER + bytes(4) + (REPLY_LIMIT + 1).to_bytes(4, "little") + bytes(4), "16 MiB"),
+        (HEADER + bytes(4) + b"\xff" * 8, "16 MiB"),
     ],
-    ids=["other protocol", "other version", "status 512", "too large", "far too large"],
+    ids=["other protocol", "half a version", "status 512", "too large", "far too large"],
 )
 def test_reply_that_is_none_is_an_error(shim: Shim, reply: bytes, word: str) -> None:
     """Something else may listen there."""
@@ -157,11 +158,54 @@ def test_status_is_answered_within_a_second(shim: Shim) -> None:
     ("verb", "limit"), [("ADD", "90 s"), ("DEL", "90 s"), ("CHECK", "10 s"), ("GC", "90 s"), ("STATUS", "1 s")]
 )
 def test_every_verb_has_a_deadline(hasty_shim: Shim, verb: str, limit: str) -> None:
-    """Its error says which."""
-    with FakeAgent(hasty_shim.socket, hang):
+    """Its error says which, also where the agent goes on to give signs of life."""
+    with FakeAgent(hasty_shim.socket, living(PATIENCE)):
         error = error_of(hasty_shim.run(verb))
     assert error["code"] == (50 if verb == "STATUS" else 5)
     assert f"within {limit}" in error["msg"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "limit"), [("ADD", "5 s"), ("DEL", "5 s"), ("CHECK", "5 s"), ("GC", "5 s"), ("STATUS", "1 s")]
+)
+@pytest.mark.parametrize(
+    "first", [b"", pack_alive(), pack_patience(PATIENCE), HEADER + bytes(3), pack_reply(0, b"text", b"")[:-1]]
+)
+def test_silence_is_the_sign_of_a_hung_agent(hasty_shim: Shim, verb: str, limit: str, first: bytes) -> None:
+    """From the beginning, after a sign, or half-way through a frame."""
+
+    def stop(agent: FakeAgent, connection: socket.socket) -> None:
+        agent.receive(connection)
+        connection.sendall(first)
+        assert connection.recv(1) == b""
+
+    with FakeAgent(hasty_shim.socket, stop):
+        error = error_of(hasty_shim.run(verb))
+    assert error["code"] == (50 if verb == "STATUS" else 5)
+    if first != pack_patience(PATIENCE) or verb != "STATUS":
+        assert error["msg"] == f"the agent does not respond: it is stopped or hung: no sign of life within {limit}"
+
+
+def living(seconds: float) -> Handler:
+    """Gives signs of life until the executable has gone, or for so long, and answers then."""
+
+    def live(agent: FakeAgent, connection: socket.socket) -> None:
+        agent.receive(connection)
+        until = time.monotonic() + seconds
+        with suppress(BrokenPipeError, ConnectionResetError):
+            while time.monotonic() < until:
+                connection.sendall(pack_alive())
+                time.sleep(0.005)
+            connection.sendall(pack_reply(0, b"done", b""))
+
+    return live
+
+
+def test_signs_of_life_keep_a_call_alive(hasty_shim: Shim) -> None:
+    """For longer than the silence that is the end of it: 5 s are 50 ms here."""
+    with FakeAgent(hasty_shim.socket, living(0.3)):
+        result = hasty_shim.run("ADD")
+    assert (result.returncode, result.stdout) == (0, b"done")
 
 
 def test_agent_may_ask_for_more_time(hasty_shim: Shim) -> None:
@@ -169,9 +213,9 @@ def test_agent_may_ask_for_more_time(hasty_shim: Shim) -> None:
 
     def wait(agent: FakeAgent, connection: socket.socket) -> None:
         agent.receive(connection)
-        for _ in range(2):
+        for _ in range(20):
             connection.sendall(pack_patience(PATIENCE))
-            time.sleep(0.2)
+            time.sleep(0.01)
         connection.sendall(pack_reply(0, b"done", b""))
 
     with FakeAgent(hasty_shim.socket, wait):
@@ -182,7 +226,7 @@ def test_agent_may_ask_for_more_time(hasty_shim: Shim) -> None:
 def test_time_that_was_asked_for_is_a_deadline_too(hasty_shim: Shim) -> None:
     def wait(agent: FakeAgent, connection: socket.socket) -> None:
         agent.receive(connection)
-        connection.sendall(pack_patience(0.3))
+        connection.sendall(pack_patience(0.03))
         assert connection.recv(1) == b""
 
     with FakeAgent(hasty_shim.socket, wait):
@@ -194,7 +238,7 @@ def test_deadline_holds_while_bytes_trickle(hasty_shim: Shim) -> None:
 
     def trickle(agent: FakeAgent, connection: socket.socket) -> None:
         agent.receive(connection)
-        connection.sendall(b"SVC1" + bytes(4) + (1 << 20).to_bytes(4, "little") + bytes(4))
+        connection.sendall(HEADER + bytes(4) + (1 << 20).to_bytes(4, "little") + bytes(4))
         pause = threading.Event()
         with suppress(BrokenPipeError, ConnectionResetError):
             while True:
@@ -202,7 +246,7 @@ def test_deadline_holds_while_bytes_trickle(hasty_shim: Shim) -> None:
                 pause.wait(0.001)
 
     with FakeAgent(hasty_shim.socket, trickle):
-        assert "within 10 s" in error_of(hasty_shim.run("CHECK"))["msg"]
+        assert "within 5 s" in error_of(hasty_shim.run("CHECK"))["msg"]
 
 
 @pytest.mark.parametrize(("verb", "limit"), [("GC", "2 s"), ("STATUS", "1 s")])
@@ -232,6 +276,53 @@ def test_full_backlog_is_given_up(hasty_shim: Shim) -> None:
         error = error_of(hasty_shim.run("ADD"))
     assert error["code"] == 5
     assert "within 2 s" in error["msg"]
+
+
+# Versions
+
+
+def released(agent: FakeAgent, connection: socket.socket) -> None:
+    """An agent of the last release: it closes the connection of any request but its own."""
+    if connection.recv(4, socket.MSG_PEEK) == b"SVC1":
+        agent.receive(connection)
+        connection.sendall(pack_patience(PATIENCE, 1) + pack_reply(3, b"out", b"err", 1))
+
+
+@pytest.mark.parametrize("stdin", [NETCONF, NETCONF.ljust(STDIN_LIMIT)], ids=["usual", "largest"])
+def test_agent_of_the_last_release_serves(shim: Shim, stdin: bytes) -> None:
+    """The same request goes to it again, as it takes it."""
+    with FakeAgent(shim.socket, released) as agent:
+        result = shim.run("ADD", stdin)
+    assert (result.returncode, result.stdout, result.stderr) == (3, b"out", b"err")
+    (received,) = agent.received
+    assert received.frame == Frame("svc", {"CNI_COMMAND": "ADD", **ATTACHMENT}, stdin, True, protocol=1)
+    assert received.descriptor is not None
+
+
+def test_agent_of_the_last_release_gives_no_signs(hasty_shim: Shim) -> None:
+    """It has the whole time of the verb: 10 s are 100 ms here."""
+
+    def serve(agent: FakeAgent, connection: socket.socket) -> None:
+        if connection.recv(4, socket.MSG_PEEK) == b"SVC1":
+            hang(agent, connection)
+
+    with FakeAgent(hasty_shim.socket, serve):
+        assert error_of(hasty_shim.run("CHECK"))["msg"] == "the agent did not answer within 10 s"
+
+
+@pytest.mark.parametrize("digit", ["3", "9"])
+def test_agent_of_another_protocol_is_named(shim: Shim, digit: str) -> None:
+    """With both versions and what to install."""
+    with FakeAgent(shim.socket, sending(f"SVC{digit}".encode() + b"9.8.7".ljust(28, b"\0") + bytes(12))):
+        error = error_of(shim.run("STATUS"))
+    assert error["code"] == 50
+    assert error["msg"] == "the agent is of version 9.8.7, this executable of 1.2.3: they have no protocol in common"
+    assert "install the newer version of both" in error["details"]
+
+
+def test_executable_names_its_version(shim: Shim, agent: FakeAgent) -> None:
+    shim.run("STATUS")
+    assert agent.received[0].frame.version == "1.2.3"
 
 
 # The client in Python

@@ -1,0 +1,91 @@
+"""Signs of life: to clients whose calls take long, and to the service manager's watchdog.
+
+Both are sent only while the agent can do its work. The proof is a job that does nothing: a worker must be woken by the listener
+and take it from the queue.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from svc.agent.notify import notify
+from svc.agent.queue import Job
+from svc.cni.frame import pack_alive
+
+TICK_SECONDS = 1.0
+SIGN_SECONDS = 2.0  # from a request to the first sign, and from one to the next
+PROOF_SECONDS = 4.0  # a proof is worth so long; the executable gives up after 5 s without a sign
+
+
+class Heartbeat:
+    """Send signs of life, on one thread, from `start` to `stop`.
+
+    `poll` reads the requests that no worker has read yet, `put` takes the job that proves progress. `is_busy` tells whether all
+    workers are occupied and make progress: then that job waits like any other, and is not a measure. `watchdog_seconds` is the
+    time that the service manager waits for a sign, or 0 if it expects none.
+    """
+
+    def __init__(
+        self, poll: Callable[[], None], put: Callable[[Job], None], is_busy: Callable[[], bool], watchdog_seconds: float = 0.0
+    ) -> None:
+        self._poll, self._put, self._is_busy = poll, put, is_busy
+        self._watchdog_seconds = watchdog_seconds / 2
+        self._tick_seconds = min(TICK_SECONDS, watchdog_seconds / 4 or TICK_SECONDS)
+        self._lock = threading.Lock()
+        self._clients: dict[socket.socket, float] = {}  # when the next sign is due
+        self._watchdog_due = 0.0
+        self._proved = time.monotonic()
+        self._is_proving = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Return when no sign is sent any more."""
+        self._stopping.set()
+        self._thread.join()
+
+    def add(self, connection: socket.socket) -> None:
+        """Send signs to this client until `remove`."""
+        with self._lock:
+            self._clients[connection] = time.monotonic() + SIGN_SECONDS
+
+    def remove(self, connection: socket.socket) -> None:
+        """Send no further sign, from the return on. A client that was never added is not an error."""
+        with self._lock:
+            self._clients.pop(connection, None)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._tick_seconds):
+            self._poll()
+            now = time.monotonic()
+            if self._is_alive(now):
+                self._sign(now)
+                self._notify_watchdog(now)
+            if (self._clients or self._watchdog_seconds) and not self._is_proving:
+                self._is_proving = True
+                self._put(Job("proof", "", self._prove))
+
+    def _is_alive(self, now: float) -> bool:
+        return now - self._proved < PROOF_SECONDS or self._is_busy()
+
+    def _prove(self, _job: Job) -> None:
+        self._proved = time.monotonic()
+        self._is_proving = False
+
+    def _sign(self, now: float) -> None:
+        with self._lock:
+            for connection in [each for each, due in self._clients.items() if due <= now]:
+                self._clients[connection] = now + SIGN_SECONDS
+                with suppress(OSError):  # a client that does not read, or has hung up
+                    connection.send(pack_alive(), socket.MSG_DONTWAIT)
+
+    def _notify_watchdog(self, now: float) -> None:
+        if self._watchdog_seconds and now >= self._watchdog_due:
+            self._watchdog_due = now + self._watchdog_seconds
+            notify("WATCHDOG=1")

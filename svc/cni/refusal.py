@@ -1,0 +1,20 @@
+"""The reply to a request of a version that this one does not know."""
+
+import orjson
+
+import svc
+from svc.cni.frame import OtherVersion, pack_reply
+from svc.cni.results import render_error
+from svc.model.errors import Code, PeerError
+from svc.model.versions import LATEST
+
+
+def refusal(other: OtherVersion) -> bytes:
+    """Return a reply in this version's layout, which names both versions and what to install."""
+    error = PeerError(
+        f"the executable is of version {other.version or 'unknown'}, the agent of {svc.__version__}:"
+        " they have no protocol in common",
+        details="install the newer version of both, and restart the agent",
+        code=Code.IO_FAILURE,
+    )
+    return pack_reply(1, orjson.dumps(render_error(error, LATEST)), b"")

@@ -1,0 +1,127 @@
+"""Signs of life between the real executable and the real agent: one that is stopped, calls that take long, the watchdog."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+import pytest
+
+from harness.gate import GateServer, serving, status
+from harness.gated import LONG
+from harness.node import Node
+from harness.patience import wait_until
+from harness.pod import Pod
+from harness.state import remains
+from svc.cni.client import call
+from svc.cni.frame import Frame, pack_alive, pack_request, parse_reply
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+PATIENCE = 20.0
+
+
+@contextmanager
+def stopped(node: Node) -> Iterator[None]:
+    os.kill(node.agent_pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(node.agent_pid, signal.SIGCONT)
+
+
+def test_stopped_agent_costs_no_call_more_than_a_few_seconds(own_pods: MakePod, node: Node) -> None:
+    """Its socket still connects. Each verb fails with an error that says so, and all is well when the agent goes on."""
+    pod, other = own_pods(), own_pods()
+    pod.add()
+    calls = dict.fromkeys(("CHECK", "DEL", "GC", "STATUS"), pod) | {"ADD": other}
+    with stopped(node):
+        began = time.monotonic()
+        begun = {verb: each.begin(verb) for verb, each in calls.items()}
+        results = {verb: calling.result() for verb, calling in begun.items()}
+        assert 4 < time.monotonic() - began < 10
+    assert {verb: called.output["code"] for verb, called in results.items()} == {
+        "ADD": 5, "CHECK": 5, "DEL": 5, "GC": 5, "STATUS": 50,
+    }  # fmt: skip
+    assert {called.output["msg"].rpartition(":")[0] for called in results.values()} == {
+        "the agent does not respond: it is stopped or hung"
+    }
+    pod.delete()
+    other.delete()
+    assert remains(node) == []
+
+
+def test_call_that_waits_longer_than_the_silence_succeeds(own_pods: MakePod, node: Node) -> None:
+    """At a gate, and behind that call in the queue: the agent gives signs of life for both."""
+    with serving(status(503), inside=node.netns) as gate:
+        pod = own_pods(readiness_gates=[gate.url], **LONG)
+        calling = pod.begin("ADD")
+        wait_until(lambda: gate.asked > 0)
+        again = pod.begin("ADD")
+        time.sleep(6)
+        assert not calling.is_over
+        assert not again.is_over
+        gate.behaviour = status(200)
+        assert [calling.result().status, again.result().status] == [0, 0]
+    pod.delete()
+    assert remains(node) == []
+
+
+def frames_of(node: Node, pod: Pod, protocol: int, gate: GateServer, seconds: float) -> bytes:
+    """What an ADD gets that waits for so long."""
+    variables = {
+        "CNI_COMMAND": "ADD", "CNI_CONTAINERID": pod.container, "CNI_IFNAME": pod.ifname, "CNI_NETNS": pod.netns.path,
+    }  # fmt: skip
+    frame = Frame("svc", variables, orjson.dumps(pod.config), False, protocol=protocol)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(PATIENCE)
+        client.connect(str(node.socket))
+        client.sendall(pack_request(frame))
+        time.sleep(seconds)
+        gate.behaviour = status(200)
+        return b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_only_clients_that_know_signs_get_them(own_pods: MakePod, node: Node, protocol: int) -> None:
+    """An executable of the last release would take one for a broken reply. It is served in its own layout."""
+    with serving(status(503), inside=node.netns) as gate:
+        pod = own_pods(readiness_gates=[gate.url], readiness_gates_timeout=20)
+        data = frames_of(node, pod, protocol, gate, 3.5)
+    assert data.startswith(b"SVC%d" % protocol)
+    assert (pack_alive() in data) == (protocol == 2)
+    assert parse_reply(data).status == 0
+    pod.delete()
+
+
+def test_executable_of_another_version_is_told_so(node: Node) -> None:
+    """And a line of the log names both."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(PATIENCE)
+        client.connect(str(node.socket))
+        client.sendall(b"SVC7" + b"9.8.7".ljust(28, b"\0") + bytes(100))
+        reply = parse_reply(b"".join(iter(lambda: client.recv(1 << 16), b"")))
+    assert orjson.loads(reply.stdout)["msg"].startswith("the executable is of version 9.8.7, the agent of ")
+    wait_until(lambda: "refused a request of process" in node.log.read_text())
+
+
+def test_watchdog_is_told_as_long_as_the_agent_works(node: Node, tmp_path: Path) -> None:
+    """As systemd asks it with WatchdogSec=."""
+    node.stop_agent()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(PATIENCE)
+        node.start_agent(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="500000")
+        assert [manager.recv(100) for _ in range(4)] == [b"READY=1", *[b"WATCHDOG=1"] * 3]
+
+
+def test_client_in_python_notices_a_stopped_agent(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("svc.cni.client.SILENCE_SECONDS", 0.2)
+    frame = Frame("svc", {"CNI_COMMAND": "VERSION"}, b"", False)
+    with stopped(node), pytest.raises(TimeoutError, match="stopped or hung"):
+        call(str(node.socket), frame, timeout=PATIENCE)
