@@ -43,14 +43,19 @@ class Source(Protocol):
 class OwnIpam:
     """Addresses from our own pools."""
 
-    def __init__(self, session: Session, request: AddRequest, choice: Choice, companion: Companion | None) -> None:
+    def __init__(
+        self, session: Session, request: AddRequest, choice: Choice, companion: Companion | None, trace: Trace
+    ) -> None:
         self._session = session
         self._request = request
         self._choice = choice
         self._companion = companion
+        self._trace = trace
 
     def take(self, record: Record) -> Taken:
         assigned = self._session.ipam.assign(self._assignment(record))
+        for fault in assigned.faults:
+            self._trace.warning(f"passed {fault}")
         addresses = assigned.addresses
         if self._request.point_to_point:
             return _point_to_point(self._session, addresses)
@@ -189,7 +194,7 @@ class Chosen:
         choice = self._choice
         if choice.wishes.unmanaged:
             return Bypass(self._session, choice.addresses, self._trace, point_to_point=self._request.point_to_point)
-        own = OwnIpam(self._session, self._request, choice, self._companion)
+        own = OwnIpam(self._session, self._request, choice, self._companion, self._trace)
         return GivenAddresses(self._context, own, self._session) if choice.wishes.addresses else own
 
 

@@ -26,7 +26,8 @@ def status(
         session = context.session(where.profile, where.datastore, where.node)
         session.require_ready()
         if delegation is None:
-            session.ipam.check_room(versions, pools)
+            for fault in session.ipam.check_room(versions, pools):
+                trace.warning(f"an ADD passes {fault}")
         else:
             delegation.require_ready(context, where.datastore, trace)
 

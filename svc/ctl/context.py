@@ -1,7 +1,7 @@
 """What every command of svcctl shares: where the files are, which datastore, and in what form to answer."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,8 @@ from svc.names import DEFAULT, Names
 from svc.netconf.profiles import DEFAULT_NAME
 
 FORMATS = ("table", "json", "yaml")
+
+_NONE: Mapping[str, str] = {}
 
 Column = tuple[str, Callable[[Resource], str]]
 """A heading, and what stands below it."""
@@ -82,11 +84,17 @@ class Context:
         if not self.state_dir.is_dir() and self.state_dir != Path(DEFAULT.state_dir):
             raise _missing_store(target)
 
-    def show(self, resources: Sequence[Resource], columns: Sequence[Column]) -> None:
-        """Prints them; JSON as one array, YAML as one document each, which `apply -f` reads again."""
+    def show(self, resources: Sequence[Resource], columns: Sequence[Column], faults: Mapping[str, str] = _NONE) -> None:
+        """Print them; JSON as one array, YAML as one document each, which `apply -f` reads again. With `faults`, by name, the
+        table has a further column, and a line for each whose document cannot be read; other forms have them on stderr."""
         documents = [resource.to_json(self.names.api_version) for resource in resources]
-        rows = [[cell(item) for _, cell in columns] for item in resources]
-        self.answer(documents, table([heading for heading, _ in columns], rows))
+        rows = [[*(cell(item) for _, cell in columns), faults.get(item.name, "")] for item in resources]
+        hidden = faults.keys() - {item.name for item in resources}
+        rows += [[name, *("" for _ in columns[1:]), faults[name]] for name in sorted(hidden)]
+        self.answer(documents, table([*(heading for heading, _ in columns), "FAULT" if faults else ""], rows))
+        if self.output != FORMATS[0]:
+            for fault in faults.values():
+                click.echo(f"warning: {fault}", err=True)
 
     def answer(self, documents: Sequence[dict[str, Any]], text: str) -> None:
         """Prints the text, or the documents that say the same to programs."""

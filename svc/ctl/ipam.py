@@ -11,6 +11,7 @@ from svc.ctl.context import Context, output_option
 from svc.ipam import owners, settings
 from svc.ipam.borrowed import read_borrowed
 from svc.ipam.usage import usage
+from svc.ipam.view import read_pools
 
 
 def _address(_context: click.Context, _option: click.Parameter, text: str | None) -> Address | None:
@@ -44,7 +45,7 @@ def show(context: Context, address: Address | None, blocks: bool, borrowed: bool
         elif configuration:
             answer = ipams.tell_settings(settings.read_settings(store))
         else:
-            answer = ipams.tell_usage(usage(store), with_blocks=blocks)
+            answer = ipams.tell_usage(usage(store), read_pools(store).unreadable, with_blocks=blocks)
     context.answer(*answer)
 
 

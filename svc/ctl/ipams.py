@@ -22,18 +22,22 @@ PROPERTIES = {
 }  # fields of the settings, and what users call them
 _UNSET = {"vm_address_persistence": "Enabled"}  # where nobody has said anything
 
-_USAGE = ("GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE", "IPS RESERVED", "IPS FREE")
+_USAGE = ("GROUPING", "NAME", "CIDR", "NODE", "IPS TOTAL", "IPS IN USE", "IPS RESERVED", "IPS FREE")
+_LARGEST_WHOLE = 2**64
 _BORROWED = ("IP", "BORROWING-NODE", "BLOCK", "BLOCK OWNER", "TYPE", "ALLOCATED-TO")
 
 
-def tell_usage(pools: Sequence[PoolUsage], *, with_blocks: bool) -> Answer:
-    """How full they are; blocks that are in no pool come with the others' blocks only."""
+def tell_usage(pools: Sequence[PoolUsage], unreadable: Mapping[str, str], *, with_blocks: bool) -> Answer:
+    """Tell how full the pools are, and the faults of those that cannot be read. Blocks that are in no pool come only with
+    those of pools."""
     shown = [pool for pool in pools if with_blocks or pool.name != ORPHANS]
     rows = []
     for pool in shown:
-        rows += [_row("IP Pool", pool)] if pool.name != ORPHANS else []
-        rows += [_row("Block", block) for block in pool.blocks if with_blocks]
-    return [_document(pool, with_blocks) for pool in shown], table(_USAGE, rows, numbers=4)
+        rows += [_row("IP Pool", pool.name, "", pool)] if pool.name != ORPHANS else []
+        rows += [_row("Block", "", _node_of(block), block) for block in pool.blocks if with_blocks]
+    documents = [_document(pool, with_blocks) for pool in shown]
+    documents += [{"name": name, "fault": fault} for name, fault in unreadable.items()]
+    return documents, "\n".join([table(_USAGE, rows, numbers=4), *(f"Not counted: {fault}" for fault in unreadable.values())])
 
 
 def tell_borrowed(found: Sequence[Borrowed], unknown: int) -> Answer:
@@ -82,10 +86,19 @@ def text_of(value: bool | int | str) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _row(grouping: str, usage: PoolUsage | BlockUsage) -> list[str]:
+def _row(grouping: str, name: str, node: str, usage: PoolUsage | BlockUsage) -> list[str]:
     parts = (usage.in_use, usage.reserved, usage.available)
-    counts = [f"{part:.5g} ({100 * part / usage.capacity:.0f}%)" for part in parts]
-    return [grouping, str(usage.cidr), f"{usage.capacity:.5g}", *counts]
+    counts = [f"{_count(part)} ({100 * part / usage.capacity:.0f}%)" for part in parts]
+    return [grouping, name, str(usage.cidr), node, _count(usage.capacity), *counts]
+
+
+def _count(number: int) -> str:
+    """Larger ones would make the table wider than a screen."""
+    return str(number) if number <= _LARGEST_WHOLE else f"{number:.5g}"
+
+
+def _node_of(block: BlockUsage) -> str:
+    return (block.affinity or "").removeprefix("host:")
 
 
 def _document(pool: PoolUsage, with_blocks: bool) -> Json:

@@ -8,6 +8,7 @@ import click
 from svc.ctl import manifest, pools
 from svc.ctl.context import Column, Context
 from svc.ctl.verbs import add_delete, add_get
+from svc.ipam.view import read_pools
 from svc.model.resource import Resource
 
 _COLUMNS: tuple[Column, ...] = (
@@ -49,5 +50,5 @@ def _yes(pool: Resource, field: str) -> str:
     return "yes" if pool.spec.get(field) else "no"
 
 
-add_get(command, pools.KIND, _COLUMNS)
+add_get(command, pools.KIND, _COLUMNS, lambda store: read_pools(store).unreadable)
 add_delete(command, pools.delete, "Deletes a pool that no address is in use of.")

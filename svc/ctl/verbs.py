@@ -1,6 +1,6 @@
 """The verbs that every kind of resource has on the command line: get and delete."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import click
 
@@ -8,9 +8,12 @@ from svc.ctl import resources
 from svc.ctl.context import Column, Context, output_option
 from svc.datastore.api import Backend
 
+Unreadable = Callable[[Backend], Mapping[str, str]]
+"""The faults of resources that cannot be used, by name."""
 
-def add_get(group: click.Group, kind: str, columns: Sequence[Column]) -> None:
-    """Gives the group `get [NAME]`."""
+
+def add_get(group: click.Group, kind: str, columns: Sequence[Column], unreadable: Unreadable = lambda _: {}) -> None:
+    """Gives the group `get [NAME]`; what is `unreadable` is listed with its fault."""
 
     @group.command(help=f"Shows every {resources.NOUNS[kind]}, or one.")
     @click.argument("name", default="")
@@ -18,7 +21,8 @@ def add_get(group: click.Group, kind: str, columns: Sequence[Column]) -> None:
     @click.pass_obj
     def get(context: Context, name: str) -> None:
         with context.store() as store:
-            context.show(resources.get(store, kind, name), columns)
+            faults = {each: fault for each, fault in unreadable(store).items() if name in ("", each)}
+            context.show(resources.get(store, kind, name), columns, faults)
 
 
 def add_delete(group: click.Group, delete_one: Callable[[Backend, str], None], explanation: str) -> None:

@@ -107,12 +107,15 @@ class Ipam:
 
     def check_room(
         self, versions: Sequence[int], pools: dict[int, tuple[str, ...]], namespace_labels: Mapping[str, str] | None = None
-    ) -> None:
-        """SvcError when an ADD with these settings would get no address right now. Reads everything anew, writes nothing."""
+    ) -> tuple[str, ...]:
+        """SvcError when an ADD with these settings would get no address right now. Reads everything anew, writes nothing.
+
+        Return the fault of each pool and reservation that such an ADD passes because it cannot be read."""
         plan = Plan(self._backend, View(self._backend, self._host), self._host, {})
         request = Assign("", {}, tuple(versions), pools, namespace_labels=dict(namespace_labels or {}))
         for version in versions:
             plan.room.check(plan.block, version, pools_for(plan, version, request))
+        return plan.view.faults() if any(not pools.get(version) for version in versions) else ()
 
     def _stored(self, handle: str) -> Entry | None:
         try:

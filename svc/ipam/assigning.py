@@ -29,7 +29,9 @@ def assign(plan: Plan, request: Assign) -> Planned:
             taken.append(allocation)
         found.append(allocation)
     plan.join(draft)
-    return Planned(Assigned(tuple(found)), frozenset(draft.blocks), tuple(taken))
+    chosen = not request.addresses and any(not request.pools.get(version) for version in request.versions)
+    assigned = Assigned(tuple(found), faults=plan.view.faults() if chosen else ())
+    return Planned(assigned, frozenset(draft.blocks), tuple(taken))
 
 
 def pools_for(plan: Plan, version: int, request: Assign) -> Sequence[Pool]:

@@ -95,11 +95,12 @@ def claims_off(version: int, host: Host) -> PeerError:
     )
 
 
-def outside_pools(address: Address) -> CallerError:
-    """Addresses that no pool has cannot be asked for."""
+def outside_pools(address: Address, unreadable: Sequence[str]) -> CallerError:
+    """Addresses that no pool has cannot be asked for; a pool that cannot be read might have it."""
+    passed = f"; passed because it cannot be used: {'; '.join(_shortened(unreadable))}" if unreadable else ""
     return CallerError(
         f"address {str(address)!r} is not in any enabled IP pool",
-        details="ask for an address inside a pool (`svcctl pool get` lists them)",
+        details=f"ask for an address inside a pool (`svcctl pool get` lists them){passed}",
         code=Code.ADDRESS_UNAVAILABLE,
     )
 

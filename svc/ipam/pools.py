@@ -36,7 +36,7 @@ class PoolSet:
         """The block that an address belongs in. SvcError when no usable pool for this use has it."""
         pool = self._usable.match(address)
         if pool is None:
-            raise errors.outside_pools(address)
+            raise errors.outside_pools(address, [*self.unreadable.values()])
         if use not in pool.allowed_uses:
             raise errors.pools_of_other_use([pool], use)
         return pool.cidr.block_of(address, pool.block_size)

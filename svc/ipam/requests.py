@@ -76,10 +76,13 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """One allocation for each address or family wanted, in that order; `accompanied` when the companion was created."""
+    """One allocation for each address or family wanted, in that order; `accompanied` when the companion was created.
+
+    `faults` names the pools and reservations that were passed because they cannot be read."""
 
     allocations: tuple[Allocation, ...]
     accompanied: bool = False
+    faults: tuple[str, ...] = ()
 
     @property
     def addresses(self) -> tuple[Address, ...]:

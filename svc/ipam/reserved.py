@@ -3,22 +3,23 @@
 Ranges are kept disjoint: one inside another adds nothing, and CIDRs overlap in no other way.
 """
 
-import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 
 from svc._core.bitmap import OrdinalSet
 from svc._core.cidr import Cidr, CidrIndex
+from svc.model.faults import Fault, json_kind
 from svc.model.resource import Resource
 
 KIND = "IPReservation"
-
-_log = logging.getLogger(__name__)
+_NONE: Mapping[str, str] = {}
 
 
 class Reserved:
-    """The reserved addresses of both families."""
+    """The reserved addresses of both families. `unreadable` names, by reservation, what reserves nothing
+    because it cannot be read."""
 
-    def __init__(self, ranges: Iterable[Cidr] = ()) -> None:
+    def __init__(self, ranges: Iterable[Cidr] = (), unreadable: Mapping[str, str] = _NONE) -> None:
+        self.unreadable = unreadable
         self._ranges: CidrIndex[None] = CidrIndex()
         self._masks: dict[Cidr, OrdinalSet | None] = {}
         for cidr in sorted(ranges, key=lambda cidr: cidr.length):
@@ -53,18 +54,32 @@ class Reserved:
         return ordinals
 
 
-def read_reservations(resources: Iterable[Resource]) -> Reserved:
-    """What IPReservation resources say. An entry that is no address and no CIDR is logged and left out."""
-    return Reserved(cidr for resource in resources for cidr in _entries(resource))
+def read_reservations(resources: Iterable[Resource], left_out: Mapping[str, str]) -> Reserved:
+    """Return what IPReservation resources reserve. Entries that cannot be read are told, as are undecodable documents."""
+    unreadable = undecodable("IP reservation", left_out)
+    ranges: list[Cidr] = []
+    for resource in resources:
+        found, faults = read_entries(resource)
+        ranges += found
+        if faults:
+            unreadable[resource.name] = f"IP reservation {resource.name!r}: {'; '.join(map(str, faults))}"
+    return Reserved(ranges, unreadable)
 
 
-def _entries(resource: Resource) -> Iterator[Cidr]:
+def undecodable(noun: str, left_out: Mapping[str, str]) -> dict[str, str]:
+    """Return the faults of documents that cannot be decoded, by the names of their resources."""
+    return {place.rpartition("/")[2]: f"{noun} {place}: {fault}" for place, fault in left_out.items()}
+
+
+def read_entries(resource: Resource) -> tuple[list[Cidr], list[Fault]]:
+    """Return the ranges of one reservation, and what is wrong with the others. Host bits do not count."""
     given = resource.spec.get("reservedCIDRs") or []
     if not isinstance(given, list):
-        _log.warning("IP reservation %r: spec.reservedCIDRs is no array, so it reserves nothing", resource.name)
-        return
-    for text in given:
+        return [], [Fault("spec.reservedCIDRs", given, f"is {json_kind(given)}", "give an array of CIDRs")]
+    ranges, faults = [], []
+    for index, text in enumerate(given):
         try:
-            yield Cidr.masked(str(text).strip())
-        except ValueError as error:
-            _log.warning("IP reservation %r: an entry is left out: %s", resource.name, error)
+            ranges.append(Cidr.masked(str(text).strip()))
+        except ValueError:
+            faults.append(Fault(f"spec.reservedCIDRs[{index}]", text, "is not a CIDR", "give ADDRESS/LENGTH, or an address"))
+    return ranges, faults

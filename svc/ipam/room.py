@@ -225,6 +225,7 @@ class Room:
 
     def _exhausted(self, peek: Peek, version: int, pools: Sequence[Pool]) -> PeerError:
         usage = [self._usage(peek, pool) for pool in pools]
+        usage += [f"{fault} (it cannot be used)" for fault in self._view.pools().unreadable.values()]
         return errors.exhausted(version, self._host, usage, strict=not self._may_borrow())
 
     def _usage(self, peek: Peek, pool: Pool) -> str:

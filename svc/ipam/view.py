@@ -13,7 +13,7 @@ from svc.ipam import blocks, errors
 from svc.ipam.host import NODE, Host
 from svc.ipam.pools import PoolSet
 from svc.ipam.reserved import KIND as RESERVATION
-from svc.ipam.reserved import Reserved, read_reservations
+from svc.ipam.reserved import Reserved, read_reservations, undecodable
 from svc.ipam.settings import read_settings
 from svc.model.ipam import Affinity, Block, IpamConfig
 from svc.model.keys import IPAM_CONFIG, AffinityKey, AffinityQuery, BlockKey, BlockQuery, ResourceKey, ResourceQuery
@@ -37,6 +37,10 @@ class _Remembered(Generic[Value]):
         if self._value is None or self._value[0] != generation:
             self._value = (generation, self._read())
         return self._value[1]
+
+    def last(self) -> Value:
+        """What the last `get` returned, without a look at the generation."""
+        return self.get() if self._value is None else self._value[1]
 
     def forget(self) -> None:
         self._value = None
@@ -67,6 +71,10 @@ class View:
 
     def reserved(self) -> Reserved:
         return self._reserved.get()
+
+    def faults(self) -> tuple[str, ...]:
+        """Return the fault of each pool and reservation that a request passes because it cannot be read."""
+        return (*self._pools.last().unreadable.values(), *self._reserved.last().unreadable.values())
 
     def settings(self) -> IpamConfig:
         """Damaged."""
@@ -183,7 +191,8 @@ class _Selection:
 def read_pools(backend: Backend) -> PoolSet:
     """Every pool, as far as it can be understood."""
     entries = backend.list(ResourceQuery("IPPool"))
-    pools, unreadable = [], {place.rpartition("/")[2]: f"{place}: {fault}" for place, fault in entries.left_out.items()}
+    pools: list[Pool] = []
+    unreadable = undecodable("IP pool", entries.left_out)
     for entry in entries:
         assert isinstance(entry.value, Resource)
         try:
@@ -215,6 +224,6 @@ def node_labels(backend: Backend, host: Host) -> Mapping[str, str]:
 
 
 def read_reserved(backend: Backend) -> Reserved:
-    """Every reservation that can be understood."""
+    """Every reservation that can be understood, and the faults of the others."""
     entries = backend.list(ResourceQuery(RESERVATION))
-    return read_reservations(entry.value for entry in entries if isinstance(entry.value, Resource))
+    return read_reservations((entry.value for entry in entries if isinstance(entry.value, Resource)), entries.left_out)

@@ -7,7 +7,7 @@
                | LABEL [ "not" ] "in" "{" [ STRING { "," STRING } ] "}"
 
 A label that is absent equals nothing: it satisfies `!=` and `not in` and no other comparison. Text is quoted with either
-quote and knows no escapes. An empty selector is `all()`.
+quote and knows no escapes. The blank in `starts with`, `ends with` and `not in` may be left out. An empty selector is `all()`.
 """
 
 import re
@@ -34,6 +34,7 @@ _COMPARISONS: dict[str, Callable[[str | None, str], bool]] = {
     "starts with": lambda value, text: value is not None and value.startswith(text),
     "ends with": lambda value, text: value is not None and value.endswith(text),
 }
+_MEMBERSHIPS = ("in", "not in")
 
 
 class _Token(NamedTuple):
@@ -185,15 +186,19 @@ class _Parser:
         return selector
 
     def _comparison(self, label: str) -> Selector:
-        negated = self._skip("not")
-        if self._skip("in"):
-            return _one_of(label, "not in" if negated else "in", self._texts())
-        name = None if negated else next((name for name in _COMPARISONS if self._skip(name.split()[0])), None)
-        if name is None:
-            raise self._error("==, !=, in, not in, contains, starts with or ends with")
-        if name.endswith(" with"):
-            self._expect("with")
-        return _compare(label, name, self._string())
+        sign = self._operator()
+        return _one_of(label, sign, self._texts()) if sign in _MEMBERSHIPS else _compare(label, sign, self._string())
+
+    def _operator(self) -> str:
+        """The blank between the words of an operator may be left out."""
+        for sign in (*_COMPARISONS, *_MEMBERSHIPS):
+            first, _, second = sign.partition(" ")
+            if self._skip(first + second):
+                return sign
+            if second and self._skip(first):
+                self._expect(second)
+                return sign
+        raise self._error("==, !=, in, not in, contains, starts with or ends with")
 
     def _texts(self) -> list[str]:
         self._expect("{")

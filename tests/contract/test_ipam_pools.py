@@ -1,6 +1,5 @@
 """Which pools serve, and which of their addresses: selectors, uses, states, reservations."""
 
-import logging
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from harness.wrapped import Through
 from svc._core.cidr import Address
 from svc.datastore.api import Backend
 from svc.ipam.allocator import Ipam
+from svc.ipam.requests import Assign
 from svc.model.errors import CallerError, Code, PeerError, SvcError
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
@@ -162,18 +162,35 @@ def test_a_withdrawn_reservation_is_heard_of_before_a_refusal(backend: Backend) 
 
 
 @pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server checks what it is given
-def test_malformed_reservations_are_passed_over(backend: Backend, ipam: Ipam, caplog: pytest.LogCaptureFixture) -> None:
-    """Each is logged; the others hold."""
+def test_malformed_reservations_are_passed_over(backend: Backend, ipam: Ipam) -> None:
+    """Each is told with every assignment; the others hold."""
     put_pool(backend, "a", TINY, blockSize=29)
     put_reservation(backend, "res", "10.65.0.0", "nonsense", None, 7, "10.65.0.1/99", "10.65.0.3/31")
     put(
         backend, ResourceKey("IPReservation", "odd"), Resource("IPReservation", {"name": "odd"}, {"reservedCIDRs": "10.65.0.4"})
     )
-    with caplog.at_level(logging.WARNING):
-        assert take(ipam, "net.c") == ("10.65.0.1",)
-    assert take(ipam, "net.d") == ("10.65.0.4",)
-    for text in ("nonsense", "None", "10.65.0.1/99", "'odd'"):
-        assert text in caplog.text
+    first, second = (ipam.assign(Assign(handle, {})) for handle in ("net.c", "net.d"))
+    assert [str(address) for address in (*first.addresses, *second.addresses)] == ["10.65.0.1", "10.65.0.4"]
+    assert first.faults == second.faults == ipam.check_room((4,), {})
+    for text in ("nonsense", "null", "10.65.0.1/99", "'odd'"):
+        assert text in " ".join(first.faults)
+    assert ipam.assign(Assign("net.e", {}, pools={4: ("a",)})).faults == ()
+
+
+def test_pools_that_cannot_be_read_are_told(backend: Backend, ipam: Ipam) -> None:
+    """By every assignment that passes them, and by refusals."""
+    put_pool(backend, "a", TINY, blockSize=29)
+    put_pool(backend, "b", "10.66.0.0/24", nodeSelector="rack = 'a'")
+    fault = "IP pool 'b': spec.nodeSelector = \"rack = 'a'\" is no selector"
+    assert [each.startswith(fault) for each in ipam.assign(Assign("net.c", {})).faults] == [True]
+    assert ipam.check_room((4,), {})[0].startswith(fault)
+    assert ipam.check_room((4,), {4: ("a",)}) == ()
+    for number in range(7):
+        take(ipam, f"net.{number}")
+    for addresses in ((), (Address("10.66.0.1"),)):
+        with pytest.raises(SvcError) as refusal:
+            ipam.assign(Assign("net.late", {}, addresses=addresses))
+        assert fault in refusal.value.details
 
 
 def test_blocks_that_are_wholly_reserved_are_not_claimed(backend: Backend, ipam: Ipam) -> None:

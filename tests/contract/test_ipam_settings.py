@@ -1,6 +1,7 @@
 """The settings of address management, and the cooldown that is one of them."""
 
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import pytest
@@ -128,7 +129,7 @@ def test_released_addresses_rest(backend: Backend, ipam: Ipam, by_address: bool)
     assert holdings(backend).keys() == handles(backend).keys() == {"net.c0", "net.c2", "net.c3"}
     resting = [each for each in block_of(backend, mine).attributes or () if each.released_at]
     assert resting == [Attribute(released_at=resting[0].released_at)]
-    for call in (lambda: take(ipam, "net.late"), lambda: ipam.check_room((4,), {})):
+    for call in (partial(take, ipam, "net.late"), partial(ipam.check_room, (4,), {})):
         with pytest.raises(PeerError, match="no free IPv4 address"):
             call()
     with pytest.raises(CallerError, match=r"was released at .* and rests"):

@@ -54,6 +54,16 @@ MEANING = [
     ("not in {'a'}", False),
     ("not not in {'a'}", True),
     ("starts starts with 'a'", False),
+    ("zone notin{'b'}", True),
+    ("zone not in{'a'}", False),
+    ("zone notin {'a'}", False),
+    ("zone startswith'a'", True),
+    ("zone startswith 'b'", False),
+    ("zone starts   with'a'", True),
+    ("zone endswith'a'", True),
+    ("zone ends with'b'", False),
+    ("zone contains'a'", True),
+    ("notin notin{'a'}", True),
 ]
 
 CANONICAL = [
@@ -66,6 +76,8 @@ CANONICAL = [
     ("(has(a) && has(b)) || has(c)", "has(a) && has(b) || has(c)"),
     ("!(zone == 'a')", '!(zone == "a")'),
     ("a starts  with 'x'", 'a starts with "x"'),
+    ("a startswith'x'", 'a starts with "x"'),
+    ("a notin{'x'}", 'a not in {"x"}'),
 ]
 
 WRONG = [
@@ -85,9 +97,10 @@ WRONG = [
     ("zone in ('a')", 9, "{"),
     ("zone in {'a' 'b'}", 14, "}"),
     ("zone in {a}", 10, "quoted"),
-    ("zone not == 'a'", 10, "not in"),
+    ("zone not == 'a'", 10, "in"),
     ("zone = 'a'", 6, "=="),
     ("zone starts 'a'", 13, "with"),
+    ("zone startswiths 'a'", 6, "starts with"),
     ("zöne == 'a'", 2, "=="),
     ("(" * 5000, MAX_DEPTH + 1, "levels"),
     ("!" * 5000 + "all()", MAX_DEPTH + 1, "levels"),
