@@ -11,6 +11,7 @@ from svc.attach.addresses import Taken, give_back, not_held, source_of
 from svc.attach.choice import Choice, choose_now
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
+from svc.attach.earlier import is_replaceable
 from svc.attach.endpoints import creation, drop_endpoint, endpoint_stands, require_place, write_endpoint
 from svc.attach.hold import await_gates, await_policy
 from svc.attach.profiles import ensure_profile
@@ -22,7 +23,7 @@ from svc.attach.shared import join, may_join, still_shares
 from svc.attach.teardown import is_another_networks, owe, take_down, unwire
 from svc.combine import NotBegun
 from svc.dataplane.plan import effective_mtu
-from svc.dataplane.wire import HostNameTaken, Wired, wire
+from svc.dataplane.wire import HostNameTaken, PairTaken, Wired, interface_exists, wire
 from svc.datastore.api import StoreError
 from svc.ipam.requests import Companion
 from svc.model.endpoint import PodFacts, endpoint, has_endpoint, host_interface
@@ -222,6 +223,11 @@ class Addition:
             self._trace.info(f"forwarding was off in the host: {path} is 1 now")
         try:
             return wire(self._context.kernel, wiring, sandbox.fd)
+        except PairTaken:
+            if not is_replaceable(self._context, self._record):
+                raise interface_exists(wiring.ifname) from None
+            self._trace.info(f"{wiring.ifname} of an earlier container of this pod is replaced")
+            _remove_stale_interface(self._context, self._record)
         except HostNameTaken:
             _remove_stale_interface(self._context, self._record)
         try:

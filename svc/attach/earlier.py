@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from svc._core.cidr import Address, Cidr
 from svc.attach.context import Context
 from svc.attach.endpoints import stored_endpoint
-from svc.attach.record import Record, handle_of
+from svc.attach.record import ADDED, Record, handle_of
 from svc.attach.session import Session
 from svc.ipam.requests import Held
 
@@ -49,6 +49,14 @@ class Earlier:
 
     def __bool__(self) -> bool:
         return bool(self.held)
+
+
+def is_replaceable(context: Context, record: Record) -> bool:
+    """Whether an ADD may replace the pair that has its names: of an earlier container of the same pod, which has lost this
+    sandbox, but not of another network's attachment of the same container."""
+    others = (other for other in context.journal.with_host_name(record.host_name) if other.id != record.id)
+    same = (other for other in others if (other.id.container_id, other.state) == (record.id.container_id, ADDED))
+    return record.workload.is_pod and not any(same)
 
 
 def _by_endpoint(session: Session, record: Record) -> list[Held]:

@@ -56,7 +56,7 @@ def unwire(context: Context, record: Record) -> None:
         return
     index = record.host_index or _unrecorded_index(context, record)
     if index:
-        context.reaper.remove(index, record.host_name)
+        context.reaper.remove(index, record.host_name, peer_index=record.peer_index)
 
 
 def settle(context: Context, record: Record, trace: Trace) -> None:

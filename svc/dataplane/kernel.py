@@ -3,9 +3,11 @@
 import errno
 import os
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from svc._core import nsock, rtnl
+from svc.dataplane.plan import HOST_MAC
 from svc.model.errors import Code, PeerError
 
 
@@ -42,6 +44,11 @@ def link_of(socket: nsock.Socket, *, index: int = 0, name: str = "") -> dict[str
             return None
         raise refused(refusal) from refusal
     return rtnl.unpack_link(message)
+
+
+def is_host_side(link: Mapping[str, Any], peer_index: int) -> bool:
+    """Whether the link is the host's side of a pair of ours, under any name, and its peer has this index."""
+    return bool(link["kind"] == "veth" and link["mac"] == HOST_MAC and link["peer_index"] == peer_index)
 
 
 def routes_of(socket: nsock.Socket, version: int, index: int) -> set[tuple[bytes, int, bytes]]:

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from svc import deadline
 from svc._core import nsock, rtnl
-from svc.dataplane.kernel import Kernel, failed, no_thread, refused
+from svc.dataplane.kernel import Kernel, failed, is_host_side, no_thread, refused
 from svc.model.errors import Code, PeerError
 
 _MAX_DELETERS = 32  # a barrier is some 30 times as long as the unlinking before it
@@ -53,10 +53,13 @@ class Reaper:
         self._watcher = threading.Thread(target=self._watch, name="link-monitor")
         self._watcher.start()
 
-    def remove(self, index: int, name: str, *, timeout: float = 20.0) -> None:
-        """Returns when the host's link of this index and name is gone (at once when there is none); PeerError."""
+    def remove(self, index: int, name: str, *, peer_index: int = 0, timeout: float = 20.0) -> None:
+        """Return when the host's link of this index and name is gone, at once if it does not exist. Raise PeerError.
+
+        With `peer_index` also a link that was renamed: it must be a host side of ours whose peer has that index.
+        """
         link = self._kernel.find_link(index=index)
-        if link is None or link["name"] != name:
+        if link is None or not (link["name"] == name or (peer_index and is_host_side(link, peer_index))):
             return
         removal = self._ask(index)
         timeout = deadline.remaining(timeout)

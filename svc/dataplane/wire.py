@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from svc._core import nsock, rtnl
 from svc.dataplane import plan
-from svc.dataplane.kernel import Kernel, failed, link_of, refused, routes_of, sysctl_failed
+from svc.dataplane.kernel import Kernel, failed, is_host_side, link_of, refused, routes_of, sysctl_failed
 from svc.model.errors import CallerError, Code, PeerError
 
 _FIRST_PEER_INDEX = 2  # a fresh sandbox has only its loopback, index 1
@@ -34,10 +34,14 @@ class HostNameTaken(Exception):
     """The host has an interface of that name already."""
 
 
+class PairTaken(HostNameTaken):
+    """The names of both sides are those of one existing pair."""
+
+
 def wire(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> Wired:
     """Makes the attachment in the kernel. On failure the pair is gone again.
 
-    Raises HostNameTaken, CallerError (the sandbox has an interface of that name), PeerError (the kernel refused).
+    Raises HostNameTaken, PairTaken, CallerError (the sandbox has an interface of that name), PeerError (the kernel refused).
     """
     wired = _wire_host(kernel, wiring, ns_fd)
     with _undone_on_failure(kernel, wired.host_index):
@@ -106,16 +110,25 @@ def _refuse_taken_route(wiring: plan.Wiring, refusal: rtnl.NetlinkError) -> NoRe
 
 
 def _refuse_taken_name(kernel: Kernel, wiring: plan.Wiring, ns_fd: int, refusal: rtnl.NetlinkError) -> None:
-    """CallerError when it is the sandbox's, for then nothing else would help; HostNameTaken."""
+    """Raise PairTaken if one pair has both names, CallerError if the sandbox has that interface, or HostNameTaken."""
     with nsock.Socket(ns_fd) as sandbox:
-        if link_of(sandbox, name=wiring.ifname) is not None:
-            raise CallerError(
-                f"interface {wiring.ifname!r} already exists in the sandbox",
-                details="delete it, or ask for another CNI_IFNAME",
-                code=Code.INTERFACE_EXISTS,
-            ) from refusal
-    if kernel.find_link(name=wiring.host_name) is not None:
+        inside = link_of(sandbox, name=wiring.ifname)
+    outside = kernel.find_link(name=wiring.host_name)
+    if inside is not None:
+        if outside is not None and inside["peer_index"] == outside["index"] and is_host_side(outside, inside["index"]):
+            raise PairTaken(wiring.host_name) from refusal
+        raise interface_exists(wiring.ifname) from refusal
+    if outside is not None:
         raise HostNameTaken(wiring.host_name) from refusal
+
+
+def interface_exists(ifname: str) -> CallerError:
+    """The error of an ADD whose sandbox has that interface already."""
+    return CallerError(
+        f"interface {ifname!r} already exists in the sandbox",
+        details="delete it, or ask for another CNI_IFNAME",
+        code=Code.INTERFACE_EXISTS,
+    )
 
 
 def _set_up_sandbox(sandbox: nsock.Socket, wiring: plan.Wiring, index: int) -> None:

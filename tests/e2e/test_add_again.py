@@ -249,3 +249,55 @@ def test_late_del_spares_the_new_sandbox_although_the_journal_forgot_the_old_one
     assert new.check().status == 0, new.check()
     assert pings(shared_node.netns, new.addresses[0])
     assert faults(shared_node) == []
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["known", "forgotten"])
+def test_next_container_of_a_pod_takes_over_the_sandbox(own_pods: MakePod, node: Node, forgotten: bool) -> None:
+    """Interface and address are replaced; the earlier container's late DEL frees its address and nothing else."""
+    old = own_pods(args=WEB)
+    old.add()
+    if forgotten:
+        forget_attachments(node)
+    new = old.copy(container="next")
+    new.add()
+    assert new.addresses != old.addresses
+    assert new.netns.addresses("eth0") == [f"{new.addresses[0]}/32"]
+    assert list(pod_links(node)) == [new.host_name]
+    old.call("DEL", netns="")
+    assert new.check().status == 0, new.check()
+    assert pings(node.netns, new.addresses[0])
+    assert books(node).allocations == {new.addresses[0]: "net.next"}
+    assert faults(node) == []
+
+
+def test_interface_that_is_no_pair_of_ours_is_not_replaced(own_pods: MakePod, node: Node) -> None:
+    old = own_pods(args=WEB)
+    old.add()
+    node.netns.run("ip", "link", "set", old.host_name, "name", "other0")
+    assert old.copy(container="next").failed("ADD").output["code"] == 108
+    assert old.netns.links() == ["eth0"]
+    assert pings(node.netns, old.addresses[0])
+
+
+# a host interface that was renamed
+
+
+def test_repeated_add_replaces_a_renamed_host_interface(own_pods: MakePod, node: Node) -> None:
+    pod = own_pods(args=WEB)
+    pod.add()
+    name = pod.host_name
+    node.netns.run("ip", "link", "set", name, "name", "renamed0")
+    pod.add()
+    assert list(pod_links(node)) == [name]
+    assert pod.check().status == 0, pod.check()
+    assert pings(node.netns, pod.addresses[0])
+    assert faults(node) == []
+
+
+def test_del_removes_a_renamed_host_interface(own_pods: MakePod, node: Node) -> None:
+    pod = own_pods()
+    pod.add()
+    node.netns.run("ip", "link", "set", pod.host_name, "name", "renamed0")
+    pod.delete()
+    assert (pod.netns.links(), node.netns.links()) == ([], ["uplink"])
+    assert remains(node) == []

@@ -99,3 +99,22 @@ def test_ipam_plugin_takes_the_host_name_without_the_file(make: MakePod, node: C
     assert attributes(node.site)[pod.addresses[0]]["node"] == "node1"
     pod.delete()
     assert books([node]).allocations == {}
+
+
+# what is in the sandbox already
+
+
+def test_next_container_of_a_pod_takes_over_the_sandbox(make: MakePod, node: ClusterNode) -> None:
+    """A host interface that was renamed is known by its index."""
+    old = make()
+    old.add()
+    new = make("c2", netns=old.netns)
+    new.add()
+    assert new.addresses != old.addresses
+    assert new.netns.addresses("eth0") == [f"{new.addresses[0]}/32"]
+    old.call("DEL", netns="")
+    assert books([node]).allocations == {new.addresses[0]: "net1.c2"}
+    node.netns.run("ip", "link", "set", new.host_name, "name", "renamed0")
+    new.add()
+    assert node.netns.links() == ["uplink", new.host_name]
+    assert new.check().status == 0, new.check()
