@@ -19,7 +19,7 @@ from svc.cni.frame import Frame, pack_request, parse_reply
 
 IFNAME = "eth0"
 VERSION = "1.0.0"  # the newest that all competitors speak
-SANDBOX = f"/run/netns/svc-sandbox-{os.getpid()}"  # named as the harness does, whose other runs leave it alone then
+SANDBOX = f"/run/netns/svc-sandbox-{os.getpid()}"
 
 _numbers = count(1)
 

@@ -63,17 +63,17 @@ def why_not_root() -> str:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind() -> Iterator[None]:
-    """Fails a test after which a namespace, a link of the host, a process, a thread or a descriptor is left."""
-    before = Footprint.take()
+def nothing_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail a test that leaves a namespace, link of the host, process, mount, thread or descriptor of its own."""
+    before = Footprint.take(tmp_path_factory.getbasetemp())
     yield
     demand_nothing_since(before)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nothing_left_at_the_end() -> Iterator[None]:
+def nothing_left_at_the_end(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The same for fixtures that outlive a test."""
-    before = Footprint.take()
+    before = Footprint.take(tmp_path_factory.getbasetemp())
     yield
     demand_nothing_since(before)
 

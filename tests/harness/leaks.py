@@ -1,64 +1,83 @@
-"""What a test leaves behind on the machine and in its own process: seen by comparing footprints, removed once it was told.
+"""What a test leaves behind on the machine and in its own process: found by comparing footprints, reported, then removed.
 
-Several runs may share a machine: a namespace of another process that is alive is none of ours.
+Other programs share the machine. The gate counts and removes only what carries a mark of this process:
+
+* network namespaces: the mark in their name;
+* links of the host: the mark as their alias, or a peer in a marked namespace, as the plugin makes them;
+* processes: children of this process, which also adopts the orphans of its children;
+* mounts: those below the folder of this run.
+
+Links, iptables chains and sysctls inside a marked namespace end with it, files with the folder.
 """
 
 import ctypes
 import gc
+import json
 import os
-import re
 import signal
+import socket
 import subprocess
 import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from harness.netns import MARK
 
 PATIENCE = 5.0  # seconds: kernel and threads may still be busy with what was ended in an orderly way
 _POLL = 0.02
 
 _NAMESPACES = Path("/run/netns")
-_HARNESS_NAME = re.compile(r"svc-.+-(\d+)-\d+")  # as `Netns` makes them: the number is the process's
 _SET_CHILD_SUBREAPER = 36  # of prctl(2)
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Everything that can leak, at one moment."""
+    """Everything that can leak, at one moment. Links are those of all programs: reading their marks takes longer."""
 
+    folder: Path | None
     namespaces: frozenset[str]
-    links: frozenset[str]
+    links: frozenset[tuple[int, str]]
     children: frozenset[int]
+    mounts: frozenset[str]
     threads: frozenset[threading.Thread]
     descriptors: frozenset[tuple[int, str]]
 
     @staticmethod
-    def take() -> "Footprint":
+    def take(folder: Path | None = None) -> "Footprint":
+        """Look at the machine as it is now. Mounts count below `folder` only."""
         return Footprint(
+            folder,
             frozenset(_namespaces()),
-            frozenset(os.listdir("/sys/class/net")),
+            frozenset(socket.if_nameindex()),
             frozenset(_children()),
+            frozenset(_mounts(folder)),
             frozenset(threading.enumerate()),
             frozenset(_descriptors()),
         )
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of what its children leave running, so that it is seen."""
-    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    """Make this process the parent of what its children leave running.
+
+    A process that already has children does not adopt: their orphans are not distinguishable from those of the tests.
+    """
+    if not _children():
+        ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def left_since(before: Footprint, *, patience: float = PATIENCE) -> list[str]:
     """What is there now and was not before, in words; what vanishes within the patience does not count."""
     until = time.monotonic() + patience
-    found = _compare(before, Footprint.take())
+    found = _compare(before, Footprint.take(before.folder))
     while found and time.monotonic() < until:
         gc.collect()
         time.sleep(_POLL)
-        found = _compare(before, Footprint.take())
+        found = _compare(before, Footprint.take(before.folder))
     return found
 
 
@@ -71,21 +90,24 @@ def demand_nothing_since(before: Footprint) -> None:
 
 def remove_since(before: Footprint) -> None:
     """Removes what can be removed, so that one leak fails one test."""
-    now = Footprint.take()
+    now = Footprint.take(before.folder)
     for pid in now.children - before.children:
         with suppress(OSError):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+    for name in _marked(now.links - before.links):  # before the namespaces, by which some are known
+        _run("ip", "link", "delete", name)
     for name in now.namespaces - before.namespaces:
-        subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
-    for name in now.links - before.links:
-        subprocess.run(["ip", "link", "delete", name], capture_output=True, check=False)
+        _run("ip", "netns", "delete", name)
+    for path in sorted(now.mounts - before.mounts, reverse=True):
+        _run("umount", "--lazy", path)
 
 
 def _compare(before: Footprint, now: Footprint) -> list[str]:
     found = [f"network namespace {name}" for name in sorted(now.namespaces - before.namespaces)]
-    found += [f"link {name} in the host" for name in sorted(now.links - before.links)]
+    found += [f"link {name} in the host" for name in _marked(now.links - before.links)]
     found += [f"process {pid}: {_command(pid)}" for pid in sorted(now.children - before.children)]
+    found += [f"mount {path}" for path in sorted(now.mounts - before.mounts)]
     found += [f"thread {thread.name}" for thread in now.threads - before.threads]
     opened = now.descriptors - before.descriptors
     if len(opened) > len(before.descriptors - now.descriptors):  # one that took the place of another is no leak
@@ -95,14 +117,37 @@ def _compare(before: Footprint, now: Footprint) -> list[str]:
 
 def _namespaces() -> list[str]:
     try:
-        return [name for name in os.listdir(_NAMESPACES) if not _is_foreign(name)]
+        return [name for name in os.listdir(_NAMESPACES) if f"-{MARK}-" in name]
     except FileNotFoundError:
         return []
 
 
-def _is_foreign(name: str) -> bool:
-    made_by = _HARNESS_NAME.fullmatch(name)
-    return made_by is not None and int(made_by[1]) != os.getpid() and Path("/proc", made_by[1]).exists()
+def _marked(links: frozenset[tuple[int, str]]) -> list[str]:
+    """Return the names of those links that this process made, or the plugin for one of its sandboxes."""
+    if not links:
+        return []
+    ours = {each["id"] for each in _listed("netns") if f"-{MARK}-" in each["name"] and "id" in each}
+    return sorted(
+        link["ifname"]
+        for link in _listed("link")
+        if (link["ifindex"], link["ifname"]) in links and (link.get("ifalias") == MARK or link.get("link_netnsid") in ours)
+    )
+
+
+def _listed(kind: str) -> list[Any]:
+    """Return what `ip` lists; entries that vanish while it reads them are missing."""
+    return list(json.loads(_run("ip", "-j", kind, "list") or "[]"))
+
+
+def _run(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+def _mounts(folder: Path | None) -> list[str]:
+    if folder is None:
+        return []
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [point for point in points if point.startswith(f"{folder}/")]
 
 
 def _children() -> list[int]:

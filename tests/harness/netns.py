@@ -3,10 +3,12 @@
 import itertools
 import json
 import os
+import secrets
 import subprocess
 from types import TracebackType
 from typing import Any
 
+MARK = f"{os.getpid()}-{secrets.token_hex(4)}"  # in names and aliases of what this process makes on the machine
 _numbers = itertools.count()
 
 
@@ -14,7 +16,7 @@ class Netns:
     """A network namespace under /run/netns, gone at the end of the `with` block."""
 
     def __init__(self, label: str) -> None:
-        self.name = f"svc-{label}-{os.getpid()}-{next(_numbers)}"
+        self.name = f"svc-{label}-{MARK}-{next(_numbers)}"
         self.path = f"/run/netns/{self.name}"
         run("ip", "netns", "add", self.name)
 

@@ -1,15 +1,22 @@
 """The leak gate sees what it is there for, and nothing that was there before."""
 
 import os
+import signal
+import socket
 import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from harness.leaks import Footprint, left_since, remove_since
-from harness.netns import Netns
+from harness.netns import MARK, Netns, run
 from harness.patience import wait_until
+from harness.shim import ROOT
+
+LINK = f"svc{MARK[-8:]}"  # of this process alone: others may run these tests at the same time
 
 
 def test_nothing_new_is_no_leak() -> None:
@@ -49,7 +56,7 @@ def test_descriptor_that_only_garbage_holds_is_no_leak() -> None:
 def test_running_child_is_told_and_ended() -> None:
     before = Footprint.take()
     with subprocess.Popen(["sleep", "60"]) as child:
-        assert left_since(before, patience=0) == [f"process {child.pid}: sleep 60"]
+        wait_until(lambda: left_since(before, patience=0) == [f"process {child.pid}: sleep 60"])  # its name comes during exec
         remove_since(before)
     assert left_since(before) == []
 
@@ -87,25 +94,95 @@ def test_namespace_is_told_and_removed() -> None:
 
 
 @pytest.mark.root
-def test_namespace_of_another_live_process_is_no_leak() -> None:
+@pytest.mark.parametrize(
+    "name", [f"svc-node-{os.getpid()}-0", f"svc-node-{2**22}-0", "leak-gate-cni"], ids=["mine", "dead", "cni"]
+)
+def test_namespace_without_the_mark_is_no_leak(name: str) -> None:
+    """Another run of the harness, one that was killed, and a container runtime."""
     before = Footprint.take()
-    with subprocess.Popen(["sleep", "60"]) as other:
-        name = f"svc-node-{other.pid}-0"
-        subprocess.run(["ip", "netns", "add", name], check=True)
-        assert not any(name in line for line in left_since(before, patience=0))
-        other.kill()
-        other.wait()
-        assert left_since(before, patience=0) == [f"network namespace {name}"]
+    run("ip", "netns", "add", name)
+    try:
+        assert left_since(before, patience=0) == []
         remove_since(before)
+        assert Path("/run/netns", name).exists()
+    finally:
+        run("ip", "netns", "delete", name)
 
 
 @pytest.mark.root
 def test_link_of_the_host_is_told_and_removed() -> None:
     before = Footprint.take()
-    subprocess.run(["ip", "link", "add", "leak-gate", "type", "bridge"], check=True)
-    assert left_since(before, patience=0) == ["link leak-gate in the host"]
+    run("ip", "link", "add", LINK, "type", "bridge")
+    run("ip", "link", "set", LINK, "alias", MARK)
+    assert left_since(before, patience=0) == [f"link {LINK} in the host"]
     remove_since(before)
     assert left_since(before, patience=0) == []
+
+
+@pytest.mark.root
+def test_link_to_a_sandbox_is_told_and_removed() -> None:
+    with Netns("leak") as sandbox:
+        before = Footprint.take()
+        run("ip", "link", "add", LINK, "type", "veth", "peer", "name", "eth0", "netns", sandbox.name)
+        assert left_since(before, patience=0) == [f"link {LINK} in the host"]
+        remove_since(before)
+        assert left_since(before, patience=0) == []
+
+
+@pytest.mark.root
+def test_link_without_the_mark_is_no_leak() -> None:
+    before = Footprint.take()
+    run("ip", "link", "add", LINK, "type", "bridge")
+    try:
+        assert left_since(before, patience=0) == []
+        remove_since(before)
+        assert LINK in [name for _, name in socket.if_nameindex()]
+    finally:
+        run("ip", "link", "delete", LINK)
+
+
+@pytest.mark.root
+def test_mount_is_told_and_removed(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    before = Footprint.take(tmp_path)
+    run("mount", "-t", "tmpfs", "tmpfs", str(place))
+    assert left_since(before, patience=0) == [f"mount {place}"]
+    remove_since(before)
+    assert left_since(before, patience=0) == []
+
+
+@pytest.mark.root
+def test_mount_elsewhere_is_no_leak(tmp_path: Path) -> None:
+    place, own = tmp_path / "place", tmp_path / "own"
+    place.mkdir()
+    before = Footprint.take(own)
+    run("mount", "-t", "tmpfs", "tmpfs", str(place))
+    assert left_since(before, patience=0) == []
+    remove_since(before)
+    run("umount", str(place))
+
+
+def test_orphans_of_children_from_before_are_not_adopted(tmp_path: Path) -> None:
+    """A shell that started another program may become pytest by `exec`."""
+    go, told = tmp_path / "go", tmp_path / "told"
+    other = 'until test -e "$2"; do sleep 0.01; done; sleep 1000002 & echo $! >"$3.new"; mv "$3.new" "$3"'
+    program = (
+        "import sys; from harness.leaks import Footprint, adopt_orphans, left_since; adopt_orphans();"
+        "before = Footprint.take(); print(flush=True); sys.stdin.read(); print(left_since(before, patience=0))"
+    )
+    with subprocess.Popen(
+        ["sh", "-c", f'{{ {other}; }} >/dev/null & exec "$0" -c "$1"', sys.executable, program, go, told],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests")}, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdin
+        assert process.stdout
+        process.stdout.readline()
+        go.touch()
+        wait_until(told.exists)
+        process.stdin.close()
+        assert process.stdout.read() == "[]\n"
+        os.kill(int(told.read_text()), signal.SIGKILL)
 
 
 def test_patience_ends() -> None:

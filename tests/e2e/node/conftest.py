@@ -16,12 +16,12 @@ from harness.workloads import clear_pods
 
 
 @pytest.fixture(scope="package", autouse=True)
-def nothing_left_behind(orch_site: OrchSite) -> Iterator[None]:
+def nothing_left_behind(orch_site: OrchSite, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Looks at these tests as a whole: what runs on their node may be started again in the middle of one.
 
     The API server outlives them.
     """
-    before = Footprint.take()
+    before = Footprint.take(tmp_path_factory.getbasetemp())
     yield
     demand_nothing_since(before)
 
