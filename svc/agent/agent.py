@@ -1,13 +1,13 @@
 """The agent's life: start up, serve, drain."""
 
-import fcntl
 import logging
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,17 +19,18 @@ from svc.agent.heartbeat import Heartbeat
 from svc.agent.listener import Listener
 from svc.agent.lobby import Lobby
 from svc.agent.notify import notify, watchdog_seconds
-from svc.agent.periodic import Periodic
+from svc.agent.periodic import Periodic, Task
 from svc.agent.queue import AdmissionQueue, Job
 from svc.agent.upkeep import Upkeep
 from svc.attach.context import Context
-from svc.attach.recover import recover
+from svc.attach.record import Record
+from svc.attach.recover import Recovery, interrupted
 from svc.cni.edge import answer
-from svc.cni.exclusive import alone, next_turn
 from svc.cni.frame import PROTOCOL, Frame, own_version
 from svc.cni.inputs import Inputs
+from svc.cni.locks import AGENT, SocketLock, StateLock
 from svc.datastore.open import open_backend
-from svc.model.errors import CallerError, Code
+from svc.model.errors import SvcError
 from svc.netconf.profiles import Profiles
 from svc.trace import Trace, new_request_id
 from svc.waits.wait import End, Wait
@@ -37,8 +38,13 @@ from svc.waits.wait import End, Wait
 # An ADD with a store on this node hardly waits, it computes: any number side by side would only take the interpreter from each
 # other. Eight, for their addresses are one write then, and one may compute while another is in the kernel: a tenth more than
 # two. With a store that is asked over a network they wait.
-AT_ONCE = {"ADD here": 8}
+# Recovery after a crash of a node may have hundreds of attachments: most workers stay for calls, and so many releases share one
+# write.
+RECOVERY = "recovery"
+AT_ONCE = {"ADD here": 8, RECOVERY: 16}
 DRAIN_SECONDS = 20.0
+LOCK_SECONDS = 60.0  # for calls without an agent, and an agent that drains, to end at the start
+PLACES_SECONDS = 1.0  # between looks whether socket and state directory are there
 
 log = logging.getLogger("svc.agent")
 
@@ -63,46 +69,66 @@ class Agent:
         self._crew = Crew(self._next_job)
         self._heartbeat = Heartbeat(self._poll, self._put, self._crew.is_busy, watchdog_seconds())
         self._stopped = False
+        self._state_lock = StateLock(settings.state_dir, AGENT)
+        self._socket_lock = SocketLock(settings.run_dir)
 
     def run(self) -> int:
         with ExitStack() as stack:
-            stack.enter_context(_only_one(self._settings.run_dir / "agent.lock", 0o755))
-            stack.enter_context(_only_one(self._settings.state_dir / "state.lock", 0o700))
-            told = stack.enter_context(_signals())
+            stack.callback(self._state_lock.close)
+            stack.callback(self._socket_lock.close)
+            self._end = stack.enter_context(_signals())
             self._start_up(stack)
-            self._serve(told)
+            self._serve()
             return self._drain()
 
     def _start_up(self, stack: ExitStack) -> None:
         settings = self._settings
-        with next_turn(settings.state_dir), alone(settings.state_dir):
-            self._context = Context(
-                Profiles().get, settings.state_dir, lambda store, names: open_backend(store, settings.state_dir, names)
-            )
-            stack.callback(self._context.close)
-            self._recover()
-            if settings.metrics is not None:
-                from svc.agent.metrics import MetricsServer  # 2 MiB that most nodes do without
+        self._state_lock.take_as_agent(LOCK_SECONDS)
+        self._socket_lock.take()
+        self._context = Context(
+            Profiles().get, settings.state_dir, lambda store, names: open_backend(store, settings.state_dir, names)
+        )
+        stack.callback(self._context.close)
+        if settings.metrics is not None:
+            from svc.agent.metrics import MetricsServer  # 2 MiB that most nodes do without
 
-                stack.callback(MetricsServer(*settings.metrics, self._context.metrics).close)
-            own_version()  # from the disk, where an upgrade may replace it at any time
-            self._listener = Listener(settings.socket, self._admit)
+            stack.callback(MetricsServer(*settings.metrics, self._context.metrics).close)
+        own_version()  # from the disk, where an upgrade may replace it at any time
+        self._begin_recovery()
+        self._listener = Listener(settings.socket, self._admit)
+        self._state_lock.admit_calls_of_last_release()
         self._crew.start()
         self._heartbeat.start()
         self._upkeep = Upkeep(self._context, self._put, self._queue.is_paused)
-        self._periodic = Periodic(self._upkeep.tasks())
+        places = Task("directories", PLACES_SECONDS, self._check_places)
+        self._periodic = Periodic([*self._upkeep.tasks(), places])
         self._periodic.start()
 
-    def _serve(self, told: socket.socket) -> None:
+    def _serve(self) -> None:
         log.info("serving on %s", self._settings.socket)
         notify("READY=1")
-        told.recv(1)
+        self._end.wait()
+
+    def _check_places(self) -> None:
+        """The socket comes back where it was removed. Without its own state directory the agent must end: calls without an
+        agent, and the next agent, would work on another one beside it."""
+        settings = self._settings
+        if not self._state_lock.stands():
+            self._end.request(f"state directory {str(settings.state_dir)!r} was removed or replaced while the agent ran")
+        elif not (self._listener.stands() and self._socket_lock.stands()):
+            log.warning("%s was removed or replaced: the agent binds it again", settings.socket)
+            try:
+                self._socket_lock.take()
+                self._listener.bind()
+            except SvcError as refusal:
+                self._end.request(str(refusal))
 
     def _drain(self) -> int:
         """Five steps: tell, accept nothing new, end what is waited for, finish what was accepted, give up at the deadline."""
         notify("STOPPING=1")
         self._upkeep.stop()
         self._periodic.stop()
+        self._state_lock.drain(DRAIN_SECONDS)
         self._listener.refuse()
         self._lobby.dismiss()
         self._stopped = True
@@ -114,16 +140,31 @@ class Agent:
         self._heartbeat.stop()
         self._listener.close()
         self._lobby.close()
+        if self._end.reason:
+            log.error("stopped: %s: start the agent again", self._end.reason)
+            return 1
         log.info("stopped")
         return 0
 
-    def _recover(self) -> None:
+    def _begin_recovery(self) -> None:
+        """Calls are served at once: recovery holds no container but those that it works on, before their first call."""
+        records = interrupted(self._context)
+        recovery = Recovery(self._context)
+        open_ends = _Countdown(len(records))
+        for record in records:
+            self._queue.put(Job(RECOVERY, record.id.container_id, partial(self._recover_one, recovery, record, open_ends)))
+
+    def _recover_one(self, recovery: Recovery, record: Record, open_ends: "_Countdown", _: Job) -> None:
+        if self._stopped:  # the next start goes on with it
+            return
         trace = Trace(new_request_id())
-        left = recover(self._context, trace)
-        for line in trace.lines:
-            log.info("%s", line.rstrip())
-        if left:
-            log.warning("%d attachments of before are still owed a release", left)
+        is_gone = False
+        try:
+            is_gone = recovery.take_down(record, trace)
+        finally:
+            for line in trace.lines:
+                log.info("%s", line.rstrip())
+            open_ends.count(is_gone=is_gone)
 
     def _admit(self, connection: socket.socket, frame: Frame, netns_fd: int) -> None:
         inputs = Inputs(frame.name, frame.environment, frame.stdin, netns_fd, frame.profile)
@@ -189,25 +230,50 @@ def _lane(verb: str, netconf: bytes) -> str:
     return "DEL" if verb == "DEL" else "other"
 
 
-@contextmanager
-def _only_one(path: Path, mode: int) -> Iterator[None]:
-    """Two of one state would undo each other's calls at their start, and answer for each other's attachments."""
-    path.parent.mkdir(mode=mode, parents=True, exist_ok=True)
-    with path.open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CallerError(
-                f"another agent runs on {str(path.parent)!r}",
-                details="stop it first, or give this one a --run-dir and a --state-dir of its own",
-                code=Code.IO_FAILURE,
-            ) from None
-        yield
+class _Countdown:
+    """Logs the end of a recovery."""
+
+    def __init__(self, number: int) -> None:
+        self._lock = threading.Lock()
+        self._open = number
+        self._left = 0
+        if not number:
+            self._report()
+
+    def count(self, *, is_gone: bool) -> None:
+        with self._lock:
+            self._open -= 1
+            self._left += not is_gone
+            if not self._open:
+                self._report()
+
+    def _report(self) -> None:
+        if self._left:
+            log.warning("recovery ended: the releases of %d attachments are pending and will be retried", self._left)
+        else:
+            log.info("recovery ended: no release is pending")
+
+
+class _End:
+    """The end of the agent, asked for by a signal or, with a reason, by the agent itself."""
+
+    def __init__(self, reader: socket.socket, writer: socket.socket) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.reason = ""
+
+    def wait(self) -> None:
+        self._reader.recv(1)
+
+    def request(self, reason: str) -> None:
+        self.reason = reason
+        with suppress(BlockingIOError):
+            self._writer.send(b"x")
 
 
 @contextmanager
-def _signals() -> Iterator[socket.socket]:
-    """Something can be read from the socket once SIGTERM or SIGINT has come; what was there before is put back.
+def _signals() -> Iterator[_End]:
+    """SIGTERM and SIGINT ask for the end; what was there before is put back.
 
     The kernel may give a signal to any thread, but only the main one runs handlers: the descriptor wakes it.
     """
@@ -221,7 +287,7 @@ def _signals() -> Iterator[socket.socket]:
         before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         try:
-            yield reader
+            yield _End(reader, writer)
         finally:
             signal.set_wakeup_fd(-1)
             for number, handler in before.items():

@@ -65,12 +65,32 @@ class Listener:
         self._refusing = False
         self._released = False
         self._socket = _bind(path)
+        self._file = path.stat()
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
         self._epoll = select.epoll()
         self._epoll.register(self._socket, _ONCE)
         self._epoll.register(self._wake_read, _ONCE)
+
+    def stands(self) -> bool:
+        """Whether clients that connect to the path reach this listener."""
+        try:
+            return os.path.samestat(self._path.stat(), self._file)
+        except OSError:
+            return False
+
+    def bind(self) -> None:
+        """Bind the path again, where `stands` is false. OSError."""
+        with self._lock:
+            if self._refusing:
+                return
+            listening = _bind(self._path)
+            self._epoll.unregister(self._socket)
+            self._socket.close()
+            self._socket, self._file = listening, self._path.stat()
+            self._epoll.register(self._socket, _ONCE)
+        self.wake()
 
     def turn(self, *, wait: bool) -> bool:
         """Handles what has come; with `wait` it waits for something to come, for a deadline, or for `wake`. Whether something
@@ -100,8 +120,7 @@ class Listener:
             self._refusing = True
             self._epoll.unregister(self._socket)
             self._socket.shutdown(socket.SHUT_RD)
-            with suppress(FileNotFoundError):
-                self._path.unlink()
+            self._unlink()
             self._accept()
             until = time.monotonic() + LAST_SECONDS
             for client in self._clients.values():
@@ -111,13 +130,17 @@ class Listener:
 
     def close(self) -> None:
         """When nobody takes turns any more."""
-        with suppress(FileNotFoundError):
-            self._path.unlink()
+        self._unlink()
         for client in self._clients.values():
             client.drop()
         self._clients.clear()
         for own in (self._epoll, self._socket, self._wake_read, self._wake_write):
             own.close()
+
+    def _unlink(self) -> None:
+        """Not another listener's, which has taken the path over."""
+        if self.stands():
+            self._path.unlink(missing_ok=True)
 
     def _handle(self, number: int) -> None:
         if number == self._socket.fileno():

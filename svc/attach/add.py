@@ -1,8 +1,9 @@
 """ADD as a transaction: intent, addresses, wiring, endpoint, result. Every step registers its undo."""
 
 import os
+import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from types import TracebackType
 
 from svc import deadline
@@ -13,10 +14,11 @@ from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
 from svc.attach.earlier import is_replaceable
 from svc.attach.endpoints import creation, drop_endpoint, endpoint_stands, require_place, write_endpoint
-from svc.attach.hold import await_gates, await_policy
+from svc.attach.hold import await_gates, await_policy, waits_for_policy
+from svc.attach.journal import IntentLost, intent_lost
 from svc.attach.profiles import ensure_profile
 from svc.attach.ready import Locked
-from svc.attach.record import ADDED, ADDING, Record
+from svc.attach.record import ADDED, ADDING, WAITING, Record
 from svc.attach.request import AddRequest, Sandbox
 from svc.attach.session import Session
 from svc.attach.shared import join, may_join, still_shares
@@ -40,46 +42,100 @@ from svc.waits.wait import Steps
 def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
     """Attaches the sandbox and returns what it got; an attachment that stands is only reported. SvcError: nothing is left.
 
-    It yields where it waits for what is no part of the attachment; no lock is held then.
+    It yields where it waits for what is no part of the attachment; no lock is held then. Suspended: it goes on in another
+    process.
     """
     session = _session(context, request)
-    with _announced(session, request):
-        return (yield from _add(context, session, request, trace))
+    require_place(session, request)
+    previous = _previous(context, request)
+    if previous is not None and previous.state != WAITING:
+        session.require_ready()
+        result = _recorded_result(context, session, previous, request, trace)
+        if result is not None:
+            trace.info("attached already: the recorded result is returned")
+            yield from _await_policy_again(context, session, request, previous, trace)
+            return result
+    intent, pod = None, None
+    if request.gates.urls:
+        pod = _pod(context, session, request)
+        intent, took_long = yield from _pass_gates(context, session, request, previous, trace)
+        previous = None
+        if took_long:
+            session, pod = _session(context, request), None  # nobody may have asked for it meanwhile: then it is closed
+    attached = _attach(context, session, request, previous, intent, pod, trace)
+    if isinstance(attached, Result):
+        return attached
+    yield from attached.await_policy()
+    return attached.result
 
 
 def _session(context: Context, request: AddRequest) -> Session:
     return context.session(request.where.profile, request.where.datastore, request.where.node)
 
 
-def _announced(session: Session, request: AddRequest) -> AbstractContextManager[None]:
-    """Others wait for who is announced: not for one that may wait at a gate for long, or that never asks our own IPAM."""
-    return nullcontext() if request.gates.urls or request.delegation else session.ipam.announced()
-
-
-def _add(context: Context, session: Session, request: AddRequest, trace: Trace) -> Steps[Result]:
-    require_place(session, request)
-    pod = _pod(context, session, request)
+def _previous(context: Context, request: AddRequest) -> Record | None:
+    """What the journal has under this id. IntentLost where the call has waited elsewhere, and a DEL has come meanwhile."""
     previous = context.journal.get(request.id)
-    if previous is not None:
-        session.require_ready()
-        result = _recorded_result(context, session, previous, request, trace)
-        if result is not None:
-            trace.info("attached already: the recorded result is returned")
-            yield from await_policy(context, session, request, previous.addresses, trace)
-            return result
-    if (yield from await_gates(context, request, trace)):
-        session = _session(context, request)  # nobody may have asked for it meanwhile: then it is closed
-        pod = _pod(context, session, request)
-    choice = choose_now(session.names, request, pod, trace)
-    if previous is not None:
-        _clear_away(context, previous, trace)
+    if request.intent and (previous is None or previous.generation != request.intent):
+        raise intent_lost(request.id)
+    return previous
+
+
+def _await_policy_again(context: Context, session: Session, request: AddRequest, record: Record, trace: Trace) -> Steps[None]:
+    """One that goes on here waits no longer than it would have where it began."""
+    if not request.intent:
+        record.waits_until = time.time() + request.policy_setup.seconds
+    yield from await_policy(context, session, request, record, trace)
+
+
+def _pass_gates(
+    context: Context, session: Session, request: AddRequest, previous: Record | None, trace: Trace
+) -> Steps[tuple[Record, bool]]:
+    """The row that says that an ADD is under way, once the gates are open, and whether that took long.
+
+    Only a row can tell whoever goes on after the wait that no DEL has been answered meanwhile.
+    """
+    if previous is not None and previous.state == WAITING and request.intent:
+        row = previous
+    else:
+        if previous is not None and previous.state != WAITING:
+            _clear_away(context, previous, trace)
+        row = _new_record(context, session, request)
+        row.state, row.waits_until = WAITING, time.time() + request.gates.seconds
+        context.journal.begin(row)
     try:
-        return (yield from Addition(context, session, request, choice, trace).run())
-    except SvcError as refusal:
-        shared = join(context, session, request, trace) if may_join(request, refusal) else None
-        if shared is None:
-            raise
-        return shared
+        return row, (yield from await_gates(context, request, row, trace))
+    except SvcError:
+        with suppress(SvcError):
+            context.journal.remove(row)
+        raise
+
+
+def _attach(
+    context: Context,
+    session: Session,
+    request: AddRequest,
+    previous: Record | None,
+    intent: Record | None,
+    pod: PodInfo | None,
+    trace: Trace,
+) -> "Addition | Result":
+    """Everything that does not wait: a finished addition, or the result of an interface that it shares."""
+    with nullcontext() if request.delegation else session.ipam.announced():
+        if pod is None:
+            pod = _pod(context, session, request)
+        choice = choose_now(session.names, request, pod, trace)
+        if previous is not None and previous.state != WAITING:
+            _clear_away(context, previous, trace)
+        try:
+            addition = Addition(context, session, request, choice, trace, intent)
+            addition.run()
+            return addition
+        except SvcError as refusal:
+            shared = join(context, session, request, trace) if may_join(request, refusal) else None
+            if shared is None:
+                raise
+            return shared
 
 
 def _clear_away(context: Context, previous: Record, trace: Trace) -> None:
@@ -114,55 +170,62 @@ class _Rollback(ExitStack):
 
 
 class Addition:
-    """One ADD on its way. The steps of `run` are its order; each leaves its undo behind."""
+    """One ADD on its way. The steps of `run` are its order; each leaves its undo behind. `intent` is the row of a call that has
+    waited at a gate."""
 
-    def __init__(self, context: Context, session: Session, request: AddRequest, choice: Choice, trace: Trace) -> None:
+    def __init__(
+        self,
+        context: Context,
+        session: Session,
+        request: AddRequest,
+        choice: Choice,
+        trace: Trace,
+        intent: Record | None = None,
+    ) -> None:
         self._context = context
         self._session = session
         self._request = request
         self._pod = choice.pod.pod
         self._trace = trace
-        self._undo = _Rollback()
+        self._intent = intent
+        self._undo: ExitStack = _Rollback()
         self._undo_failed = False
         self._taken = Taken((), (), ())
         self._companion = self._endpoint_along()
         self._source = source_of(context, session, request, choice, self._companion, trace)
-        self._record = Record(
-            id=request.id,
-            state=ADDING,
-            boot_id=context.boot_id,
-            sandbox=_identity(request),
-            node=session.node,
-            settings=without_secrets(session.settings),
-            host_name=host_interface(session.names, request.workload, request.id.ifname) if request.sandbox else "",
-            mac=choice.wishes.mac or _random_mac(),
-            pod=request.workload.pod,
-            namespace=request.workload.namespace,
-            mtu=request.mtu,
-            queues=request.queues,
-            allow_ip_forwarding=request.allow_ip_forwarding,
-            profile=request.where.profile,
-            routes=None if request.routes is None else [str(route) for route in request.routes],
-            delegate=None if request.delegation is None else request.delegation.remembered(),
-        )
+        self._record = _new_record(context, session, request)
+        self._record.mac = choice.wishes.mac or _random_mac()
+        if request.sandbox:
+            self._record.host_name = host_interface(session.names, request.workload, request.id.ifname)
+        self.result = Result()
 
-    def run(self) -> Steps[Result]:
+    def run(self) -> None:
+        """SvcError: everything is undone. Else it stands, unless `await_policy` undoes it."""
         with self._undo:
             self.note_intent()
             self.take_addresses()
             if self._request.sandbox is not None:
                 self.wire(self._request.sandbox)
                 self.write_endpoint()
-            result = self.note_result()
-            yield from self.await_policy()
-            self._undo.pop_all()
-        return result
+            self.result = self.note_result()
+            self._undo = self._undo.pop_all()
+
+    def await_policy(self) -> Steps[None]:
+        """Who is killed meanwhile leaves a whole attachment, which a DEL takes down; who learns that nobody waits undoes it.
+        One whose row is gone has nothing to undo: that is what the DEL did."""
+        try:
+            yield from await_policy(self._context, self._session, self._request, self._record, self._trace)
+        except IntentLost:
+            raise
+        except SvcError:
+            self._undo.close()
+            raise
 
     def note_intent(self) -> None:
         """From here on a killed process leaves a row that says what to take down."""
         with self._trace.phase("journal"):
             self._undo.callback(self._forget)
-            self._context.journal.begin(self._record)
+            self._context.journal.begin(self._record, after=self._intent)
 
     def take_addresses(self) -> None:
         with self._trace.phase("ipam"):
@@ -198,12 +261,10 @@ class Addition:
             result = self._result()
             self._record.state = ADDED
             self._record.result = result.to_json()
+            if waits_for_policy(self._session, self._request):
+                self._record.waits_until = time.time() + self._request.policy_setup.seconds
             self._context.journal.update(self._record)
         return result
-
-    def await_policy(self) -> Steps[None]:
-        """Who is killed meanwhile leaves a whole attachment, which a DEL takes down; who learns that nobody waits undoes it."""
-        yield from await_policy(self._context, self._session, self._request, self._record.addresses, self._trace)
 
     def _endpoint_along(self) -> Companion | None:
         """The endpoint in one write with the addresses, unless something else must be there first."""
@@ -298,6 +359,28 @@ class Addition:
             routes=self._taken.routes,
             dns=self._taken.dns,
         )
+
+
+def _new_record(context: Context, session: Session, request: AddRequest) -> Record:
+    """What the call itself says of the attachment."""
+    return Record(
+        id=request.id,
+        state=ADDING,
+        boot_id=context.boot_id,
+        sandbox=_identity(request),
+        node=session.node,
+        settings=without_secrets(session.settings),
+        host_name="",
+        mac="",
+        pod=request.workload.pod,
+        namespace=request.workload.namespace,
+        mtu=request.mtu,
+        queues=request.queues,
+        allow_ip_forwarding=request.allow_ip_forwarding,
+        profile=request.where.profile,
+        routes=None if request.routes is None else [str(route) for route in request.routes],
+        delegate=None if request.delegation is None else request.delegation.remembered(),
+    )
 
 
 def _recorded_result(context: Context, session: Session, record: Record, request: AddRequest, trace: Trace) -> Result | None:

@@ -1,63 +1,81 @@
 """Where an ADD waits: for readiness gates before anything is kept, for the pod's policy when all is done."""
 
 import time
-from collections.abc import Sequence
 from typing import NoReturn
 
 from svc.attach.context import Context
+from svc.attach.record import Record
 from svc.attach.request import AddRequest
 from svc.attach.session import Session
 from svc.model.endpoint import has_endpoint
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.faults import without_query
 from svc.trace import Trace
-from svc.waits.wait import End, Steps
+from svc.waits.wait import End, Steps, Suspended
 
 STALE_SECONDS = 1.0  # what was read before a longer wait is read again
 STATUS_DIRECTORY = "endpoint-status"  # under the run directory of the deployment
 
 
-def await_gates(context: Context, request: AddRequest, trace: Trace) -> Steps[bool]:
-    """Whether it took long. PeerError when the gates do not open in time, CallerError when nobody waits any more."""
+def await_gates(context: Context, request: AddRequest, row: Record, trace: Trace) -> Steps[bool]:
+    """Whether it took long. `row` is the intent of the call, in the journal, which says until when it may wait.
+
+    PeerError when the gates do not open in time, CallerError when nobody waits any more, Suspended where the call goes on
+    elsewhere."""
     settings = request.gates
-    if not settings.urls:
-        return False
     began = time.monotonic()
     with trace.phase("gates"):
-        wait = context.gates().wait(settings, began + settings.seconds)
+        wait = context.gates().wait(settings, began + _left(row.waits_until))
         yield wait
     outcome = wait.outcome or End.LATE
+    if outcome is End.STOPPING and request.resumable:
+        raise Suspended(row.generation)
     context.metrics.count("gate_waits_total", outcome=outcome.value)
     if outcome is not End.DONE:
         states = [f"{without_query(url)}: {answer.text}" for url, answer in wait.answers.items()]
         closed = sum(not answer.ready for answer in wait.answers.values())
         _refuse(outcome, f"{closed} of {len(states)} readiness gates", settings.seconds, "; ".join(states))
+    context.journal.require(row)
     return time.monotonic() - began > STALE_SECONDS
 
 
-def await_policy(
-    context: Context, session: Session, request: AddRequest, addresses: Sequence[str], trace: Trace
-) -> Steps[None]:
-    """Holds a pod whose interface is an endpoint, but not longer than may be. CallerError when nobody waits any more."""
-    workload, ifname = request.workload, request.id.ifname
+def waits_for_policy(session: Session, request: AddRequest) -> bool:
+    """Whether the attachment is an endpoint whose policy is to be waited for."""
+    workload = request.workload
     wanted = request.policy_setup.seconds > 0 and request.sandbox is not None and workload.is_pod
-    if not wanted or not has_endpoint(session.names, workload, ifname):
+    return wanted and has_endpoint(session.names, workload, request.id.ifname)
+
+
+def await_policy(context: Context, session: Session, request: AddRequest, row: Record, trace: Trace) -> Steps[None]:
+    """Holds a pod whose interface is an endpoint, until `row` says at most. CallerError when nobody waits any more, Suspended
+    where the call goes on elsewhere."""
+    if not waits_for_policy(session, request):
         return
     from svc.waits.policy import file_name  # with the first wait of this kind
 
-    name = file_name(workload.orchestrator(session.names), workload.namespace, workload.pod, ifname)
+    workload = request.workload
+    name = file_name(workload.orchestrator(session.names), workload.namespace, workload.pod, request.id.ifname)
     directory = request.policy_setup.directory or f"{session.names.run_dir}/{STATUS_DIRECTORY}"
     with trace.phase("policy"):
-        wait = context.status_files().wait(directory, name, addresses, time.monotonic() + request.policy_setup.seconds)
+        deadline = time.monotonic() + _left(row.waits_until)
+        wait = context.status_files().wait(directory, name, row.addresses, deadline)
         if wait.outcome is None:
             yield wait
     outcome = wait.outcome or End.LATE
+    if outcome is End.STOPPING and request.resumable:
+        raise Suspended(row.generation)
     context.metrics.count("policy_waits_total", outcome=outcome.value)
     if outcome in (End.GONE, End.DELETED):
         _refuse(outcome, "", 0, "")
+    context.journal.require(row)
     if outcome is not End.DONE:
         reason = "the agent stops" if outcome is End.STOPPING else f"not set up in {trace.phases['policy'] / 1000:.1f} s"
         trace.warning(f"policy: {reason}: the pod starts without: {wait.path!r}: {wait.why_not()}")
+
+
+def _left(moment: float) -> float:
+    """Seconds until a Unix time: a wait goes on in another process, whose monotonic clock need not be ours."""
+    return max(0.0, moment - time.time())
 
 
 def _refuse(outcome: End, what: str, seconds: float, states: str) -> NoReturn:

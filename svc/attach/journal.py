@@ -17,7 +17,9 @@ from svc.model.errors import Code, PeerError
 
 _KEY = "network = ? AND container = ? AND ifname = ?"
 _ROW = f"{_KEY} AND generation = ?"
-_BEGIN = "REPLACE INTO attachments (network, container, ifname, host_name, record, generation) VALUES (?, ?, ?, ?, ?, ?)"
+_COLUMNS = "network, container, ifname, host_name, record, generation"
+_BEGIN = f"REPLACE INTO attachments ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
+_BEGIN_AFTER = f"REPLACE INTO attachments ({_COLUMNS}) SELECT ?, ?, ?, ?, ?, ? FROM attachments WHERE {_ROW}"  # noqa: S608
 _UPDATE = f"UPDATE attachments SET record = ? WHERE {_ROW}"  # noqa: S608
 _REMOVE = f"DELETE FROM attachments WHERE {_ROW}"  # noqa: S608
 _EPOCH_BITS = 32  # a generation: the epoch of the process that began it, and in these bits its count of them
@@ -44,26 +46,34 @@ class Journal:
         with self._errors:
             self._connection = prepare(path)
 
-    def begin(self, record: Record, *, durable: bool = False) -> None:
-        """Write the record as a new row, in place of the attachment's earlier one, and set `record.generation`."""
+    def begin(self, record: Record, *, after: Record | None = None, durable: bool = False) -> None:
+        """Write the record as a new row, in place of the attachment's earlier one, and set `record.generation`.
+
+        `after` is the row that it continues: raise IntentLost if that does not exist any more.
+        """
+        statement = _BEGIN if after is None else _BEGIN_AFTER
+        condition = () if after is None else (*_key(after.id), after.generation)
 
         def insert() -> int:
             generation = self._next_generation()
-            self._connection.execute(_BEGIN, (*_key(record.id), record.host_name, record.to_bytes(), generation))
-            return generation
+            row = (*_key(record.id), record.host_name, record.to_bytes(), generation)
+            return generation if self._connection.execute(statement, (*row, *condition)).rowcount else 0
 
-        record.generation = self._write(insert, durable=durable)
+        generation = self._write(insert, durable=durable)
+        if not generation:
+            raise intent_lost(record.id)
+        record.generation = generation
 
     def update(self, record: Record, *, durable: bool = False) -> None:
         """Write the record in its row. Raise IntentLost if the row does not exist any more; never create one."""
         parameters = (record.to_bytes(), *_key(record.id), record.generation)
         if not self._write(lambda: self._connection.execute(_UPDATE, parameters).rowcount, durable=durable):
-            raise _lost(record)
+            raise intent_lost(record.id)
 
     def require(self, record: Record) -> None:
         """Raise IntentLost unless the record's row stands."""
         if not self._read(f"SELECT 1 FROM attachments WHERE {_ROW}", (*_key(record.id), record.generation)):  # noqa: S608
-            raise _lost(record)
+            raise intent_lost(record.id)
 
     def owe(self, record: Record) -> None:
         """Note durably that the attachment's release is pending: in its row, or in a new one if the attachment has none.
@@ -152,8 +162,9 @@ def _key(key: AttachmentId) -> tuple[str, str, str]:
     return key.network, key.container_id, key.ifname
 
 
-def _lost(record: Record) -> IntentLost:
+def intent_lost(key: AttachmentId) -> IntentLost:
+    """What to raise where the row that a call began is gone."""
     return IntentLost(
-        f"ADD cancelled: container {record.id.container_id!r} was deleted or added again while its ADD waited",
+        f"ADD cancelled: container {key.container_id!r} was deleted or added again while its ADD waited",
         details="nothing of it is left: if the container is still wanted, repeat the ADD",
     )

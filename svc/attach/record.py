@@ -12,6 +12,7 @@ from svc.model.endpoint import Workload, endpoint_key
 from svc.model.keys import ResourceKey
 from svc.names import Names
 
+WAITING = "waiting"  # at a readiness gate: nothing is attached yet
 ADDING = "adding"
 ADDED = "added"
 DELETING = "deleting"
@@ -58,6 +59,7 @@ class Record:
     routes: list[str] | None = None
     delegate: dict[str, Any] | None = None
     unmanaged: bool = False
+    waits_until: float = 0.0  # the Unix time at which its present wait, for a gate or for policy, ends at the latest
     _generation: int = field(default=0, init=False, compare=False, repr=False)  # orjson leaves names with an underscore out
 
     @property

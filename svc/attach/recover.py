@@ -1,7 +1,10 @@
-"""After a start: broken-off attachments are undone, debts are paid, what an earlier boot held is freed."""
+"""Recovery after a start: undo interrupted attachments, retry pending releases, free what an earlier boot held."""
+
+import time
+from collections.abc import Sequence
 
 from svc.attach.context import Context
-from svc.attach.record import ADDED, DELETING, AttachmentId, Record
+from svc.attach.record import ADDED, DELETING, WAITING, AttachmentId, Record
 from svc.attach.teardown import put_off, take_down
 from svc.model.errors import SvcError
 from svc.trace import Trace
@@ -9,28 +12,39 @@ from svc.trace import Trace
 Store = tuple[str, tuple[tuple[str, str], ...], str]
 
 
-def recover(context: Context, trace: Trace) -> int:
-    """Takes down whatever did not survive. What cannot be taken down now stays in the journal; the number of those.
+def interrupted(context: Context) -> Sequence[Record]:
+    """The rows that did not survive: what the last agent, or the last boot, left unfinished. StoreError.
 
-    Calls wait meanwhile: a datastore that has failed once, after a time-out perhaps, is not asked for the rest.
+    An ADD that waits at a gate in a process of its own is not among them before its time is over."""
+    return [record for record in context.journal.all() if not _stands(context, record)]
+
+
+class Recovery:
+    """Takes down interrupted attachments, each once, in any order and from any thread.
+
+    A datastore that has failed once, after a time-out perhaps, is not asked for the rest: their releases stay pending.
     """
-    left = 0
-    failing: set[Store] = set()
-    for record in context.journal.all():
-        if _stands(context, record):
-            continue
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._failing: set[Store] = set()
+
+    def take_down(self, record: Record, trace: Trace) -> bool:
+        """Whether nothing of it is left, because it went or because a call has changed its row since."""
+        current = self._context.journal.get(record.id)
+        if current is None or current.generation != record.generation:
+            return True
         trace.info(f"taking down {record.id.container_id} {record.id.ifname} of {record.id.network}, left {record.state}")
-        left += 1
         try:
-            if store_of(record) in failing:
-                put_off(context, record)
-            elif take_down(context, record, trace):
-                left -= 1
-            else:
-                failing.add(store_of(record))
+            if store_of(current) in self._failing:
+                put_off(self._context, current)
+                return False
+            if take_down(self._context, current, trace):
+                return True
+            self._failing.add(store_of(current))
         except SvcError as failure:
             _warn(record, failure, trace)
-    return left
+        return False
 
 
 def store_of(record: Record) -> Store:
@@ -51,7 +65,9 @@ def pay_debt(context: Context, key: AttachmentId, trace: Trace) -> bool:
 
 
 def _stands(context: Context, record: Record) -> bool:
-    return record.state == ADDED and record.boot_id == context.boot_id
+    if record.boot_id != context.boot_id:
+        return False
+    return record.state == ADDED or (record.state == WAITING and record.waits_until > time.time())
 
 
 def _warn(record: Record, failure: SvcError, trace: Trace) -> None:

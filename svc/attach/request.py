@@ -63,6 +63,8 @@ class AddRequest:
     routes: tuple[Cidr, ...] | None = None  # by destination; None: the default ones of its families
     delegation: "Delegation | None" = None  # another plugin gives the addresses; pools and families mean nothing then
     features: Features = NO_FEATURES
+    intent: int = 0  # of a call that has waited in another process: the generation of its row in the journal
+    resumable: bool = False  # whether the call may go on in another process
 
 
 def open_sandbox(path: str, received_fd: int, own: tuple[int, int]) -> Sandbox:

@@ -11,7 +11,7 @@ from svc.attach.addresses import give_back
 from svc.attach.context import Context
 from svc.attach.endpoints import drop_endpoint, edit_profiles
 from svc.attach.ready import Locked
-from svc.attach.record import ADDED, ADDING, Record
+from svc.attach.record import ADDED, ADDING, WAITING, Record
 from svc.datastore.api import NotFound, StoreError
 from svc.model.errors import PeerError
 from svc.trace import Trace
@@ -27,6 +27,9 @@ def take_down(context: Context, record: Record, trace: Trace) -> bool:
     Whether nothing is owed. SvcError when the datastore is locked (then nothing is done), when the interface stays, or
     when the journal cannot note a debt: then nothing is forgotten either.
     """
+    if record.state == WAITING:  # nothing is attached yet
+        context.journal.remove(record)
+        return True
     answers = _refuse_when_locked(context, record, trace)
     with trace.phase("unwire"):
         unwire(context, record)

@@ -4,27 +4,28 @@ Standard input holds the network configuration; the environment is the runtime's
 """
 
 import argparse
-import math
 import os
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from svc.attach.context import Context
 from svc.attach.session import OpenBackend, Sessions
 from svc.cni.edge import answer, failed_before_start
-from svc.cni.exclusive import alone, is_served
-from svc.cni.inputs import Inputs, Reply
+from svc.cni.inputs import INTENT, Inputs, Reply
 from svc.cni.install import Installed, read_record
+from svc.cni.locks import StateLock, is_served
 from svc.datastore.open import open_backend
 from svc.model.errors import Code, PeerError, SvcError
 from svc.names import DEFAULT
 from svc.netconf.profiles import Profiles
 from svc.trace import Trace, new_request_id
-from svc.waits.wait import Steps, Wait
+from svc.waits.wait import End, Steps, Wait
 
 AGENT_SECONDS = 90.0  # as the executable gives it
 ALONE_SECONDS = 90.0  # until others have done; the same, for a runtime has no more patience with us
+_PASSED_ON = ("TRACEPARENT", INTENT)
 AGENTS = 10  # that come and go during one call
 
 
@@ -38,7 +39,7 @@ def main() -> int:
     )
     options = parser.parse_args()
     installed = read_record(options.install, DEFAULT)
-    inputs = Inputs(options.name, os.environ, sys.stdin.buffer.read(), profile=installed.profile)
+    inputs = Inputs(options.name, os.environ, sys.stdin.buffer.read(), profile=installed.profile, resumable=True)
     reply = _test(inputs, installed) if options.test else _answer(inputs, installed)
     for stream, text in ((sys.stderr, reply.stderr), (sys.stdout, reply.stdout)):
         stream.buffer.write(text)
@@ -64,19 +65,28 @@ def _answer(inputs: Inputs, installed: Installed) -> Reply:
     try:
         if inputs.environment.get("CNI_COMMAND") == "STATUS":
             raise PeerError("not ready: the agent is not running", details="start svc-agent", code=Code.NOT_AVAILABLE)
-        return _carried_out_or_handed_on(inputs, installed, trace)
+        with closing(StateLock(installed.state_dir, _purpose(inputs))) as lock:
+            return _carried_out_or_handed_on(lock, inputs, installed, trace)
     except SvcError as error:
         return failed_before_start(inputs, error, trace)
     except OSError as failure:
         return failed_before_start(inputs, _unusable(installed.state_dir, failure), trace)
 
 
-def _carried_out_or_handed_on(inputs: Inputs, installed: Installed, trace: Trace) -> Reply:
-    """An agent that has started and is gone again before it heard of the call leaves it to us."""
-    for _ in range(AGENTS):
-        reply = _carried_out(_steps(inputs, installed, trace), installed) or _handed_on(inputs, installed)
-        if reply is not None:
+def _purpose(inputs: Inputs) -> str:
+    words = (inputs.environment.get(name, "") for name in ("CNI_COMMAND", "CNI_CONTAINERID", "CNI_IFNAME"))
+    return " ".join(filter(None, words))
+
+
+def _carried_out_or_handed_on(lock: StateLock, inputs: Inputs, installed: Installed, trace: Trace) -> Reply:
+    """By this process, or by an agent that serves the node meanwhile. One that is gone again before it heard of the call leaves
+    it to us."""
+    for turn in range(2 * AGENTS):
+        reply = _handed_on(inputs, installed) if turn % 2 else _carried_out(lock, inputs, installed, trace)
+        if reply is not None and not reply.intent:
             return reply
+        if reply is not None:
+            inputs = replace(inputs, environment={**inputs.environment, INTENT: str(reply.intent)})
     raise PeerError("the agent starts and ends again and again", details="see why in its log", code=Code.IO_FAILURE)
 
 
@@ -88,20 +98,24 @@ def _steps(inputs: Inputs, installed: Installed, trace: Trace) -> Steps[Reply]:
         context.close()
 
 
-def _carried_out(steps: Steps[Reply], installed: Installed) -> Reply | None:
-    """Alone, but while it waits: then the journal has all or nothing of it, others may go on, and an agent may start. None, and
-    nothing is done, where one has started before the first step."""
+def _carried_out(lock: StateLock, inputs: Inputs, installed: Installed, trace: Trace) -> Reply | None:
+    """Under the lock, but while it waits. Where an agent serves the node by then: None before the first step, and later a reply
+    with the intent to hand on."""
+    steps = _steps(inputs, installed, trace)
     wait: Wait | None = None
     while True:
-        seconds = ALONE_SECONDS if wait is None else math.inf
-        with alone(installed.state_dir, seconds, gives_way=wait is None):
-            if wait is None and is_served(installed.socket):
+        is_ours = lock.take(ALONE_SECONDS, gives_way=wait is None, unless=lambda: is_served(installed.socket))
+        if not is_ours:
+            if wait is None:
                 return None
-            try:
-                wait = next(steps)
-            except StopIteration as end:
-                reply: Reply = end.value
-                return reply
+            wait.supersede(End.STOPPING)
+        try:
+            wait = next(steps)
+        except StopIteration as end:
+            reply: Reply = end.value
+            return reply
+        finally:
+            lock.free()
         wait.join()
 
 
@@ -110,7 +124,7 @@ def _handed_on(inputs: Inputs, installed: Installed) -> Reply | None:
     from svc.cni.client import call
     from svc.cni.frame import Frame, FrameError
 
-    environment = {name: text for name, text in inputs.environment.items() if name.startswith("CNI_") or name == "TRACEPARENT"}
+    environment = {name: text for name, text in inputs.environment.items() if name.startswith("CNI_") or name in _PASSED_ON}
     frame = Frame(inputs.name, environment, inputs.stdin, has_descriptor=False, profile=inputs.profile)
     with ExitStack() as stack:
         netns = -1

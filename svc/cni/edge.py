@@ -22,7 +22,7 @@ from svc.netconf import netconf as netconfs
 from svc.netconf.args import pod_in
 from svc.netconf.netconf import NetConf
 from svc.trace import Trace
-from svc.waits.wait import Steps, limited
+from svc.waits.wait import Steps, Suspended, limited
 
 # How long a call may work, from when a worker takes it; gates and policy are waited for besides. Less than the executable
 # waits, so that the runtime learns the cause.
@@ -38,6 +38,9 @@ def answer(context: Context, inputs: Inputs, trace: Trace) -> Steps[Reply]:
     try:
         stdout, status = (yield from limited(call.carry_out(), call.work_seconds)), 0
         trace.info(f"ok {call.summary}{trace.phases_text()} total={(time.perf_counter() - started) * 1000:.2f}")
+    except Suspended as moved:
+        trace.info("not finished here: the call goes on in another process")
+        return Reply(0, b"", write_lines(trace, call.netconf), moved.generation)
     except SvcError as error:
         stdout, status = call.failed(error), 1
     except Exception as failure:

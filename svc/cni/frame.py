@@ -195,7 +195,7 @@ class ReplyReader:
             self._hand_over(layout.size, fields[1] / 1000)
             return None
         whole = layout.unpack(self._data)
-        return None if whole is None else Reply(whole[0][0], *whole[1])
+        return None if whole is None else Reply(whole[0][0], whole[1][0], whole[1][1])
 
     def _hand_over(self, start: int, seconds: float) -> None:
         if len(self._data) >= start + CONTINUATION_BYTES:

@@ -188,6 +188,8 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
         routes=netconf.routes,
         delegation=delegation,
         features=netconf.features,
+        intent=invocation.inputs.intent,
+        resumable=invocation.inputs.resumable,
     )
 
 

@@ -22,7 +22,7 @@ class End(Enum):
     LATE = "late"  # its deadline came
     GONE = "gone"  # nobody would learn of the result: the client has hung up
     DELETED = "deleted"  # a DEL of the same container has come
-    STOPPING = "stopping"  # the agent ends
+    STOPPING = "stopping"  # this process may not go on: the agent ends, or another process serves the node now
 
 
 class Wait:
@@ -47,6 +47,10 @@ class Wait:
         for callback in callbacks:
             callback()
 
+    def supersede(self, outcome: End) -> None:
+        """Replace the outcome of a wait that has ended, and of which nobody has learnt yet."""
+        self.outcome = outcome
+
     def then(self, callback: Callable[[], None]) -> None:
         """Called once; at once when the wait has ended already."""
         with self._lock:
@@ -61,6 +65,17 @@ class Wait:
         self.then(ended.set)
         if not ended.wait(max(0.0, self.deadline - time.monotonic())):
             self.end(End.LATE)
+
+
+class Suspended(Exception):
+    """The call is to be repeated in another process: this one may not go on, and what was waited for has not come.
+
+    `generation` is that of its row in the journal; the repeated call names it, and fails if the row is gone by then.
+    """
+
+    def __init__(self, generation: int) -> None:
+        super().__init__(generation)
+        self.generation = generation
 
 
 Steps = Generator[Wait, None, T]

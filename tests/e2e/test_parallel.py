@@ -17,7 +17,7 @@ from harness.patience import wait_until
 from harness.pod import Pod
 from harness.skips import ONE_PROCESSOR
 from harness.state import books, faults, pod_links, remains, store_of
-from svc.cni.exclusive import LOCK_NAME
+from svc.cni.locks import DIRECTORY, STATE
 from svc.herd import STRETCH
 from svc.model.keys import BlockQuery
 
@@ -155,7 +155,7 @@ def test_an_agent_that_starts_goes_before_all_the_calls_that_wait(own_pods: Make
     """However many: they are its calls then."""
     node.stop_agent()
     made = [own_pods() for _ in range(8)]
-    with ThreadPoolExecutor(9) as runtime, (node.state_dir / LOCK_NAME).open("a") as lock:
+    with ThreadPoolExecutor(9) as runtime, (node.state_dir / DIRECTORY / STATE).open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         calls = [runtime.submit(pod.call, "ADD", log_level="Info") for pod in made]
         wait_until(lambda: openers(lock) == len(made) + 1)

@@ -126,8 +126,8 @@ class FaultyJournal(Journal):
         super().__init__(path)
         self._faults = faults
 
-    def begin(self, record: Record, *, durable: bool = False) -> None:
-        self._faults.carry_out("begin", lambda: super(FaultyJournal, self).begin(record, durable=durable))
+    def begin(self, record: Record, *, after: Record | None = None, durable: bool = False) -> None:
+        self._faults.carry_out("begin", lambda: super(FaultyJournal, self).begin(record, after=after, durable=durable))
 
     def update(self, record: Record, *, durable: bool = False) -> None:
         self._faults.carry_out("update", lambda: super(FaultyJournal, self).update(record, durable=durable))

@@ -17,7 +17,7 @@ from svc.attach.check import check
 from svc.attach.context import Context
 from svc.attach.delete import delete
 from svc.attach.record import AttachmentId
-from svc.attach.recover import recover
+from svc.attach.recover import Recovery, interrupted
 from svc.attach.request import AddRequest, NodeSettings, Sandbox, open_sandbox
 from svc.datastore.api import Conflict, Create
 from svc.datastore.embedded import EmbeddedStore
@@ -71,8 +71,9 @@ class Host:
         check(self.context, _id(container, ifname), sandbox, result, self.trace)
 
     def recover(self) -> int:
-        """What a starting agent does first; the number of attachments that it could not take down."""
-        return recover(self.context, Trace("test"))
+        """What an agent does after its start; the number of attachments that it could not take down."""
+        recovery = Recovery(self.context)
+        return sum(not recovery.take_down(record, Trace("test")) for record in interrupted(self.context))
 
     # what there is
 

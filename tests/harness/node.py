@@ -126,8 +126,10 @@ class Node:
 
     # the agent
 
-    def start_agent(self, *program: str, options: tuple[str, ...] = (), **environment: str) -> None:
-        """Returns when it answers; `program` takes the place of svc-agent, `environment` is added to the test's own."""
+    def start_agent(self, *program: str, options: tuple[str, ...] = (), recovered: bool = True, **environment: str) -> None:
+        """Returns when it answers, and has `recovered` what was interrupted; `program` takes the place of svc-agent,
+        `environment` is added to the test's own."""
+        logged = self.log.stat().st_size if self.log.exists() else 0
         program = program or (str(BIN / "svc-agent"),)
         command = [*program, "run", "--state-dir", str(self.state_dir), "--run-dir", str(self.run_dir), *options]
         with self.log.open("ab") as log:
@@ -135,7 +137,7 @@ class Node:
                 ["ip", "netns", "exec", self.netns.name, *command], stderr=log, env={**os.environ, **environment}
             )
         deadline = time.monotonic() + START_SECONDS
-        while not self.is_answered():
+        while not (self.is_answered() and (not recovered or b"recovery ended" in self.log.read_bytes()[logged:])):
             if self._agent.poll() is not None or time.monotonic() > deadline:
                 self.kill_agent()
                 raise RuntimeError(f"the agent did not start: {self.log.read_text()}")

@@ -29,7 +29,6 @@ from svc.model.wishes import Features
 from svc.names import DEFAULT
 from svc.orch.info import Namespace, PodInfo
 from svc.trace import Trace
-from svc.waits.wait import carried_out
 
 pytestmark = pytest.mark.root
 
@@ -70,7 +69,9 @@ def addition(host: Host, sandbox: Sandbox, pod: PodInfo, container: str = "c1") 
 
 
 def attach(host: Host, sandbox: Sandbox, notes: dict[str, Any], container: str = "c1") -> Result:
-    return carried_out(addition(host, sandbox, annotated(notes), container).run())
+    added = addition(host, sandbox, annotated(notes), container)
+    added.run()
+    return added.result
 
 
 def detach(host: Host, sandbox: Sandbox, container: str) -> None:
@@ -101,7 +102,7 @@ def test_step_that_fails_leaves_nothing(host: Host, sandbox: Sandbox, pod: Netns
 
     setattr(failing, step, fail)
     with pytest.raises(PeerError, match="the step failed"):
-        carried_out(failing.run())
+        failing.run()
     assert host.left_over() == []
     assert pod.links() == []
     attach(host, sandbox, WAYS[way])
@@ -191,7 +192,7 @@ def gone() -> Namespace:
 def test_namespace_that_is_deleted_in_the_middle(host: Host, sandbox: Sandbox, notes: dict[str, Any]) -> None:
     """Before a refusal it is read again: then that is what is told, and nothing is kept."""
     with pytest.raises(PeerError, match="namespace default does not exist") as caught:
-        carried_out(addition(host, sandbox, annotated({}, notes, gone)).run())
+        addition(host, sandbox, annotated({}, notes, gone)).run()
     assert caught.value.code is Code.ORCHESTRATOR
     assert host.left_over() == []
 
@@ -201,7 +202,9 @@ def test_namespace_that_is_deleted_in_the_middle(host: Host, sandbox: Sandbox, n
 )
 def test_nothing_is_refused_on_account_of_what_is_remembered(host: Host, sandbox: Sandbox, notes: dict[str, Any]) -> None:
     now = Namespace(annotations=noted({"ipAddrs": ["10.65.0.9"]}))
-    result = carried_out(addition(host, sandbox, annotated({}, notes, lambda: now)).run())
+    added = addition(host, sandbox, annotated({}, notes, lambda: now))
+    added.run()
+    result = added.result
     assert [ip.address for ip in result.ips] == ["10.65.0.9/32"]
     assert host.books().disagreements(host.links()) == []
 
@@ -209,7 +212,7 @@ def test_nothing_is_refused_on_account_of_what_is_remembered(host: Host, sandbox
 def test_refusal_by_what_is_read_anew_names_it(host: Host, sandbox: Sandbox) -> None:
     now = Namespace(annotations=noted({"ipv4pools": ["elsewhere"]}))
     with pytest.raises(CallerError, match=r"IP pool \(elsewhere\) does not exist") as caught:
-        carried_out(addition(host, sandbox, annotated({}, {"ipv4pools": ["nowhere"]}, lambda: now)).run())
+        addition(host, sandbox, annotated({}, {"ipv4pools": ["nowhere"]}, lambda: now)).run()
     assert caught.value.details.count("of namespace default = ") == 1
     assert "nowhere" not in str(caught.value)
     assert host.left_over() == []

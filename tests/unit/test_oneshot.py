@@ -1,9 +1,9 @@
 """A call that is carried out without an agent, and agents that come and go meanwhile."""
 
-import fcntl
 import io
 import socket
 import sys
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +12,7 @@ import pytest
 
 from harness.shim import FakeAgent, answering
 from svc.cni import __main__ as oneshot
+from svc.cni.locks import StateLock
 
 NETCONF = b'{"cniVersion":"1.0.0","name":"net","type":"svc"}'
 
@@ -29,7 +30,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def serve(monkeypatch: pytest.MonkeyPatch, *agents: bool) -> None:
-    """Whether an agent is there, one look after the other; none of them listens any more when it is called."""
+    """Whether an agent is there, one look after the other; none of them listens any more when it is asked."""
     looks = iter(agents)
     monkeypatch.setattr(oneshot, "is_served", lambda _: next(looks))
 
@@ -61,13 +62,13 @@ def test_others_who_do_not_end_are_told_of(
 ) -> None:
     """Nothing waits without a deadline."""
     monkeypatch.setattr(oneshot, "ALONE_SECONDS", 0.05)
-    (tmp_path / "state").mkdir()
-    with (tmp_path / "state/oneshot.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with closing(StateLock(tmp_path / "state", "ADD c0 eth0")) as lock:
+        lock.take(0)
         status, output = run(record, monkeypatch, capsysbinary)
     error = orjson.loads(output)
     assert (status, error["code"]) == (1, 11)
-    assert f"{lock.name!r} locked for 0.05 s" in error["msg"]
+    assert "timed out after 0.05 s waiting for lock" in error["msg"]
+    assert "(ADD c0 eth0)" in error["msg"]
 
 
 @pytest.mark.parametrize("recorded", [True, False], ids=["elsewhere", "in the run directory"])

@@ -1,0 +1,316 @@
+"""Locks between processes: one for a node's state, one for an agent's socket.
+
+A process holds the lock of the state as long as any of its work may still change attachments: an agent until its drain has
+ended, a process of one call but for the time in which it waits at a gate or for policy. The lock of the socket keeps two agents
+apart that share a run directory. Both are files in a directory that only root enters, so that no other user can hold them.
+
+The last release knew other files. They are locked as well, so that a process of it and one of this release exclude each other.
+"""
+
+import errno
+import fcntl
+import json
+import logging
+import math
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from svc.model.errors import CallerError, Code, PeerError
+from svc.private_directory import make_private
+
+DIRECTORY = "lock"  # in the state directory and in the run directory
+STATE, START, SOCKET = "state", "start", "socket"
+LAST_STATE, LAST_CALLS, LAST_SOCKET = "state.lock", "oneshot.lock", "agent.lock"  # as the last release names them
+
+AGENT, DRAINING = "agent", "agent that stops"
+
+_MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.005, 0.05
+_REPORT_SECONDS = 1.0  # after which an agent logs what it waits for
+_MAX_NOTE_BYTES = 512
+
+log = logging.getLogger("svc.agent")
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that holds a lock, and what it does; 0 and empty if that is not known."""
+
+    pid: int = 0
+    purpose: str = ""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the process is stopped, by SIGSTOP for example."""
+        with suppress(OSError):
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in "tT"
+        return False
+
+    @property
+    def fix(self) -> str:
+        """What the operator can do about it."""
+        if not self.pid:
+            return "find the process with `fuser`, and end it"
+        resume = f"resume it with `kill -CONT {self.pid}`, or " if self.is_stopped else ""
+        return f"{resume}end it with `kill -KILL {self.pid}`"
+
+    def __str__(self) -> str:
+        if not self.pid:
+            return "a process that cannot be named"
+        stopped = ", which is stopped" if self.is_stopped else ""
+        return f"process {self.pid} ({self.purpose or 'of another release'}){stopped}"
+
+
+class LockFile:
+    """An exclusive lock on a file, which the kernel gives back when the process ends.
+
+    `guarded` is false for a file that other users may have opened before its directory was closed to them: a lock of such a
+    process does not count.
+    """
+
+    def __init__(self, path: Path, *, guarded: bool = True) -> None:
+        self.path = path
+        self._guarded = guarded
+        self._file = _open(path)
+
+    def take(self) -> bool:
+        """Lock the file unless another process has."""
+        if not self._is_current():  # removed or replaced since it was opened
+            file = _open(self.path)
+            os.close(self._file)
+            self._file = file
+        return _flock(self._file, fcntl.LOCK_EX) or (not self._guarded and self._is_held_by_users_only())
+
+    def is_free(self) -> bool:
+        """Whether no process has it locked now. It stays free."""
+        if not _flock(self._file, fcntl.LOCK_SH):
+            return False
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        return True
+
+    def stands(self) -> bool:
+        """Whether the path still names the locked file."""
+        return self._is_current()
+
+    def note(self, purpose: str) -> None:
+        """Tell those who wait what the holder does."""
+        text = json.dumps({"pid": os.getpid(), "purpose": purpose}).encode()[:_MAX_NOTE_BYTES]
+        with suppress(OSError):  # a full disk, say
+            os.pwrite(self._file, text, 0)
+            os.ftruncate(self._file, len(text))
+
+    def holder(self) -> Holder:
+        """What the holder has noted, or who the kernel says it is."""
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            noted = json.loads(os.pread(self._file, _MAX_NOTE_BYTES, 0))
+            if noted["pid"] in self._pids():
+                return Holder(int(noted["pid"]), str(noted["purpose"]))
+        return next((Holder(pid) for pid in self._pids()), Holder())
+
+    def free(self) -> None:
+        """Unlock the file."""
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Unlock and close the file."""
+        os.close(self._file)
+
+    def _is_current(self) -> bool:
+        with suppress(OSError):
+            return os.path.samestat(os.stat(self.path), os.fstat(self._file))
+        return False
+
+    def _pids(self) -> list[int]:
+        """Of the processes that hold it, as the kernel says (proc_locks(5))."""
+        inode = f":{os.fstat(self._file).st_ino}"
+        with suppress(OSError):
+            rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+            return [int(row[4]) for row in rows if row[1] == "FLOCK" and row[5].endswith(inode)]
+        return []
+
+    def _is_held_by_users_only(self) -> bool:
+        pids = self._pids()
+        return bool(pids) and all(_is_foreign(pid) for pid in pids)
+
+
+class StateLock:
+    """The right to change attachments of one state directory.
+
+    OSError if the directory cannot be used; UnsafeDirectory, one of those, if other users can write there.
+    """
+
+    def __init__(self, state_dir: Path, purpose: str) -> None:
+        make_private(state_dir, 0o700)
+        make_private(state_dir / DIRECTORY, 0o700)
+        self._state_dir = state_dir
+        self._purpose = purpose
+        with ExitStack() as opened:
+            self._lock = _opened(opened, state_dir / DIRECTORY / STATE)
+            self._start = _opened(opened, state_dir / DIRECTORY / START)
+            self._last = _opened(opened, state_dir / LAST_STATE, guarded=False)
+            self._last_calls = _opened(opened, state_dir / LAST_CALLS, guarded=False)
+            self._opened = opened.pop_all()
+
+    def take(self, seconds: float, *, gives_way: bool = False, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until no other process has it; false if `unless` says meanwhile that it is not needed.
+
+        One that gives way lets a starting agent go first. PeerError, with the holder, after so many seconds.
+        """
+        for _ in _until(time.monotonic() + seconds):
+            if unless():
+                return False
+            if not (gives_way and not self._start.is_free()) and self._take_now():
+                self._lock.note(self._purpose)
+                return True
+        raise _held_too_long(self._busy(), seconds)
+
+    def take_as_agent(self, seconds: float) -> None:
+        """The same for an agent that starts, before all calls that have not begun. CallerError if another agent serves."""
+        report = time.monotonic() + _REPORT_SECONDS
+        for now in _until(time.monotonic() + seconds):
+            if self._start.take() and self._take_now():
+                self._start.free()
+                self._lock.note(self._purpose)
+                return
+            holder = self._busy().holder()
+            if holder.purpose == AGENT:
+                raise _another_agent(self._state_dir, holder)
+            if now > report:
+                report = math.inf
+                log.warning("waiting up to %g s for %s, which still changes attachments", seconds, holder)
+        raise _held_too_long(self._busy(), seconds)
+
+    def admit_calls_of_last_release(self) -> None:
+        """They look for the agent's socket when they have their lock, and hand their call over."""
+        self._last_calls.free()
+
+    def drain(self, seconds: float) -> None:
+        """Keep new calls of the last release from their work until the drain has ended."""
+        self._lock.note(DRAINING)
+        with suppress(OSError):  # the directory is gone, and with it everything that a call could want there
+            for _ in _until(time.monotonic() + seconds):
+                if self._last_calls.take():
+                    return
+
+    def stands(self) -> bool:
+        """Whether the state directory is still the one that was locked."""
+        return self._lock.stands()
+
+    def free(self) -> None:
+        """Give it back for a while."""
+        for lock in (self._last_calls, self._last, self._lock):
+            lock.free()
+
+    def close(self) -> None:
+        """Give it back for good."""
+        self._opened.close()
+
+    def _take_now(self) -> bool:
+        """All of the files, or none."""
+        taken: list[LockFile] = []
+        for lock in (self._lock, self._last, self._last_calls):
+            if not lock.take():
+                for other in taken:
+                    other.free()
+                return False
+            taken.append(lock)
+        return True
+
+    def _busy(self) -> LockFile:
+        """The first of the files that another process has."""
+        return next((lock for lock in (self._lock, self._last, self._last_calls) if not lock.is_free()), self._lock)
+
+
+class SocketLock:
+    """The right to listen in one run directory."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._opened = ExitStack()
+
+    def take(self) -> None:
+        """CallerError if another agent has it; OSError, UnsafeDirectory among them, if the directory cannot be used."""
+        self.close()
+        make_private(self._run_dir, 0o755)
+        make_private(self._run_dir / DIRECTORY, 0o700)
+        self._lock = _opened(self._opened, self._run_dir / DIRECTORY / SOCKET)
+        last = _opened(self._opened, self._run_dir / LAST_SOCKET, guarded=False)
+        for lock in (self._lock, last):
+            if not lock.take():
+                raise _another_agent(self._run_dir, lock.holder())
+        self._lock.note(AGENT)
+
+    def stands(self) -> bool:
+        """Whether the run directory is still the one that was locked."""
+        return self._lock.stands()
+
+    def close(self) -> None:
+        """Give it back."""
+        self._opened.close()
+
+
+def is_served(path: Path) -> bool:
+    """Whether an agent listens on the socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.setblocking(False)
+        return client.connect_ex(str(path)) in (0, errno.EAGAIN)  # EAGAIN: its backlog is full
+
+
+def _opened(stack: ExitStack, path: Path, *, guarded: bool = True) -> LockFile:
+    lock = LockFile(path, guarded=guarded)
+    stack.callback(lock.close)
+    return lock
+
+
+def _open(path: Path) -> int:
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    os.fchmod(file, 0o600)
+    return file
+
+
+def _flock(file: int, kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_foreign(pid: int) -> bool:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid not in (0, os.geteuid())
+    except OSError:
+        return False
+
+
+def _until(deadline: float) -> Iterator[float]:
+    """The time, again and again: at least once, and with growing pauses."""
+    pause = _MIN_POLL_SECONDS
+    while True:
+        now = time.monotonic()
+        yield now
+        if now >= deadline:
+            return
+        time.sleep(min(pause, max(0.0, deadline - now)))
+        pause = min(pause * 1.5, _MAX_POLL_SECONDS)
+
+
+def _another_agent(directory: Path, holder: Holder) -> CallerError:
+    return CallerError(
+        f"another agent runs on {str(directory)!r}: {holder}",
+        details="stop it first, or give this one a --run-dir and a --state-dir of its own",
+        code=Code.IO_FAILURE,
+    )
+
+
+def _held_too_long(lock: LockFile, seconds: float) -> PeerError:
+    holder = lock.holder()
+    return PeerError(
+        f"timed out after {seconds:g} s waiting for lock {str(lock.path)!r}: held by {holder}",
+        details=f"{holder.fix}, then try again",
+        code=Code.TRY_AGAIN,
+    )

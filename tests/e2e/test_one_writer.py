@@ -1,0 +1,284 @@
+"""One process at a time changes attachments: an agent until its drain has ended, a call without an agent but while it waits.
+
+What a DEL has answered stays deleted, whichever process was at work.
+"""
+
+import os
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from harness import cluster_node as cluster
+from harness.cluster_node import ClusterNode
+from harness.gate import GateServer, serving, status
+from harness.gated import LONG
+from harness.held import begin, file_of, is_set_up, make
+from harness.lock_holder import held_by, open_to_all
+from harness.netns import Netns
+from harness.node import BIN, START_SECONDS, Node, netconf
+from harness.patience import wait_until
+from harness.pod import Pod
+from harness.site import Site
+from harness.state import books, faults, remains
+from svc.attach.journal import Journal
+from svc.attach.record import ADDING
+from svc.cni.locks import LAST_CALLS, LAST_SOCKET, LAST_STATE
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+
+
+@pytest.fixture
+def own_gate(node: Node) -> Iterator[GateServer]:
+    with serving(status(503), inside=node.netns) as server:
+        yield server
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    path = tmp_path / "endpoint-status"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
+    """One for each test: its agent is ended."""
+    with ClusterNode(tmp_path / "node", "node1", site) as node:
+        yield node
+
+
+# an agent that drains
+
+
+def test_del_during_a_drain_waits_for_the_add_of_its_container(web: Pod, cluster_node: ClusterNode) -> None:
+    """The datastore is silent, the agent is told to stop, and the runtime gives the ADD up."""
+    with cluster_node.silenced(cluster_node.site):
+        adding = web.begin("ADD")
+        time.sleep(0.5)  # the ADD has reached the datastore
+        os.kill(cluster_node.agent_pid, signal.SIGTERM)
+        wait_until(lambda: not cluster_node.socket.exists())
+        adding.kill()
+        deleting = web.begin("DEL")
+        time.sleep(0.5)
+        assert not deleting.is_over
+    assert deleting.result().status == 0
+    assert cluster_node.wait_agent() == 0
+    assert cluster.remains([cluster_node]) == []
+    cluster_node.start_agent()
+    assert cluster.remains([cluster_node]) == []
+
+
+# calls that wait at a gate
+
+
+def test_del_by_an_agent_ends_an_add_that_waits_without_one(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    node.stop_agent()
+    pod = own_pods(readiness_gates=[own_gate.url], **LONG)
+    adding = pod.begin("ADD")
+    wait_until(lambda: own_gate.asked > 1)
+    node.start_agent()
+    pod.delete()
+    own_gate.behaviour = status(200)
+    called = adding.result()
+    assert (called.status, called.output["code"]) == (1, 3)
+    assert "ADD cancelled" in called.output["msg"]
+    assert remains(node) == []
+    assert pod.netns.links() == []
+
+
+def test_del_without_an_agent_ends_an_add_that_waits_without_one(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    node.stop_agent()
+    pod = own_pods(readiness_gates=[own_gate.url], **LONG)
+    adding = pod.begin("ADD")
+    wait_until(lambda: own_gate.asked > 1)
+    pod.delete()
+    own_gate.behaviour = status(200)
+    assert adding.result().output["code"] == 3
+    assert remains(node) == []
+
+
+def test_add_that_waits_without_an_agent_goes_on_in_one(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    node.stop_agent()
+    pod = own_pods(readiness_gates=[own_gate.url], **LONG)
+    adding = pod.begin("ADD")
+    wait_until(lambda: own_gate.asked > 1)
+    node.start_agent()
+    own_gate.behaviour = status(200)
+    called = adding.result()
+    assert (called.status, " queue=" in called.stderr) == (0, True), called
+    assert faults(node) == []
+
+
+def test_repeated_add_takes_over_from_one_that_waits(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """A runtime that lost patience repeats its call; the first one must not attach the container a second time."""
+    node.stop_agent()
+    pod = own_pods(readiness_gates=[own_gate.url], **LONG)
+    first = pod.begin("ADD")
+    wait_until(lambda: own_gate.asked > 1)
+    second = pod.begin("ADD")
+    asked = own_gate.asked
+    wait_until(lambda: own_gate.asked > asked + 2)
+    own_gate.behaviour = status(200)
+    assert first.result().output["code"] == 3
+    assert second.result().status == 0
+    assert faults(node) == []
+
+
+def test_killed_add_that_waited_leaves_a_row_that_expires(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    node.stop_agent()
+    pod = own_pods(readiness_gates=[own_gate.url], readiness_gates_timeout_seconds=2)
+    adding = pod.begin("ADD")
+    wait_until(lambda: own_gate.asked > 1)
+    adding.kill()
+    assert [record.state for record in books(node).records] == ["waiting"]
+    time.sleep(2)
+    node.start_agent()
+    assert remains(node) == []
+
+
+# calls that wait for policy
+
+
+def test_del_by_an_agent_ends_an_add_that_waits_for_policy_without_one(own_pods: MakePod, node: Node, directory: Path) -> None:
+    node.stop_agent()
+    pod = make(own_pods, directory)
+    adding = begin(pod)
+    node.start_agent()
+    pod.delete()
+    file_of(pod, directory).touch()
+    assert adding.result().output["code"] == 3
+    assert remains(node) == []
+    assert pod.netns.links() == []
+
+
+def test_add_that_waits_for_policy_goes_on_in_an_agent(own_pods: MakePod, node: Node, directory: Path) -> None:
+    node.stop_agent()
+    pod = make(own_pods, directory)
+    adding = begin(pod)
+    node.start_agent()
+    file_of(pod, directory).touch()
+    assert is_set_up(adding.result())
+    assert faults(node) == []
+
+
+# holders of the lock
+
+
+def test_stopped_call_is_named_by_an_agent_that_starts(own_pods: MakePod, node: Node, tmp_path: Path) -> None:
+    node.stop_agent()
+    pod = own_pods()
+    adding = pod.begin("ADD")
+    lock = node.state_dir / "lock" / "state"
+    wait_until(lambda: lock.exists() and b"ADD" in lock.read_bytes())
+    pid = int(lock.read_text().split()[1].rstrip(","))
+    os.kill(pid, signal.SIGSTOP)
+    log = tmp_path / "log"
+    directories = ["--state-dir", str(node.state_dir), "--run-dir", str(node.run_dir)]
+    with log.open("wb") as file:
+        agent = subprocess.Popen(
+            ["ip", "netns", "exec", node.netns.name, str(BIN / "svc-agent"), "run", *directories], stderr=file
+        )
+    try:
+        wait_until(lambda: f"process {pid} (ADD {pod.container} eth0), which is stopped" in log.read_text())
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until(node.is_answered)
+    assert adding.result().status == 0
+    agent.terminate()
+    assert agent.wait(START_SECONDS) == 0
+
+
+def test_lock_of_a_user_without_rights_stops_no_agent(own_pods: MakePod, node: Node) -> None:
+    """The files of the last release lay in directories that every user could enter."""
+    open_to_all(node.directory)
+    node.stop_agent()
+    for folder in (node.state_dir, node.run_dir):
+        folder.chmod(0o755)
+    files = (node.run_dir / LAST_SOCKET, node.state_dir / LAST_STATE, node.state_dir / LAST_CALLS)
+    for file in files:
+        file.chmod(0o644)
+    with ExitStack() as stack:
+        for file in files:
+            stack.enter_context(held_by(file, "user"))
+        own_pods().add()  # without an agent
+        node.start_agent()
+        own_pods().add()
+    assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o600] * 3
+    assert stat.S_IMODE(node.state_dir.stat().st_mode) == 0o700
+
+
+# socket and directories
+
+
+def test_removed_socket_comes_back(own_pods: MakePod, node: Node) -> None:
+    pod = own_pods()
+    node.socket.unlink()
+    wait_until(node.is_answered)
+    assert " queue=" in pod.call("ADD").stderr
+    assert faults(node) == []
+
+
+def test_removed_run_directory_comes_back(own_pods: MakePod, node: Node) -> None:
+    pod = own_pods()
+    node.run_dir.rename(node.directory / "gone")
+    wait_until(node.is_answered)
+    assert " queue=" in pod.call("ADD").stderr
+    second = node.netns.run(
+        str(BIN / "svc-agent"), "run", "--state-dir", str(node.directory / "other"), "--run-dir", str(node.run_dir), check=False
+    )
+    assert "another agent runs on" in second.stderr
+
+
+@pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "removed"])
+def test_agent_without_its_state_directory_ends(node: Node, replaced: bool) -> None:
+    node.state_dir.rename(node.directory / "gone")
+    if replaced:
+        node.state_dir.mkdir()
+    assert node.wait_agent() == 1
+    assert f"state directory '{node.state_dir}' was removed or replaced" in node.log.read_text()
+    assert not node.socket.exists()
+
+
+# recovery
+
+
+def test_calls_are_served_while_an_agent_recovers(web: Pod, cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
+    """The datastore of what was interrupted is silent; a network beside it is not."""
+    web.add()
+    cluster_node.apply_pools()
+    cluster_node.kill_agent()
+    with closing(Journal(cluster_node.state_dir / "journal.db")) as journal:
+        (record,) = journal.all()
+        record.state = ADDING
+        journal.update(record)
+    other = Pod(cluster_node, sandbox(), "c1", netconf(name="here"))
+    with cluster_node.silenced(cluster_node.site):
+        began = time.monotonic()
+        cluster_node.start_agent(recovered=False)
+        other.add()
+        other.delete()
+        assert time.monotonic() - began < 8, "a time-out of the silent datastore is 10 s"
+    web.delete()
+    wait_until(lambda: cluster.remains([cluster_node]) == [])
+
+
+def test_what_was_interrupted_is_released_together(own_pods: MakePod, node: Node) -> None:
+    """In few writes, however many they are."""
+    made = [own_pods() for _ in range(30)]
+    for pod in made:
+        pod.add()
+    node.kill_agent()
+    with closing(Journal(node.state_dir / "journal.db")) as journal:
+        for record in journal.all():
+            record.state = ADDING
+            journal.update(record)
+    node.start_agent()
+    assert remains(node) == []

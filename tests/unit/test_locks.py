@@ -1,0 +1,244 @@
+"""Locks between processes: of the state, of the socket, those of the last release, and what a waiting process says."""
+
+import fcntl
+import os
+import signal
+import stat
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from harness.lock_holder import held_by, open_to_all
+from harness.patience import wait_until
+from svc.cni import locks
+from svc.cni.locks import AGENT, DIRECTORY, LAST_CALLS, LAST_SOCKET, LAST_STATE, SocketLock, StateLock
+from svc.model.errors import CallerError, Code, PeerError
+from svc.private_directory import UnsafeDirectory
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+def taken(state_dir: Path, purpose: str = "ADD c1 eth0", seconds: float = 0) -> bool:
+    """Whether a process of one call gets the lock, which it gives back."""
+    with closing(StateLock(state_dir, purpose)) as lock:
+        try:
+            return lock.take(seconds)
+        except PeerError:
+            return False
+
+
+# the state
+
+
+def test_one_process_at_a_time(state_dir: Path) -> None:
+    with closing(StateLock(state_dir, "ADD c1 eth0")) as lock:
+        assert lock.take(0)
+        assert not taken(state_dir)
+        lock.free()
+        assert taken(state_dir)
+    assert taken(state_dir)
+
+
+def test_waiting_has_an_end_that_names_the_holder(state_dir: Path) -> None:
+    with closing(StateLock(state_dir, "ADD c1 eth0")) as first, closing(StateLock(state_dir, "DEL c1 eth0")) as second:
+        first.take(0)
+        with pytest.raises(PeerError) as raised:
+            second.take(0.05)
+    assert raised.value.code == Code.TRY_AGAIN
+    assert f"held by process {os.getpid()} (ADD c1 eth0)" in raised.value.msg
+    assert "timed out after 0.05 s" in raised.value.msg
+    assert f"kill -KILL {os.getpid()}" in raised.value.details
+
+
+def test_stopped_holder_is_said_to_be_stopped(state_dir: Path) -> None:
+    taken(state_dir)
+    with held_by(state_dir / DIRECTORY / locks.STATE) as pid:
+        os.kill(pid, signal.SIGSTOP)
+        with closing(StateLock(state_dir, AGENT)) as lock:
+            wait_until(lambda: "which is stopped" in str(lock._lock.holder()))
+            with pytest.raises(PeerError, match=rf"process {pid} .*which is stopped") as raised:
+                lock.take_as_agent(0.05)
+    assert f"kill -CONT {pid}" in raised.value.details
+
+
+def test_note_of_a_process_that_is_gone_does_not_count(state_dir: Path) -> None:
+    with closing(StateLock(state_dir, "GC")) as lock:
+        lock.take(0)
+    with held_by(state_dir / DIRECTORY / locks.STATE) as pid, closing(StateLock(state_dir, "ADD")) as lock:
+        with pytest.raises(PeerError, match=rf"process {pid} \(of another release\)"):
+            lock.take(0)
+
+
+def test_call_that_is_served_by_an_agent_does_not_wait(state_dir: Path) -> None:
+    with closing(StateLock(state_dir, AGENT)) as agent, closing(StateLock(state_dir, "ADD")) as call:
+        agent.take_as_agent(0)
+        assert not call.take(20, unless=lambda: True)
+
+
+def test_call_that_has_not_begun_lets_an_agent_start_first(state_dir: Path) -> None:
+    taken(state_dir)
+    with held_by(state_dir / DIRECTORY / locks.START), closing(StateLock(state_dir, "ADD")) as lock:
+        with pytest.raises(PeerError):
+            lock.take(0, gives_way=True)
+        assert lock.take(0), "one that goes on after a wait does not"
+
+
+def test_second_agent_is_refused_at_once(state_dir: Path) -> None:
+    with closing(StateLock(state_dir, AGENT)) as first, closing(StateLock(state_dir, AGENT)) as second:
+        first.take_as_agent(0)
+        with pytest.raises(CallerError, match=f"another agent runs on '{state_dir}'"):
+            second.take_as_agent(20)
+
+
+def test_agent_waits_for_one_that_drains(state_dir: Path) -> None:
+    with closing(StateLock(state_dir, AGENT)) as first, closing(StateLock(state_dir, AGENT)) as second:
+        first.take_as_agent(0)
+        first.drain(0)
+        with pytest.raises(PeerError, match=r"agent that stops"):
+            second.take_as_agent(0.05)
+        first.free()
+        second.take_as_agent(0)
+
+
+def test_agent_says_once_for_whom_it_waits(
+    state_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "_REPORT_SECONDS", 0.01)
+    with closing(StateLock(state_dir, "ADD c1 eth0")) as call, closing(StateLock(state_dir, AGENT)) as agent:
+        call.take(0)
+        with pytest.raises(PeerError):
+            agent.take_as_agent(0.2)
+    assert caplog.text.count(f"process {os.getpid()} (ADD c1 eth0), which still changes attachments") == 1
+
+
+def test_replaced_directory_is_noticed(state_dir: Path, tmp_path: Path) -> None:
+    with closing(StateLock(state_dir, AGENT)) as lock:
+        lock.take_as_agent(0)
+        assert lock.stands()
+        state_dir.rename(tmp_path / "elsewhere")
+        assert not lock.stands()
+        assert taken(state_dir)
+        assert not lock.stands()
+
+
+def test_lock_file_that_was_removed_is_made_again(state_dir: Path) -> None:
+    with closing(StateLock(state_dir, "ADD")) as lock:
+        (state_dir / DIRECTORY / locks.STATE).unlink()
+        assert lock.take(0)
+        assert lock.stands()
+        assert not taken(state_dir)
+
+
+# the last release
+
+
+@pytest.mark.parametrize("name", [LAST_STATE, LAST_CALLS])
+def test_process_of_the_last_release_excludes_ours(state_dir: Path, name: str) -> None:
+    taken(state_dir)
+    with held_by(state_dir / name):
+        assert not taken(state_dir)
+    assert taken(state_dir)
+
+
+@pytest.mark.parametrize("name", [LAST_STATE, LAST_CALLS])
+def test_ours_excludes_a_process_of_the_last_release(state_dir: Path, name: str) -> None:
+    with closing(StateLock(state_dir, "ADD")) as lock, closing(StateLock(state_dir, AGENT)) as agent:
+        lock.take(0)
+        assert not can_lock(state_dir / name)
+        lock.free()
+        assert can_lock(state_dir / name)
+        agent.take_as_agent(0)
+        assert not can_lock(state_dir / name)
+        agent.admit_calls_of_last_release()
+        assert can_lock(state_dir / name) == (name == LAST_CALLS)
+        agent.drain(0)
+        assert not can_lock(state_dir / name)
+
+
+def can_lock(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+# other users
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("name", [LAST_STATE, LAST_CALLS])
+def test_lock_of_another_user_does_not_count(state_dir: Path, name: str, tmp_path: Path) -> None:
+    """The user opened the file when the directory was open to all."""
+    open_to_all(tmp_path)
+    state_dir.mkdir(mode=0o755)
+    (state_dir / name).touch(mode=0o644)
+    with held_by(state_dir / name, "user"):
+        assert taken(state_dir)
+    assert stat.S_IMODE(state_dir.stat().st_mode) == 0o700
+    assert stat.S_IMODE((state_dir / name).stat().st_mode) == 0o600
+
+
+@pytest.mark.root
+def test_socket_lock_of_another_user_does_not_count(tmp_path: Path) -> None:
+    open_to_all(tmp_path)
+    run_dir = tmp_path / "run"
+    run_dir.mkdir(mode=0o755)
+    (run_dir / LAST_SOCKET).touch(mode=0o644)
+    with held_by(run_dir / LAST_SOCKET, "user"), closing(SocketLock(run_dir)) as lock:
+        lock.take()
+        assert stat.S_IMODE((run_dir / DIRECTORY).stat().st_mode) == 0o700
+
+
+@pytest.mark.root
+def test_directory_of_another_user_is_refused(state_dir: Path) -> None:
+    state_dir.mkdir()
+    os.chown(state_dir, 65534, 65534)
+    with pytest.raises(UnsafeDirectory, match=r"belongs to user 65534.*chown root"):
+        StateLock(state_dir, "ADD")
+
+
+def test_directory_that_others_may_rename_is_refused(state_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(UnsafeDirectory, match=r"has mode 0777.*chmod go-w"):
+        StateLock(tmp_path / "open" / "state", "ADD")
+
+
+@pytest.mark.parametrize("umask", [0, 0o777])
+def test_modes_do_not_depend_on_the_umask(state_dir: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        state_dir.mkdir(mode=0o777)
+        state_dir.chmod(0o777)
+        StateLock(state_dir, "ADD").close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(state_dir.stat().st_mode) == 0o700
+    assert stat.S_IMODE((state_dir / DIRECTORY).stat().st_mode) & 0o077 == 0
+    assert stat.S_IMODE((state_dir / DIRECTORY / locks.STATE).stat().st_mode) == 0o600
+
+
+# the socket
+
+
+def test_one_agent_in_a_run_directory(tmp_path: Path) -> None:
+    with closing(SocketLock(tmp_path / "run")) as first, closing(SocketLock(tmp_path / "run")) as second:
+        first.take()
+        with pytest.raises(CallerError, match=rf"another agent runs on .*process {os.getpid()} \(agent\)"):
+            second.take()
+
+
+def test_run_directory_that_is_made_again_is_locked_again(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with closing(SocketLock(run_dir)) as lock:
+        lock.take()
+        run_dir.rename(tmp_path / "gone")
+        assert not lock.stands()
+        lock.take()
+        assert lock.stands()
