@@ -86,7 +86,10 @@ class Agent:
         self._state_lock.take_as_agent(LOCK_SECONDS)
         self._socket_lock.take()
         self._context = Context(
-            Profiles().get, settings.state_dir, lambda store, names: open_backend(store, settings.state_dir, names)
+            Profiles().get,
+            settings.state_dir,
+            lambda store, names: open_backend(store, settings.state_dir, names),
+            resident=True,
         )
         stack.callback(self._context.close)
         if settings.metrics is not None:

@@ -101,7 +101,7 @@ def _pass_gates(
         if previous is not None and previous.state != WAITING:
             _clear_away(context, previous, trace)
         row = _new_record(context, session, request)
-        row.state, row.waits_until = WAITING, time.time() + request.gates.seconds
+        row.state, row.waits_until, row.outlives = WAITING, time.time() + request.gates.seconds, not context.resident
         context.journal.begin(row)
     try:
         return row, (yield from await_gates(context, request, row, trace))

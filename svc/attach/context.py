@@ -27,10 +27,12 @@ class Context:
     """Everything that outlives a call. `close` ends its threads and files.
 
     `names_of` knows the names of a profile by what the call, or a record, says of it; CallerError when there is none.
+    `resident`: many calls share the process, which is an agent.
     """
 
-    def __init__(self, names_of: NamesOf, state_dir: Path, open_backend: OpenBackend) -> None:
+    def __init__(self, names_of: NamesOf, state_dir: Path, open_backend: OpenBackend, *, resident: bool = False) -> None:
         self.names_of = names_of
+        self.resident = resident
         self.boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self.own_netns = nsock.own_netns_identity()
         self.journal = Journal(state_dir / "journal.db")

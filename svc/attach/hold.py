@@ -29,6 +29,9 @@ def await_gates(context: Context, request: AddRequest, row: Record, trace: Trace
         yield wait
     outcome = wait.outcome or End.LATE
     if outcome is End.STOPPING and request.resumable:
+        if not row.outlives:
+            row.outlives = True
+            context.journal.update(row)
         raise Suspended(row.generation)
     context.metrics.count("gate_waits_total", outcome=outcome.value)
     if outcome is not End.DONE:

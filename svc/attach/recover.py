@@ -15,7 +15,7 @@ Store = tuple[str, tuple[tuple[str, str], ...], str]
 def interrupted(context: Context) -> Sequence[Record]:
     """The rows that did not survive: what the last agent, or the last boot, left unfinished. StoreError.
 
-    An ADD that waits at a gate in a process of its own is not among them before its time is over."""
+    An ADD that waits at a gate, and goes on without the last agent, is not among them before its time is over."""
     return [record for record in context.journal.all() if not _stands(context, record)]
 
 
@@ -67,7 +67,7 @@ def pay_debt(context: Context, key: AttachmentId, trace: Trace) -> bool:
 def _stands(context: Context, record: Record) -> bool:
     if record.boot_id != context.boot_id:
         return False
-    return record.state == ADDED or (record.state == WAITING and record.waits_until > time.time())
+    return record.state == ADDED or (record.state == WAITING and record.outlives and record.waits_until > time.time())
 
 
 def _warn(record: Record, failure: SvcError, trace: Trace) -> None:

@@ -138,10 +138,11 @@ def test_name_is_resolved(pods: MakePod, serve: Serve) -> None:
 
 def test_gate_that_opens_during_the_call(pods: MakePod, serve: Serve, shared_node: Node) -> None:
     gate = serve(status(503))
-    calling = pods(readiness_gates=[gate.url], **LONG).begin("ADD")
+    pod = pods(readiness_gates=[gate.url], **LONG)
+    calling = pod.begin("ADD")
     wait_until(lambda: gate.asked > 2)
     assert not calling.is_over
-    assert remains(shared_node) == [], "nothing is noted or taken before the gate is open"
+    assert remains(shared_node) == [f"waiting row of {pod.container} eth0"], "nothing is taken before the gate is open"
     gate.behaviour = status(200)
     assert calling.result().status == 0
 
