@@ -215,7 +215,7 @@ class Agent:
     def _poll(self) -> None:
         """Read what nobody has read: while all workers are occupied nobody listens."""
         has_read = False
-        while self._listener.turn(wait=False):
+        while not self._stopped and self._listener.turn(wait=False):  # a wake that ends all turns stays, and is no request
             has_read = True
         if has_read:
             self._listener.wake()

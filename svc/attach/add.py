@@ -3,26 +3,26 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, nullcontext
 from types import TracebackType
 
 from svc import deadline
 from svc._core.cidr import Address
-from svc.attach.addresses import Taken, give_back, not_held, source_of
+from svc.attach.addresses import Taken, give_back, source_of
 from svc.attach.choice import Choice, choose_now
 from svc.attach.context import Context
-from svc.attach.credentials import without_secrets
 from svc.attach.earlier import is_replaceable
-from svc.attach.endpoints import creation, drop_endpoint, endpoint_stands, require_place, write_endpoint
-from svc.attach.hold import await_gates, await_policy, waits_for_policy
-from svc.attach.journal import IntentLost, intent_lost
+from svc.attach.endpoints import creation, drop_endpoint, require_place, write_endpoint
+from svc.attach.hold import await_policy, waits_for_policy
+from svc.attach.intent import await_policy_again, clear_away, earlier_row, new_record, pass_gates, recorded_result
+from svc.attach.journal import IntentLost
 from svc.attach.profiles import ensure_profile
 from svc.attach.ready import Locked
-from svc.attach.record import ADDED, ADDING, WAITING, Record
+from svc.attach.record import ADDED, WAITING, Record
 from svc.attach.request import AddRequest, Sandbox
 from svc.attach.session import Session
-from svc.attach.shared import join, may_join, still_shares
-from svc.attach.teardown import is_another_networks, owe, take_down, unwire
+from svc.attach.shared import join, may_join
+from svc.attach.teardown import is_another_networks, owe, unwire
 from svc.combine import NotBegun
 from svc.dataplane.plan import effective_mtu
 from svc.dataplane.wire import HostNameTaken, PairTaken, Wired, interface_exists, wire
@@ -47,18 +47,18 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
     """
     session = _session(context, request)
     require_place(session, request)
-    previous = _previous(context, request)
+    previous = earlier_row(context, request)
     if previous is not None and previous.state != WAITING:
         session.require_ready()
-        result = _recorded_result(context, session, previous, request, trace)
+        result = recorded_result(context, session, previous, request, trace)
         if result is not None:
             trace.info("attached already: the recorded result is returned")
-            yield from _await_policy_again(context, session, request, previous, trace)
+            yield from await_policy_again(context, session, request, previous, trace)
             return result
     intent, pod = None, None
     if request.gates.urls:
         pod = _pod(context, session, request)
-        intent, took_long = yield from _pass_gates(context, session, request, previous, trace)
+        intent, took_long = yield from pass_gates(context, session, request, previous, trace)
         previous = None
         if took_long:
             session, pod = _session(context, request), None  # nobody may have asked for it meanwhile: then it is closed
@@ -71,44 +71,6 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
 
 def _session(context: Context, request: AddRequest) -> Session:
     return context.session(request.where.profile, request.where.datastore, request.where.node)
-
-
-def _previous(context: Context, request: AddRequest) -> Record | None:
-    """What the journal has under this id. IntentLost where the call has waited elsewhere, and a DEL has come meanwhile."""
-    previous = context.journal.get(request.id)
-    if request.intent and (previous is None or previous.generation != request.intent):
-        raise intent_lost(request.id)
-    return previous
-
-
-def _await_policy_again(context: Context, session: Session, request: AddRequest, record: Record, trace: Trace) -> Steps[None]:
-    """One that goes on here waits no longer than it would have where it began."""
-    if not request.intent:
-        record.waits_until = time.time() + request.policy_setup.seconds
-    yield from await_policy(context, session, request, record, trace)
-
-
-def _pass_gates(
-    context: Context, session: Session, request: AddRequest, previous: Record | None, trace: Trace
-) -> Steps[tuple[Record, bool]]:
-    """The row that says that an ADD is under way, once the gates are open, and whether that took long.
-
-    Only a row can tell whoever goes on after the wait that no DEL has been answered meanwhile.
-    """
-    if previous is not None and previous.state == WAITING and request.intent:
-        row = previous
-    else:
-        if previous is not None and previous.state != WAITING:
-            _clear_away(context, previous, trace)
-        row = _new_record(context, session, request)
-        row.state, row.waits_until, row.outlives = WAITING, time.time() + request.gates.seconds, not context.resident
-        context.journal.begin(row)
-    try:
-        return row, (yield from await_gates(context, request, row, trace))
-    except SvcError:
-        with suppress(SvcError):
-            context.journal.remove(row)
-        raise
 
 
 def _attach(
@@ -126,7 +88,7 @@ def _attach(
             pod = _pod(context, session, request)
         choice = choose_now(session.names, request, pod, trace)
         if previous is not None and previous.state != WAITING:
-            _clear_away(context, previous, trace)
+            clear_away(context, previous, trace)
         try:
             addition = Addition(context, session, request, choice, trace, intent)
             addition.run()
@@ -136,16 +98,6 @@ def _attach(
             if shared is None:
                 raise
             return shared
-
-
-def _clear_away(context: Context, previous: Record, trace: Trace) -> None:
-    trace.info(f"an attachment in state {previous.state!r} is taken down first")
-    if not take_down(context, previous, trace):
-        raise PeerError(
-            f"an earlier attachment of container {previous.id.container_id!r} is still owed a release",
-            details="the datastore, or the plugin that gave the address, failed meanwhile: try again when it answers",
-            code=Code.DATASTORE,
-        )
 
 
 def _pod(context: Context, session: Session, request: AddRequest) -> PodInfo:
@@ -193,7 +145,7 @@ class Addition:
         self._taken = Taken((), (), ())
         self._companion = self._endpoint_along()
         self._source = source_of(context, session, request, choice, self._companion, trace)
-        self._record = _new_record(context, session, request)
+        self._record = new_record(context, session, request)
         self._record.mac = choice.wishes.mac or _random_mac()
         if request.sandbox:
             self._record.host_name = host_interface(session.names, request.workload, request.id.ifname)
@@ -359,52 +311,6 @@ class Addition:
             routes=self._taken.routes,
             dns=self._taken.dns,
         )
-
-
-def _new_record(context: Context, session: Session, request: AddRequest) -> Record:
-    """What the call itself says of the attachment."""
-    return Record(
-        id=request.id,
-        state=ADDING,
-        boot_id=context.boot_id,
-        sandbox=_identity(request),
-        node=session.node,
-        settings=without_secrets(session.settings),
-        host_name="",
-        mac="",
-        pod=request.workload.pod,
-        namespace=request.workload.namespace,
-        mtu=request.mtu,
-        queues=request.queues,
-        allow_ip_forwarding=request.allow_ip_forwarding,
-        profile=request.where.profile,
-        routes=None if request.routes is None else [str(route) for route in request.routes],
-        delegate=None if request.delegation is None else request.delegation.remembered(),
-    )
-
-
-def _recorded_result(context: Context, session: Session, record: Record, request: AddRequest, trace: Trace) -> Result | None:
-    """The result of an ADD that still stands: same sandbox and boot, interface alive, addresses held. None otherwise."""
-    if record.state != ADDED or record.boot_id != context.boot_id or record.sandbox != _identity(request):
-        return None
-    if not_held(session, record, trace):
-        return None
-    if record.is_wired and not _wiring_stands(context, session, record):
-        return None
-    if record.shares and not still_shares(context, session, record):
-        return None
-    return Result.from_json(record.result or {})
-
-
-def _wiring_stands(context: Context, session: Session, record: Record) -> bool:
-    link = context.kernel.find_link(index=record.host_index)
-    if link is None or link["name"] != record.host_name:
-        return False
-    return endpoint_stands(session, record)
-
-
-def _identity(request: AddRequest) -> tuple[int, int]:
-    return request.sandbox.identity if request.sandbox is not None else (0, 0)
 
 
 def _remove_stale_interface(context: Context, record: Record) -> None:

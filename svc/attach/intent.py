@@ -1,0 +1,115 @@
+"""The row of an ADD in the journal: an attachment that stands already, and the intent of an ADD that is under way."""
+
+import time
+from contextlib import suppress
+
+from svc.attach.addresses import not_held
+from svc.attach.context import Context
+from svc.attach.credentials import without_secrets
+from svc.attach.endpoints import endpoint_stands
+from svc.attach.hold import await_gates, await_policy
+from svc.attach.journal import intent_lost
+from svc.attach.record import ADDED, ADDING, WAITING, Record
+from svc.attach.request import AddRequest
+from svc.attach.session import Session
+from svc.attach.shared import still_shares
+from svc.attach.teardown import take_down
+from svc.model.errors import Code, PeerError, SvcError
+from svc.model.result import Result
+from svc.trace import Trace
+from svc.waits.wait import Steps
+
+
+def earlier_row(context: Context, request: AddRequest) -> Record | None:
+    """What the journal has under this id. IntentLost where the call has waited elsewhere, and a DEL has come meanwhile."""
+    previous = context.journal.get(request.id)
+    if request.intent and (previous is None or previous.generation != request.intent):
+        raise intent_lost(request.id)
+    return previous
+
+
+def await_policy_again(context: Context, session: Session, request: AddRequest, record: Record, trace: Trace) -> Steps[None]:
+    """One that goes on here waits no longer than it would have where it began."""
+    if not request.intent:
+        record.waits_until = time.time() + request.policy_setup.seconds
+    yield from await_policy(context, session, request, record, trace)
+
+
+def pass_gates(
+    context: Context, session: Session, request: AddRequest, previous: Record | None, trace: Trace
+) -> Steps[tuple[Record, bool]]:
+    """The row that says that an ADD is under way, once the gates are open, and whether that took long.
+
+    Only a row can tell whoever goes on after the wait that no DEL has been answered meanwhile.
+    """
+    if previous is not None and previous.state == WAITING and request.intent:
+        row = previous
+    else:
+        if previous is not None and previous.state != WAITING:
+            clear_away(context, previous, trace)
+        row = new_record(context, session, request)
+        row.state, row.waits_until, row.outlives = WAITING, time.time() + request.gates.seconds, not context.resident
+        context.journal.begin(row)
+    try:
+        return row, (yield from await_gates(context, request, row, trace))
+    except SvcError:
+        with suppress(SvcError):
+            context.journal.remove(row)
+        raise
+
+
+def clear_away(context: Context, previous: Record, trace: Trace) -> None:
+    """Take down what an earlier ADD of the container has left. SvcError: it is not gone."""
+    trace.info(f"an attachment in state {previous.state!r} is taken down first")
+    if not take_down(context, previous, trace):
+        raise PeerError(
+            f"an earlier attachment of container {previous.id.container_id!r} is still owed a release",
+            details="the datastore, or the plugin that gave the address, failed meanwhile: try again when it answers",
+            code=Code.DATASTORE,
+        )
+
+
+def new_record(context: Context, session: Session, request: AddRequest) -> Record:
+    """What the call itself says of the attachment."""
+    return Record(
+        id=request.id,
+        state=ADDING,
+        boot_id=context.boot_id,
+        sandbox=_identity(request),
+        node=session.node,
+        settings=without_secrets(session.settings),
+        host_name="",
+        mac="",
+        pod=request.workload.pod,
+        namespace=request.workload.namespace,
+        mtu=request.mtu,
+        queues=request.queues,
+        allow_ip_forwarding=request.allow_ip_forwarding,
+        profile=request.where.profile,
+        routes=None if request.routes is None else [str(route) for route in request.routes],
+        delegate=None if request.delegation is None else request.delegation.remembered(),
+    )
+
+
+def recorded_result(context: Context, session: Session, record: Record, request: AddRequest, trace: Trace) -> Result | None:
+    """The result of an ADD that still stands: same sandbox and boot, interface alive, addresses held. None otherwise."""
+    if record.state != ADDED or record.boot_id != context.boot_id or record.sandbox != _identity(request):
+        return None
+    if not_held(session, record, trace):
+        return None
+    if record.is_wired and not _wiring_stands(context, session, record):
+        return None
+    if record.shares and not still_shares(context, session, record):
+        return None
+    return Result.from_json(record.result or {})
+
+
+def _wiring_stands(context: Context, session: Session, record: Record) -> bool:
+    link = context.kernel.find_link(index=record.host_index)
+    if link is None or link["name"] != record.host_name:
+        return False
+    return endpoint_stands(session, record)
+
+
+def _identity(request: AddRequest) -> tuple[int, int]:
+    return request.sandbox.identity if request.sandbox is not None else (0, 0)
