@@ -1,12 +1,12 @@
 // svc: what a container runtime executes for every CNI call. It hands the call to the resident agent over a unix socket
-// and prints the agent's reply. Without an agent it becomes a one-shot Python process that does the same.
+// and prints the agent's reply. Without an agent it runs a one-shot Python process that does the same.
 //
 // Rules:
 // 1. Nothing waits without a deadline: runtimes hold locks while a plugin runs.
 // 2. No JSON is parsed: "cniVersion" is found by a scan, the rest of the netconf is the agent's business.
-// 3. No stdio, no malloc, no child: it starts in 0.1 ms, and a kill leaves nothing behind. What that takes is page
-//    faults: what a call touches lies close together, and the reply is read to where a message of our own would stand.
-// 4. A failure found here is one CNI error object on stdout and exit status 1.
+// 3. No stdio, no malloc: it starts in 0.1 ms. What that takes is page faults: what a call touches lies close together,
+//    and the reply is read to where a message of our own would stand. The one-shot is a child that dies with it.
+// 4. A failure is one CNI error object on stdout and exit status 1, also where the one-shot ends without any.
 
 #define _GNU_SOURCE
 #include <endian.h>
@@ -20,9 +20,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -275,24 +277,35 @@ static int open_install(void) {
     return open(place, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 }
 
+static _Noreturn void fail_install(const char *cause) {
+    fail_unavailable(TEXT("cannot use ", place, ": ", cause),
+                     TEXT("it has lines key=value, socket= among them, 4096 bytes at most; repeat `svcctl install`"));
+}
+
 static void read_install(void) {
     int fd = open_install();
     char *text = place + strlen(place) + 1;
     ssize_t size = fd < 0 ? -1 : read(fd, text, INSTALL_LIMIT + 1);
-    if (fd < 0 && errno == ENOENT)
+    if (fd < 0 && errno == ENOENT) {
         install_path = "";
-    else if (size < 0 || size > INSTALL_LIMIT)
-        fail_unavailable(TEXT("cannot use ", place, ": ", strerror(size < 0 ? errno : EFBIG)),
-                         TEXT("it has lines key=value, 4096 bytes at most; install the plugin again"));
+        return;
+    }
+    if (size < 0 || size > INSTALL_LIMIT)
+        fail_install(strerror(size < 0 ? errno : EFBIG));
     close(fd);
+    bool is_whole = strlen(text) == (size_t)size, has_socket = false;
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
-        if (strncmp(line, "socket=", 7) == 0 && line[7])
+        if (strncmp(line, "socket=/", 8) == 0) {
             agent_socket = line + 7;
+            has_socket = true;
+        }
         if (strncmp(line, "python=", 7) == 0 && line[7])
             python = line + 7;
         if (strncmp(line, "profile=", 8) == 0)
             profile = line + 8;
     }
+    if (!is_whole || !has_socket)
+        fail_install("it is damaged");
 }
 
 // ---- the agent
@@ -464,11 +477,70 @@ static void call_agent(int fd, int64_t started, const struct limit *send_limit) 
     close(fd);
 }
 
-// For the one-shot: what was read of a pipe cannot be put back, so a file in memory takes its place.
+// ---- the one-shot
+// Its streams are files in memory: what was read of a pipe cannot be put back, and what it says is looked at first.
+static int open_memory(const char *stream) {
+    int fd = memfd_create(stream, MFD_CLOEXEC | 8U);  // MFD_NOEXEC_SEAL: some hosts insist, Linux before 6.3 refuses
+    return fd < 0 && errno == EINVAL ? memfd_create(stream, MFD_CLOEXEC) : fd;
+}
+
 static bool restore_stdin(void) {
-    int fd = memfd_create("stdin", MFD_CLOEXEC | 8U);  // MFD_NOEXEC_SEAL: some hosts insist, Linux before 6.3 refuses
-    fd = fd < 0 && errno == EINVAL ? memfd_create("stdin", MFD_CLOEXEC) : fd;
+    int fd = open_memory("stdin");
     return fd >= 0 && print(fd, input.data, input.size) && lseek(fd, 0, SEEK_SET) == 0 && dup2(fd, STDIN_FILENO) == 0;
+}
+
+static _Noreturn void fail_one_shot(const char *what, const char *cause, int why) {
+    fail_unavailable(TEXT("the agent is not running and ", python, what, cause),
+                     TEXT("start the agent (", agent_socket, ": ", strerror(why), "), or repeat `svcctl install` with a Python that has svc;"
+                          " it is recorded in ", *install_path ? install_path : "EXECUTABLE.install, which is missing"));
+}
+
+struct text { char *data; size_t size; };
+
+static struct text map(int fd) {
+    off_t size = lseek(fd, 0, SEEK_END);
+    char *data = size > 0 ? mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
+    return data == MAP_FAILED ? (struct text){"", 0} : (struct text){data, (size_t)size};
+}
+
+// A traceback's last line says what was wrong.
+static const char *last_line(struct text text) {
+    static char line[200];
+    while (text.size > 0 && text.data[text.size - 1] == '\n')
+        text.size--;
+    size_t start = text.size;
+    while (start > 0 && text.data[start - 1] != '\n')
+        start--;
+    size_t size = text.size - start;
+    memcpy(line, text.data + start, size < sizeof line ? size : sizeof line - 1);
+    return line;
+}
+
+// Its answer and its exit status become those of the executable, unless it ends without an answer.
+static _Noreturn void relay(pid_t child, int out, int err, int why) {
+    int status;
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        continue;
+    struct text answer = map(out), log = map(err);
+    print(STDERR_FILENO, log.data, log.size);
+    bool has_ended = WIFEXITED(status), is_silent = answer.size == 0 && WEXITSTATUS(status) == 0 && verb->bit != ADD;
+    if (!has_ended || !(is_silent || (answer.size > 0 && answer.data[0] == '{')))
+        fail_one_shot(has_ended ? " ended without an answer: " : " was killed", has_ended ? last_line(log) : "", why);
+    _exit(print(STDOUT_FILENO, answer.data, answer.size) ? WEXITSTATUS(status) : 1);
+}
+
+// Returns in the child, which is killed when the executable is.
+static void fork_one_shot(int why) {
+    pid_t parent = getpid();
+    int out = open_memory("stdout"), err = open_memory("stderr");
+    pid_t child = out < 0 || err < 0 ? -1 : _Fork();
+    if (child < 0)
+        fail_one_shot(" cannot be run: ", strerror(errno), why);
+    if (child > 0)
+        relay(child, out, err, why);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent || dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0)
+        _exit(1);
 }
 
 // `why` there is no agent: an errno, or 0 for a test that does without one and reads stdin itself.
@@ -484,10 +556,13 @@ static _Noreturn void run_one_shot(int why) {
         if (belongs_to_call(*entry) || strncmp(*entry, "PATH=", 5) == 0 || strncmp(*entry, "HOME=", 5) == 0)
             *kept++ = *entry;
     *kept = NULL;
+    if (!test)
+        fork_one_shot(why);
     if (test || restore_stdin())
         execve(python, arguments, environ);
-    fail_unavailable(TEXT(test ? "" : "the agent is not running and ", python, " cannot be run: ", strerror(errno)),
-                     TEXT("start the agent (", agent_socket, ": ", strerror(why), ") or correct ", install_path));
+    if (!test)
+        fail_one_shot(" cannot be run: ", strerror(errno), why);
+    fail_unavailable(TEXT(python, " cannot be run: ", strerror(errno)), TEXT("correct ", install_path, ", or repeat `svcctl install`"));
 }
 
 int main(int argc, char **argv) {

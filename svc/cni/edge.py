@@ -112,7 +112,8 @@ class _Answer:
     def _readable_netconf(self) -> NetConf | None:
         """Where the lines go: a call that fails over its netconf or environment is to be found in the log, too."""
         with suppress(Exception):  # it may be what the call failed over
-            return netconfs.parse(self._inputs.stdin, self._context.names_of(self._inputs.profile), lenient=True)
+            names = self._context.names_of(self._inputs.profile)
+            return netconfs.read(netconfs.decode(self._inputs.stdin), names, lenient=True, located=False)
         return None
 
 

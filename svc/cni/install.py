@@ -1,5 +1,6 @@
 """What was recorded when the executable was installed: which agent it talks to, where state is kept, what things are called."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def read_record(path: str, names: Names) -> Installed:
 
 def _pairs(path: Path) -> list[tuple[str, str]]:
     try:
-        lines = path.read_text().splitlines()
+        lines = os.fsdecode(path.read_bytes()).splitlines()
     except FileNotFoundError:
         return []
     split = (line.partition("=") for line in lines)

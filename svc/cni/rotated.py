@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import BinaryIO, Final
 
-from svc.cni.logfile import seal
+from svc.cni.logfile import SEALED_MODE, is_loose, seal
 from svc.times import date_and_time
 
 _PARTIAL: Final = ".gz.partial"
@@ -27,7 +27,7 @@ def tidy(path: str, max_age: int, max_count: int) -> None:
         gone = number >= max_count or stamp < oldest
         for name in names:
             with suppress(FileNotFoundError):  # somebody else was faster
-                os.unlink(name) if gone else _compress(name)
+                os.unlink(name) if gone else _keep(name)
 
 
 def _rotated(path: str) -> dict[str, list[str]]:
@@ -40,6 +40,12 @@ def _rotated(path: str) -> dict[str, list[str]]:
         if match := known.fullmatch(name):
             found.setdefault(match[1], []).append(os.path.join(directory, name))
     return found
+
+
+def _keep(name: str) -> None:
+    if is_loose(os.lstat(name)):  # rotated by an older version
+        os.chmod(name, SEALED_MODE)
+    _compress(name)
 
 
 def _compress(name: str) -> None:
@@ -59,7 +65,11 @@ def _compress(name: str) -> None:
         os.unlink(name)
 
 
+def _open_own(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def _pack(source: BinaryIO, target: str) -> None:
-    with open(target, "wb") as file, gzip.GzipFile("", "wb", _FASTEST, file) as packed:
+    with open(target, "wb", opener=_open_own) as file, gzip.GzipFile("", "wb", _FASTEST, file) as packed:
         os.fchmod(file.fileno(), os.fstat(source.fileno()).st_mode)
         shutil.copyfileobj(source, packed, _CHUNK)

@@ -9,7 +9,7 @@ import orjson
 
 from svc._core.cidr import Cidr
 from svc.model.errors import CallerError, Code
-from svc.model.faults import HIDDEN, MISSING, Faults, json_kind
+from svc.model.faults import HIDDEN, MISSING, Fault, Faults, json_kind
 from svc.model.hold import GateSettings, PolicySettings, Trust
 from svc.model.wishes import Features
 from svc.names import Names
@@ -23,6 +23,13 @@ _REMEMBERED_BYTES: Final = 8 << 10
 
 # What a DEL cannot do without: the network's name is half of the handle, the version shapes the reply.
 ESSENTIAL: Final = frozenset({"name", "cniVersion"})
+
+# Where the datastore is. A faulty value must not make a DEL ask another one.
+_LOCATION: Final[Mapping[str, tuple[str, ...]]] = {
+    "embedded": (),
+    "etcdv3": ("etcd_endpoints", "etcd_discovery_srv", "etcd_authority", "etcd_scheme"),
+    "orch": ("orch", "orch.kubeconfig", "orch.orch_api_root"),
+}
 
 ORCHESTRATOR: Final = (
     "orch.kubeconfig",
@@ -117,7 +124,7 @@ def parse(stdin: bytes, names: Names, *, lenient: bool = False) -> NetConf:
     """CallerError with every fault.
 
     Lenient is for a DEL, which must not fail over a field that it does not need: a faulty value counts as absent, but
-    for the name and the version.
+    for the name, the version, and the fields that tell where the datastore is.
     """
     return (_parsed if len(stdin) <= _REMEMBERED_BYTES else _parsed.__wrapped__)(stdin, names, lenient)
 
@@ -128,17 +135,23 @@ def _parsed(stdin: bytes, names: Names, lenient: bool) -> NetConf:
     return read(decode(stdin), names, lenient=lenient)
 
 
-def read(raw: dict[str, Any], names: Names, *, lenient: bool = False) -> NetConf:
-    """As `parse`, for one that is decoded already."""
+def read(raw: dict[str, Any], names: Names, *, lenient: bool = False, located: bool = True) -> NetConf:
+    """As `parse`, for one that is decoded already; unless `located`, of no use for its datastore if it is lenient."""
     faults = Faults("invalid network configuration", Code.INVALID_NETCONF)
     values = {field.path: _read(field, raw, faults) for field in FIELDS}
+    misleading = _misleading(values["datastore_type"], faults) if located else []
     hostlocal.check(values, raw, faults)
     rules.check(values, names, faults)
     namespace, labels = labels_of(values["args"], names, faults)
     if lenient:
-        faults.found = [fault for fault in faults.found if fault.field in ESSENTIAL]
+        faults.found = [fault for fault in faults.found if fault.field in ESSENTIAL or fault in misleading]
     faults.raise_if_any()
     return _build(values, raw, namespace, labels)
+
+
+def _misleading(datastore: str, faults: Faults) -> list[Fault]:
+    paths = {path for field in FIELDS if field.path in _LOCATION[datastore] for path in field.paths}
+    return [fault for fault in faults.found if fault.field in paths]
 
 
 def decode(stdin: bytes) -> dict[str, Any]:

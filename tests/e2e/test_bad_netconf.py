@@ -261,3 +261,15 @@ def test_version_that_is_no_string_is_refused(pods: MakePod, version: object) ->
 @pytest.mark.parametrize("version", VERSIONS.split(", "))
 def test_error_comes_in_the_version_of_the_netconf(pods: MakePod, version: str) -> None:
     assert refused(pods(cniVersion=version, mtu=-1).call("ADD"))["cniVersion"] == version
+
+
+@pytest.mark.parametrize(
+    "value", [["http://127.0.0.1:2379"], 2379, {"a": "b"}, True], ids=["array", "number", "object", "boolean"]
+)
+@pytest.mark.parametrize("verb", ["ADD", "DEL", "STATUS"])
+def test_servers_that_cannot_be_read_send_no_call_elsewhere(pods: MakePod, verb: str, value: Any) -> None:
+    """Neither to the default server nor to another datastore: each call is refused, and names the field."""
+    error = refused(pods(datastore_type="etcdv3", etcd_endpoints=value).call(verb))
+    assert error["code"] == 7
+    assert "etcd_endpoints = " in error["msg"]
+    assert "write a string in quotes" in error["details"]

@@ -43,11 +43,11 @@ def content(path: Path) -> bytes:
 
 
 def test_lines_are_appended_and_directories_made(log: Path) -> None:
-    """As everybody may read them."""
+    """Nobody but root and the group reads them."""
     assert not append(str(log), LINE, 1000)
     assert not append(str(log), LINE, 1000)
     assert log.read_bytes() == LINE * 2
-    assert (log.stat().st_mode & 0o777, log.parent.stat().st_mode & 0o777) == (0o644, 0o755)
+    assert (log.stat().st_mode & 0o777, log.parent.stat().st_mode & 0o777) == (0o640, 0o750)
 
 
 def test_file_that_would_grow_too_large_is_rotated(log: Path) -> None:
@@ -68,7 +68,7 @@ def test_rotated_file_gets_no_further_line(log: Path) -> None:
     append(str(log), LINE, 100)
     append(str(log), LINE, 100)
     (old,) = rotated(log)
-    assert old.stat().st_mode & 0o777 == 0o444
+    assert old.stat().st_mode & 0o777 == 0o440
     os.rename(old, log)
     with pytest.raises(OSError, match="no write permission"):
         append(str(log), LINE, 1000)
@@ -210,3 +210,68 @@ def test_many_processes_lose_and_tear_no_line(log: Path) -> None:
     assert len(rotated(log)) > 20
     found = b"".join(content(path) for path in [*rotated(log), log]).decode().splitlines()
     assert sorted(found) == sorted(f"w{writer} {number} {'x' * 80}" for writer in range(writers) for number in range(count))
+
+
+# Rights
+
+
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077, 0o777])
+def test_rights_do_not_depend_on_the_umask(log: Path, umask: int) -> None:
+    log.parent.mkdir()
+    before = os.umask(umask)
+    try:
+        assert [append(str(log), LINE, 100) for _ in range(3)] == [False, True, True]
+        tidy(str(log), 30, 10)
+    finally:
+        os.umask(before)
+    assert log.stat().st_mode & 0o777 == 0o640
+    assert len(rotated(log)) == 2
+    assert {path.stat().st_mode & 0o777 for path in rotated(log)} == {0o440}
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o666, 0o660, 0o777, 0o604])
+def test_file_that_others_could_open_is_moved_aside(log: Path, mode: int) -> None:
+    """They may keep its lock for ever, which would prevent its rotation."""
+    log.parent.mkdir()
+    log.write_bytes(LINE)
+    log.chmod(mode)
+    with log.open("rb") as stranger:
+        fcntl.flock(stranger, fcntl.LOCK_EX)
+        assert append(str(log), LINE * 2, 1000)
+        (old,) = rotated(log)
+        assert (old.read_bytes(), log.read_bytes()) == (LINE, LINE * 2)
+        assert (old.stat().st_mode & 0o777, log.stat().st_mode & 0o777) == (0o440, 0o640)
+        assert append(str(log), LINE * 9, 1000)
+    assert log.read_bytes() == LINE * 9
+
+
+def test_rotated_files_of_an_older_version_are_tightened(log: Path) -> None:
+    append(str(log), LINE, 1000)
+    old = Path(f"{rotated_name(str(log), time.time())}.gz")
+    old.write_bytes(gzip.compress(LINE))
+    old.chmod(0o444)
+    tidy(str(log), 30, 10)
+    assert old.stat().st_mode & 0o777 == 0o440
+
+
+def test_directory_that_everybody_may_write_is_refused(log: Path) -> None:
+    """Another user could put a file of its own in the place of the log."""
+    log.parent.mkdir()
+    log.parent.chmod(0o777)
+    with pytest.raises(OSError, match="everybody may write its directory"):
+        append(str(log), LINE, 1000)
+    assert not log.exists()
+    log.parent.chmod(0o1777)
+    append(str(log), LINE, 1000)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("what", ["directory", "parent", "file"])
+def test_what_belongs_to_another_user_is_refused(tmp_path: Path, what: str) -> None:
+    log = tmp_path / "a" / "b" / "cni.log"
+    log.parent.mkdir(parents=True)
+    log.touch(0o640)
+    os.chown({"directory": log.parent, "parent": log.parent.parent, "file": log}[what], 65534, 65534)
+    with pytest.raises(OSError, match="belongs to user 65534"):
+        append(str(log), LINE, 1000)
+    assert log.read_bytes() == b""

@@ -36,13 +36,19 @@ def config(**changes: Any) -> dict[str, Any]:
     return data
 
 
+LOCATION = {
+    "etcdv3": ("etcd_endpoints", "etcd_discovery_srv", "etcd_authority", "etcd_scheme"),
+    "orch": ("orch.kubeconfig", "orch.orch_api_root"),
+}
+
+
 def parsed(data: dict[str, Any], *, lenient: bool = False) -> NetConf:
     return parse(orjson.dumps(data), DEFAULT, lenient=lenient)
 
 
-def refused(data: dict[str, Any]) -> CallerError:
+def refused(data: dict[str, Any], *, lenient: bool = False) -> CallerError:
     with pytest.raises(CallerError) as caught:
-        parse(orjson.dumps(data), DEFAULT)
+        parse(orjson.dumps(data), DEFAULT, lenient=lenient)
     assert caught.value.code is Code.INVALID_NETCONF
     return caught.value
 
@@ -115,7 +121,17 @@ def test_wrong_element_is_named_by_its_index(path: str, value: Any) -> None:
 @pytest.mark.parametrize(("field", "path"), [path for path in PATHS if path.id not in {"name", "cniVersion"}])
 def test_lenient_survives_every_wrong_type(field: Field, path: str) -> None:
     for _, value in wrong_values(field):
-        assert parsed(with_field(path, value), lenient=True).name == "net"
+        if field.path not in LOCATION["etcdv3"]:
+            assert parsed(with_field(path, value), lenient=True).name == "net"
+
+
+@pytest.mark.parametrize(("kind", "field"), [(kind, field) for kind, found in LOCATION.items() for field in found])
+@pytest.mark.parametrize("value", [["http://127.0.0.1:2379"], 2379, True])
+def test_lenient_refuses_what_would_lead_to_another_datastore(kind: str, field: str, value: Any) -> None:
+    """And where that datastore is not used, it is no reason to fail."""
+    data = with_field(field, value) | {"datastore_type": kind}
+    assert field in refused(data, lenient=True).msg
+    assert parsed(data | {"datastore_type": "embedded"}, lenient=True).datastore == DatastoreSettings("embedded")
 
 
 # Null.

@@ -3,12 +3,15 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from harness.patience import wait_until
 from harness.shim import (
     ATTACHMENT,
     CALLS,
@@ -42,12 +45,67 @@ def test_one_shot_gets_all_of_stdin(lonely_shim: Shim, size: int) -> None:
     assert json.loads(lonely_shim.run("GC", b" " * size).stdout)["stdin"] == " " * size
 
 
-def test_one_shot_is_no_child(lonely_shim: Shim) -> None:
-    """The runtime's kill and wait are for the process that does the work."""
-    environment = {"CNI_COMMAND": "STATUS"}
-    with subprocess.Popen([lonely_shim.path], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
-        told = json.loads(process.communicate()[0])
-    assert told["pid"] == process.pid
+def write_program(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_one_shot_dies_with_the_executable(shim: Shim, tmp_path: Path, number: int) -> None:
+    """The runtime's kill is for the process that does the work, too."""
+    python = write_program(tmp_path / "python", f"echo $$ >{tmp_path}/draft; mv {tmp_path}/draft {tmp_path}/pid; exec sleep 60")
+    shim.record(f"socket={shim.socket}\npython={python}\n")
+    with subprocess.Popen([shim.path], env={"CNI_COMMAND": "STATUS"}, stdin=subprocess.DEVNULL) as process:
+        wait_until((tmp_path / "pid").exists)
+        pid = int((tmp_path / "pid").read_text())
+        process.send_signal(number)
+    assert process.returncode == -number
+    wait_until(lambda: not is_running(pid))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize("verb", CALLS)
+@pytest.mark.parametrize(
+    ("program", "what"),
+    [
+        ("exit 0", "ended without an answer"),
+        ("exit 1", "ended without an answer"),
+        ("echo Traceback >&2; echo \"ModuleNotFoundError: No module named 'svc'\" >&2; exit 1", "No module named 'svc'"),
+        ("echo usage: something else; exit 0", "ended without an answer"),
+        ("kill -9 $$", "was killed"),
+        (f"exec {sys.executable} -I -S -m svc.cni", "No module named"),
+    ],
+    ids=["true", "false", "no package", "another program", "killed", "a Python without svc"],
+)
+def test_one_shot_without_an_answer_is_an_error(shim: Shim, tmp_path: Path, verb: str, program: str, what: str) -> None:
+    """In JSON, with a remedy; its own lines go where they always go."""
+    shim.record(f"socket={shim.socket}\npython={write_program(tmp_path / 'python', program)}\n")
+    result = shim.run(verb)
+    if program == "exit 0" and verb != "ADD":  # a DEL answers so
+        assert (result.returncode, result.stdout) == (0, b"")
+        return
+    error = json.loads(result.stdout)
+    assert (result.returncode, error["code"], error["cniVersion"]) == (1, 50 if verb == "STATUS" else 5, "1.0.0")
+    assert f"{tmp_path}/python" in error["msg"]
+    assert what in error["msg"]
+    assert "svcctl install" in error["details"]
+    assert (result.stderr != b"") == ("echo Traceback" in program or "exec" in program)
+
+
+def test_missing_record_is_named(executable: Path, tmp_path: Path) -> None:
+    """There is nothing to tell which Python has the package."""
+    write_program(tmp_path / "python3", "exit 1")
+    (tmp_path / "other").hardlink_to(executable)
+    error = error_of(Shim(tmp_path / "other", tmp_path).run("ADD"))
+    assert f"{tmp_path}/python3 ended without an answer" in error["msg"]
+    assert "EXECUTABLE.install, which is missing" in error["details"]
 
 
 @pytest.mark.parametrize("there", ["nothing", "stale socket", "file", "file on the way"])
@@ -75,6 +133,20 @@ def test_one_shot_that_cannot_run_is_an_error(shim: Shim, verb: str) -> None:
 
 
 # The install record
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\0" * 200, "socket=", "socket=relative\n", "python=/usr/bin/python3\n", "socket=/x\0\n", "sock"],
+    ids=["empty", "zeros", "cut", "relative", "no socket", "a zero", "cut early"],
+)  # fmt: skip
+@pytest.mark.parametrize("verb", CALLS)
+def test_damaged_record_is_an_error(shim: Shim, verb: str, text: str) -> None:
+    """A crash leaves such files. The default socket may be another deployment's."""
+    shim.record(text)
+    error = error_of(shim.run(verb))
+    assert error["code"] == (50 if verb == "STATUS" else 5)
+    assert error["msg"] == f"cannot use {shim.path.parent}/svc.install: it is damaged"
+    assert "repeat `svcctl install`" in error["details"]
 
 
 def test_record_may_hold_more_than_is_read(shim: Shim, agent: FakeAgent) -> None:
