@@ -16,6 +16,7 @@ from types import FrameType
 from svc.agent.call import Call
 from svc.agent.crew import Crew
 from svc.agent.heartbeat import Heartbeat
+from svc.agent.lanes import RECOVERY, Lane, lane_of
 from svc.agent.listener import Listener
 from svc.agent.lobby import Lobby
 from svc.agent.notify import notify, watchdog_seconds
@@ -24,7 +25,7 @@ from svc.agent.queue import AdmissionQueue, Job
 from svc.agent.upkeep import Upkeep
 from svc.attach.context import Context
 from svc.attach.record import Record
-from svc.attach.recover import Recovery, interrupted
+from svc.attach.recover import Recovery, interrupted, store_of
 from svc.cni.edge import answer
 from svc.cni.frame import PROTOCOL, Frame, own_version
 from svc.cni.inputs import Inputs
@@ -35,13 +36,6 @@ from svc.netconf.profiles import Profiles
 from svc.trace import Trace, new_request_id
 from svc.waits.wait import End, Wait
 
-# An ADD with a store on this node hardly waits, it computes: any number side by side would only take the interpreter from each
-# other. Eight, for their addresses are one write then, and one may compute while another is in the kernel: a tenth more than
-# two. With a store that is asked over a network they wait.
-# Recovery after a crash of a node may have hundreds of attachments: most workers stay for calls, and so many releases share one
-# write.
-RECOVERY = "recovery"
-AT_ONCE = {"ADD here": 8, RECOVERY: 16}
 DRAIN_SECONDS = 20.0
 LOCK_SECONDS = 60.0  # for calls without an agent, and an agent that drains, to end at the start
 PLACES_SECONDS = 1.0  # between looks whether socket and state directory are there
@@ -64,7 +58,7 @@ class Agent:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._queue = AdmissionQueue(AT_ONCE)
+        self._queue = AdmissionQueue()
         self._lobby = Lobby()
         self._crew = Crew(self._next_job)
         self._heartbeat = Heartbeat(self._poll, self._put, self._crew.is_busy, watchdog_seconds())
@@ -155,7 +149,8 @@ class Agent:
         recovery = Recovery(self._context)
         open_ends = _Countdown(len(records))
         for record in records:
-            self._queue.put(Job(RECOVERY, record.id.container_id, partial(self._recover_one, recovery, record, open_ends)))
+            lane = Lane(RECOVERY, str(store_of(record)))
+            self._queue.put(Job(lane, record.id.container_id, partial(self._recover_one, recovery, record, open_ends)))
 
     def _recover_one(self, recovery: Recovery, record: Record, open_ends: "_Countdown", _: Job) -> None:
         if self._stopped:  # the next start goes on with it
@@ -172,7 +167,7 @@ class Agent:
     def _admit(self, connection: socket.socket, frame: Frame, netns_fd: int) -> None:
         inputs = Inputs(frame.name, frame.environment, frame.stdin, netns_fd, frame.profile)
         verb, container = frame.environment.get("CNI_COMMAND", ""), frame.environment.get("CNI_CONTAINERID", "")
-        lane = _lane(verb, frame.stdin)
+        lane = lane_of(verb, frame.stdin)
         ended = partial(self._heartbeat.remove, connection)
         call = Call(connection, inputs, partial(answer, self._context), self._context.metrics, ended, frame.protocol)
         if frame.protocol == PROTOCOL:
@@ -223,14 +218,6 @@ class Agent:
     def _put(self, job: Job) -> None:
         self._queue.put(job)
         self._listener.wake()
-
-
-def _lane(verb: str, netconf: bytes) -> str:
-    """A glance tells where the datastore is: it decides over nothing but the pace."""
-    if verb == "ADD":
-        computes = b'"embedded"' in netconf and b'"host-local"' not in netconf  # the other plugin is waited for
-        return "ADD here" if computes else "ADD afar"
-    return "DEL" if verb == "DEL" else "other"
 
 
 class _Countdown:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from svc.agent.queue import Job
+from svc.agent.queue import HURRIES, Job
 from svc.cni.frame import PROTOCOL, pack_patience, pack_reply
 from svc.cni.inputs import Inputs, Reply
 from svc.metrics import Metrics
@@ -62,7 +62,7 @@ class Call:
 
     def _begin(self, job: Job) -> bool:
         """Not where nobody would learn of the result."""
-        if job.lane != "DEL" and _hung_up(self.connection):
+        if job.lane.name != HURRIES and _hung_up(self.connection):
             self._inputs.close()
             return False
         waited = self._trace.phases["queue"] = job.waited()

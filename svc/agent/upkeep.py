@@ -5,6 +5,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+from svc.agent.lanes import Lane
 from svc.agent.periodic import Task
 from svc.agent.queue import Job
 from svc.attach.context import Context
@@ -61,7 +62,7 @@ class Upkeep:
             self._under_way.discard(store)
             return
         record = records.pop()
-        self._put(Job("debt", record.id.container_id, lambda _: self._pay(store, record, records)))
+        self._put(Job(Lane("debt"), record.id.container_id, lambda _: self._pay(store, record, records)))
 
     def _pay(self, store: Store, record: Record, others: list[Record]) -> None:
         trace, paid = Trace(new_request_id()), False

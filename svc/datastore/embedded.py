@@ -12,11 +12,12 @@ import logging
 import sqlite3
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TypeVar
 
 from svc.datastore import sqlite
 from svc.datastore.api import Check, Conflict, Create, Damaged, Delete, Entries, Entry, NotFound, StoreError, Update, Write
@@ -48,6 +49,7 @@ _TRANSACTIONS = ""  # the counter that is no kind's
 
 _log = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
 Row = tuple[str, bytes, int]  # path, document, revision
 
 
@@ -93,6 +95,8 @@ class EmbeddedStore:
                 self._reader = opened.enter_context(closing(sqlite.connect(path)))
                 self._check_schema()
                 self._writer = opened.enter_context(closing(sqlite.connect(path)))
+                for connection in (self._reader, self._writer):  # no thread waits for a file with the others' lock in its hands
+                    connection.execute("PRAGMA busy_timeout = 0")
                 self._file = _identity(path)
                 opened.pop_all()
         except (OSError, sqlite3.Error) as error:
@@ -116,9 +120,7 @@ class EmbeddedStore:
             raise Damaged(f"store {str(self._path)!r} holds no valid document at {key}: {error}", details=_REPAIR) from error
 
     def list(self, query: Query) -> Entries:
-        with self._reading:
-            rows = self._rows(query)
-        return self._entries(query, rows)
+        return self._entries(query, self._read(lambda: self._rows(query)))
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         """All writes or none; they share one revision."""
@@ -126,11 +128,7 @@ class EmbeddedStore:
             return ()
         changes = [self._change(write) for write in writes]
         try:
-            with self._writing:
-                number = self._transact(changes, durable)
-                self._checkpoints.committed()
-                if self._feed:
-                    self._feed.publish(list(self._committed(changes, number)))
+            number = sqlite.retry_while_locked(lambda: self._write(changes, durable))
         except sqlite3.Error as error:
             raise sqlite.store_error(self._path, error) from error
         return [_written(write, number) for write in writes]
@@ -165,6 +163,14 @@ class EmbeddedStore:
         for change in changes:
             if not isinstance(change.write, Check):
                 yield _Committed(self._codec, change.write.key, change.data, number)
+
+    def _write(self, changes: Sequence[_Change], durable: bool) -> int:
+        with self._writing:
+            number = self._transact(changes, durable)
+            self._checkpoints.committed()
+            if self._feed:
+                self._feed.publish(list(self._committed(changes, number)))
+        return number
 
     def _transact(self, changes: Sequence[_Change], durable: bool) -> int:
         """Commits the changes; the number of the transaction."""
@@ -215,33 +221,38 @@ class EmbeddedStore:
 
     def _one(self, statement: str, argument: str) -> tuple[bytes, int] | None:
         """The first row of an answer."""
-        try:
+        row: tuple[bytes, int] | None = self._read(lambda: self._reader.execute(statement, (argument,)).fetchone())
+        return row
+
+    def _read(self, read: Callable[[], Result]) -> Result:
+        """The result of statements of the reader."""
+
+        def attempt() -> Result:
             with self._reading:
-                row: tuple[bytes, int] | None = self._reader.execute(statement, (argument,)).fetchone()
+                return read()
+
+        try:
+            return sqlite.retry_while_locked(attempt)
         except sqlite3.Error as error:
             raise sqlite.store_error(self._path, error) from error
-        return row
 
     def _rows(self, query: Query) -> Sequence[Row]:
         """The caller holds the reader."""
         prefix = self._codec.prefix(query)
-        try:
-            return self._reader.execute(_LIST, (prefix, f"{prefix}\U0010ffff")).fetchall()
-        except sqlite3.Error as error:
-            raise sqlite.store_error(self._path, error) from error
+        return self._reader.execute(_LIST, (prefix, f"{prefix}\U0010ffff")).fetchall()
 
     def _snapshot(self, query: Query) -> tuple[int, Sequence[Row]]:
         """The rows, and the number of the last transaction before them, of one moment."""
-        try:
-            with self._reading:
-                self._reader.execute("BEGIN")
-                try:
-                    number = int(self._reader.execute(_COUNTER, (_TRANSACTIONS,)).fetchone()[0])
-                    return number, self._rows(query)
-                finally:
-                    self._reader.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise sqlite.store_error(self._path, error) from error
+
+        def read() -> tuple[int, Sequence[Row]]:
+            self._reader.execute("BEGIN")
+            try:
+                number = int(self._reader.execute(_COUNTER, (_TRANSACTIONS,)).fetchone()[0])
+                return number, self._rows(query)
+            finally:
+                self._reader.execute("COMMIT")
+
+        return self._read(read)
 
     def _entries(self, query: Query, rows: Sequence[Row]) -> Entries:
         found = Entries()

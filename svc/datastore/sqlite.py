@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from svc import deadline
 from svc.datastore.api import StoreError
 
 BUSY_SECONDS = 5.0  # how long a write waits for another process before it gives up
@@ -60,17 +61,18 @@ class Errors:
 
 
 def retry_while_locked(attempt: Callable[[], Result]) -> Result:
-    """Return what `attempt` returns. Repeat it while another connection locks the file, for BUSY_SECONDS at most.
+    """Return what `attempt` returns. Repeat it while another connection locks the file, for BUSY_SECONDS and until the deadline
+    of the call at most.
 
     `attempt` must not wait by itself: its connection has no busy timeout, and it releases every lock when it raises. So the
     threads of a process wait side by side. Raise the last sqlite3.OperationalError after that time.
     """
-    deadline, pause = time.monotonic() + BUSY_SECONDS, _MIN_BACKOFF
+    until, pause = time.monotonic() + deadline.remaining(BUSY_SECONDS), _MIN_BACKOFF
     while True:
         try:
             return attempt()
         except sqlite3.OperationalError as failure:
-            if "is locked" not in str(failure) or time.monotonic() + pause > deadline:
+            if "is locked" not in str(failure) or time.monotonic() + pause > until:
                 raise
         time.sleep(pause)
         pause = min(2 * pause, _MAX_BACKOFF)

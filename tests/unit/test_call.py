@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from svc.agent.call import Call
+from svc.agent.lanes import Lane
 from svc.agent.queue import Job
 from svc.cni.frame import PATIENCE_LIMIT, ReplyReader
 from svc.cni.inputs import Inputs, Reply
@@ -31,7 +32,7 @@ def run(connection: socket.socket, *deadlines: float) -> None:
         return REPLY
 
     call = Call(connection, Inputs("svc", dict(os.environ), b""), answer, Metrics(), lambda: None, protocol=1)
-    job = Job("ADD", "c1", call.run)
+    job = Job(Lane("ADD"), "c1", call.run)
     for _ in deadlines:
         assert call.run(job) is not None
     assert call.run(job) is None

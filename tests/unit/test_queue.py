@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from svc.agent.lanes import Lane
 from svc.agent.queue import AdmissionQueue, Job
 
 PATIENCE = 20.0  # seconds
@@ -15,7 +16,7 @@ WORKERS = 16
 
 
 def job(lane: str = "ADD", key: str = "") -> Job:
-    return Job(lane, key, lambda _: None)
+    return Job(Lane(lane), key, lambda _: None)
 
 
 def put_all(queue: AdmissionQueue, *jobs: Job) -> None:
@@ -133,15 +134,15 @@ def test_length_counts_what_waits() -> None:
 
 
 def test_full_lane_waits_and_others_pass() -> None:
-    queue = AdmissionQueue({"ADD": 2})
-    adds, delete = [job("ADD", f"c{n}") for n in range(3)], job("DEL", "c9")
+    queue = AdmissionQueue()
+    adds, delete = [job("ADD here", f"c{n}") for n in range(9)], job("DEL", "c9")
     put_all(queue, *adds, delete)
-    assert taken(queue, 3) == [adds[0], delete, adds[1]]
+    assert taken(queue, 9) == [adds[0], delete, *adds[1:8]]
     assert not queue.has_more()
     assert queue.take() is None
     queue.done(adds[1])
     assert queue.has_more()
-    assert queue.take() is adds[2]
+    assert queue.take() is adds[8]
 
 
 # taking
@@ -166,7 +167,7 @@ def test_job_behind_one_at_work_cannot_be_taken() -> None:
 
 def test_waiting_time_counts_from_the_arrival() -> None:
     """In milliseconds."""
-    old = Job("ADD", "", lambda _: None, arrived=time.perf_counter() - 1.5)
+    old = Job(Lane("ADD"), "", lambda _: None, arrived=time.perf_counter() - 1.5)
     assert 1500 <= old.waited() < 60_000
 
 
@@ -189,7 +190,7 @@ def test_many_workers_keep_the_rules(workers: ThreadPoolExecutor) -> None:
                 done[key].append(number)
                 at_work.discard(key)
 
-        return Job(("ADD", "DEL", "other")[number % 3], key, run)
+        return Job(Lane(("ADD", "DEL", "other")[number % 3]), key, run)
 
     def work() -> None:
         while (each := queue.take()) is not None:
@@ -210,8 +211,11 @@ def test_many_workers_keep_the_rules(workers: ThreadPoolExecutor) -> None:
 
 
 def test_paused_job_leaves_its_place_in_the_lane_but_not_its_key() -> None:
-    queue = AdmissionQueue({"ADD": 1})
-    waiting, other, behind = job("ADD", "c1"), job("ADD", "c2"), job("CHECK", "c1")
+    queue = AdmissionQueue()
+    others = [job("ADD here", f"b{n}") for n in range(7)]
+    put_all(queue, *others)
+    taken(queue, 7)
+    waiting, other, behind = job("ADD here", "c1"), job("ADD here", "c2"), job("CHECK", "c1")
     put_all(queue, waiting, other, behind)
     assert taken(queue, 1) == [waiting]
     assert queue.take() is None
