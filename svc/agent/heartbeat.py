@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from svc.agent.lanes import Lane
 from svc.agent.notify import notify
 from svc.agent.queue import Job
 from svc.cni.frame import pack_alive
@@ -69,7 +70,7 @@ class Heartbeat:
                 self._notify_watchdog(now)
             if (self._clients or self._watchdog_seconds) and not self._is_proving:
                 self._is_proving = True
-                self._put(Job("proof", "", self._prove))
+                self._put(Job(Lane("proof"), "", self._prove))
 
     def _is_alive(self, now: float) -> bool:
         return now - self._proved < PROOF_SECONDS or self._is_busy()
