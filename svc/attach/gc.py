@@ -1,11 +1,12 @@
 """GC: what the runtime no longer knows is taken down, in the kernel and in the datastore."""
 
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from svc._core.cidr import Address, Cidr
 from svc.attach.context import Context
-from svc.attach.record import ADDED, Record, handle_of
+from svc.attach.record import ADDED, ADDING, WAITING, Record, handle_of
 from svc.attach.request import NodeSettings
 from svc.attach.session import Session
 from svc.attach.teardown import take_down
@@ -51,7 +52,7 @@ def collect(
 def _take_down_unknown(context: Context, network: str, valid: frozenset[tuple[str, str]], trace: Trace) -> list[str]:
     failures = []
     for record in context.journal.of_network(network):
-        if (record.id.container_id, record.id.ifname) in valid:
+        if (record.id.container_id, record.id.ifname) in valid or _is_under_way(context, record):
             continue
         trace.info(f"collecting {record.id.container_id} {record.id.ifname}: the runtime does not know it")
         try:
@@ -59,6 +60,16 @@ def _take_down_unknown(context: Context, network: str, valid: frozenset[tuple[st
         except SvcError as failure:
             failures.append(f"{record.id.container_id} {record.id.ifname}: {failure}")
     return failures
+
+
+def _is_under_way(context: Context, record: Record) -> bool:
+    """Whether an ADD, which the runtime need not know yet, works on the row. In an agent every other such row is taken down by
+    the recovery; a process of one call works alone, but for ADDs that wait."""
+    if record.boot_id != context.boot_id:
+        return False
+    if record.state == WAITING:
+        return record.waits_until > time.time()
+    return record.state == ADDING and context.resident
 
 
 def _have_freed(delegation: "Delegation", trace: Trace) -> list[str]:
@@ -76,10 +87,11 @@ def _free_unknown(
 ) -> list[str]:
     """Handles of this node in the network without an attachment: their journal was lost."""
     containers = {container for container, _ in valid}
+    stored = _handles_of(session, network)  # before the journal is read: an ADD has a row before it has an address
     journalled = {record.handle for record in context.journal.all()}
     alive = _alive(context, network, valid)
     failures = []
-    for handle, value in _handles_of(session, network):
+    for handle, value in stored:
         container = handle.removeprefix(f"{network}.")
         if container in containers or "." in container or handle in journalled or not _held_here(session, handle, value):
             continue

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,6 +143,21 @@ def test_killed_add_that_waited_leaves_a_row_that_expires(own_pods: MakePod, nod
     time.sleep(2)
     node.start_agent()
     assert remains(node) == []
+
+
+@pytest.mark.parametrize("agent", [True, False], ids=["agent", "one-shot"])
+def test_gc_leaves_an_add_that_waits_alone(own_pods: MakePod, node: Node, own_gate: GateServer, agent: bool) -> None:
+    """The runtime need not know it yet."""
+    if not agent:
+        node.stop_agent()
+    pod = own_pods(readiness_gates=[own_gate.url], **LONG)
+    adding = pod.begin("ADD")
+    wait_until(lambda: own_gate.asked > 1)
+    listed: dict[str, Any] = {"cni.dev/valid-attachments": []}
+    assert node.call("GC", netconf(**listed), container="", ifname="").status == 0
+    own_gate.behaviour = status(200)
+    assert adding.result().status == 0
+    assert faults(node) == []
 
 
 # calls that wait for policy
