@@ -13,7 +13,7 @@ from svc.attach.choice import Choice, choose_now
 from svc.attach.context import Context
 from svc.attach.earlier import is_replaceable
 from svc.attach.endpoints import creation, drop_endpoint, require_place, write_endpoint
-from svc.attach.hold import await_policy, waits_for_policy
+from svc.attach.hold import await_policy, must_wait, waits_for_policy
 from svc.attach.intent import await_policy_again, clear_away, earlier_row, new_record, pass_gates, recorded_result
 from svc.attach.journal import IntentLost
 from svc.attach.profiles import ensure_profile
@@ -56,12 +56,14 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
             yield from await_policy_again(context, session, request, previous, trace)
             return result
     intent, pod = None, None
-    if request.gates.urls:
-        pod = _pod(context, session, request)
+    if request.gates.urls or must_wait(session):
+        if request.gates.urls:
+            pod = _pod(context, session, request)
         intent, took_long = yield from pass_gates(context, session, request, previous, trace)
         previous = None
         if took_long:
             session, pod = _session(context, request), None  # nobody may have asked for it meanwhile: then it is closed
+    session.require_claim()
     attached = _attach(context, session, request, previous, intent, pod, trace)
     if isinstance(attached, Result):
         return attached
@@ -190,6 +192,7 @@ class Addition:
                 raise
             if self._taken.has_endpoint:
                 self._undo.callback(self._undoing, self._drop_endpoint)
+            self._session.require_claim()  # it may have been lost during the write
             _demand_mtu(self._request.mtu, self._taken.addresses)
             self._record.addresses = [str(address) for address in self._taken.addresses]
 

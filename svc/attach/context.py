@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from svc._core import nsock
 from svc.attach.credentials import Credentials
 from svc.attach.journal import Journal
+from svc.attach.node_claim import this_claimant
 from svc.attach.orchestrators import Orchestrators
-from svc.attach.session import OpenBackend, Session, Sessions
+from svc.attach.session import OpenBackend, Session, Sessions, StoreKey, store_key
 from svc.dataplane.kernel import Kernel
 from svc.dataplane.reaper import Reaper
 from svc.dataplane.wire import Forwarding
@@ -27,7 +28,7 @@ class Context:
     """Everything that outlives a call. `close` ends its threads and files.
 
     `names_of` knows the names of a profile by what the call, or a record, says of it; CallerError when there is none.
-    `resident`: many calls share the process, which is an agent.
+    `resident`: many calls share the process, which is an agent; it renews the claims of node names.
     """
 
     def __init__(self, names_of: NamesOf, state_dir: Path, open_backend: OpenBackend, *, resident: bool = False) -> None:
@@ -36,7 +37,7 @@ class Context:
         self.boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self.own_netns = nsock.own_netns_identity()
         self.journal = Journal(state_dir / "journal.db")
-        self.sessions = Sessions(open_backend)
+        self.sessions = Sessions(open_backend, this_claimant(state_dir, self.boot_id), renews=resident)
         self.orchestrators = Orchestrators()
         self.credentials = Credentials()
         self.kernel = Kernel()
@@ -70,9 +71,13 @@ class Context:
             return self._status_files
 
     def close_idle(self, seconds: float) -> None:
-        """Sessions and clients that no call has asked for this long."""
-        self.sessions.close_idle(seconds)
+        """Sessions and clients that no call has asked for this long. A session with attachments stays, for its node claim."""
+        keep = {(record.profile, tuple(sorted(record.settings.items()))) for record in self.journal.all()}
+        self.sessions.close_idle(seconds, {self._store_key(profile, dict(settings)) for profile, settings in keep})
         self.orchestrators.close_idle(seconds)
+
+    def _store_key(self, profile: str, settings: dict[str, str]) -> StoreKey:
+        return store_key(self.names_of(profile), self.credentials.completed(settings))
 
     def close(self) -> None:
         for waits in (self._gates, self._status_files):

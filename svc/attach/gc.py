@@ -38,6 +38,8 @@ def collect(
     """
     session = context.session(where.profile, where.datastore, where.node)
     session.require_ready()
+    if session.claim is not None:
+        session.claim.require_decided()
     known = frozenset(valid)
     failures = [
         *_take_down_unknown(context, network, known, trace),
@@ -86,6 +88,9 @@ def _free_unknown(
     context: Context, session: Session, network: str, valid: frozenset[tuple[str, str]], trace: Trace
 ) -> list[str]:
     """Handles of this node in the network without an attachment: their journal was lost."""
+    if session.claim is not None and session.claim.had_recent_predecessor():
+        trace.info(f"addresses without a record are kept: another machine used the name {session.node!r} until recently")
+        return []
     containers = {container for container, _ in valid}
     stored = _handles_of(session, network)  # before the journal is read: an ADD has a row before it has an address
     journalled = {record.handle for record in context.journal.all()}

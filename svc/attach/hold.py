@@ -14,6 +14,7 @@ from svc.trace import Trace
 from svc.waits.wait import End, Steps, Suspended
 
 STALE_SECONDS = 1.0  # what was read before a longer wait is read again
+STORE_SECONDS = 60.0  # at most, of all waits for a datastore
 STATUS_DIRECTORY = "endpoint-status"  # under the run directory of the deployment
 
 
@@ -28,11 +29,7 @@ def await_gates(context: Context, request: AddRequest, row: Record, trace: Trace
         wait = context.gates().wait(settings, began + _left(row.waits_until))
         yield wait
     outcome = wait.outcome or End.LATE
-    if outcome is End.STOPPING and request.resumable:
-        if not row.outlives:
-            row.outlives = True
-            context.journal.update(row)
-        raise Suspended(row.generation)
+    _suspend_if_stopping(context, request, row, outcome)
     context.metrics.count("gate_waits_total", outcome=outcome.value)
     if outcome is not End.DONE:
         states = [f"{without_query(url)}: {answer.text}" for url, answer in wait.answers.items()]
@@ -40,6 +37,37 @@ def await_gates(context: Context, request: AddRequest, row: Record, trace: Trace
         _refuse(outcome, f"{closed} of {len(states)} readiness gates", settings.seconds, "; ".join(states))
     context.journal.require(row)
     return time.monotonic() - began > STALE_SECONDS
+
+
+def must_wait(session: Session) -> bool:
+    """Return whether `await_store` would wait. Raise StoreError."""
+    return session.claim is not None and session.claim.is_undecided()
+
+
+def await_store(context: Context, session: Session, request: AddRequest, row: Record, trace: Trace) -> Steps[bool]:
+    """Wait until it is known whether this machine may use the node's name. Return whether that took long.
+
+    Raise CallerError if the container is no longer wanted, Suspended if the call goes on elsewhere; StoreError."""
+    wait = session.claim.decision() if session.claim is not None else None
+    if wait is None:
+        return False
+    with trace.phase("claim"):
+        yield wait
+    outcome = wait.outcome or End.LATE
+    _suspend_if_stopping(context, request, row, outcome)
+    if outcome in (End.GONE, End.DELETED, End.STOPPING):
+        _refuse(outcome, f"earlier claims of the node name {session.node!r}", 0, "it is not known yet whether they are in use")
+    context.journal.require(row)
+    return True
+
+
+def _suspend_if_stopping(context: Context, request: AddRequest, row: Record, outcome: End) -> None:
+    if outcome is not End.STOPPING or not request.resumable:
+        return
+    if not row.outlives:
+        row.outlives = True
+        context.journal.update(row)
+    raise Suspended(row.generation)
 
 
 def waits_for_policy(session: Session, request: AddRequest) -> bool:

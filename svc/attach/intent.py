@@ -7,7 +7,7 @@ from svc.attach.addresses import not_held
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
 from svc.attach.endpoints import endpoint_stands
-from svc.attach.hold import await_gates, await_policy
+from svc.attach.hold import STORE_SECONDS, await_gates, await_policy, await_store
 from svc.attach.journal import intent_lost
 from svc.attach.record import ADDED, ADDING, WAITING, Record
 from svc.attach.request import AddRequest
@@ -38,7 +38,8 @@ def await_policy_again(context: Context, session: Session, request: AddRequest, 
 def pass_gates(
     context: Context, session: Session, request: AddRequest, previous: Record | None, trace: Trace
 ) -> Steps[tuple[Record, bool]]:
-    """The row that says that an ADD is under way, once the gates are open, and whether that took long.
+    """The row that says that an ADD is under way, once the datastore may be used and the gates are open, and whether that took
+    long.
 
     Only a row can tell whoever goes on after the wait that no DEL has been answered meanwhile.
     """
@@ -48,10 +49,14 @@ def pass_gates(
         if previous is not None and previous.state != WAITING:
             clear_away(context, previous, trace)
         row = new_record(context, session, request)
-        row.state, row.waits_until, row.outlives = WAITING, time.time() + request.gates.seconds, not context.resident
+        seconds = request.gates.seconds if request.gates.urls else STORE_SECONDS
+        row.state, row.waits_until, row.outlives = WAITING, time.time() + seconds, not context.resident
         context.journal.begin(row)
     try:
-        return row, (yield from await_gates(context, request, row, trace))
+        took_long = yield from await_store(context, session, request, row, trace)
+        if request.gates.urls and (yield from await_gates(context, request, row, trace)):
+            took_long = True
+        return row, took_long
     except SvcError:
         with suppress(SvcError):
             context.journal.remove(row)

@@ -5,11 +5,12 @@ A transaction may carry the question with it: then it is asked at the very momen
 
 from collections.abc import Sequence
 
+from svc.attach.node_claim import NodeNameClaim
 from svc.combine import Combiner
 from svc.datastore.api import Backend, Check, Conflict, Damaged, Entry, NotFound, StoreError, Watch, Write
 from svc.model.errors import Code
 from svc.model.faults import json_kind, shown
-from svc.model.keys import Query, ResourceKey
+from svc.model.keys import NodeFenceKey, Query, ResourceKey
 from svc.model.resource import Resource
 
 KEY = ResourceKey("ClusterInformation", "default")
@@ -62,12 +63,16 @@ class Readiness:
 
 
 class Guarded:
-    """A datastore with transactions that is only written to while it is ready; Locked otherwise."""
+    """A datastore with transactions that is only written to while it is ready; Locked otherwise.
 
-    def __init__(self, inner: Backend, readiness: Readiness) -> None:
+    With a `claim`, its fence is compared as well: writes of a claimant that was replaced fail.
+    """
+
+    def __init__(self, inner: Backend, readiness: Readiness, claim: NodeNameClaim | None = None) -> None:
         assert inner.atomic
         self._inner = inner
         self._readiness = readiness
+        self._claim = claim
         self.atomic = inner.atomic
         self.needs_node = inner.needs_node
         self.get = inner.get
@@ -79,13 +84,19 @@ class Guarded:
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         for _ in range(_TRIES):
             ready = self._readiness.expected()
+            checks = [Check(ready.key, ready.revision), *(self._claim.checks() if self._claim else ())]
             try:
-                return self._inner.write([Check(ready.key, ready.revision), *writes], durable=durable)[1:]
+                return self._inner.write([*checks, *writes], durable=durable)[len(checks) :]
             except Conflict as conflict:
-                if conflict.key != KEY:
+                if conflict.key == KEY:
+                    self._readiness.forget()
+                elif self._claim is not None and isinstance(conflict.key, NodeFenceKey):
+                    self._claim.on_conflict()
+                else:
                     raise
-                self._readiness.forget()
-        raise StoreError(f"{KEY.kind} {KEY.name} kept changing", details="something else writes it all the time")
+        raise StoreError(
+            f"{KEY.kind} {KEY.name} or the claim of the node kept changing", details="something else writes it all the time"
+        )
 
     def watch(self, query: Query) -> Watch:
         return self._inner.watch(query)
@@ -112,6 +123,6 @@ def _unclear(ready: object) -> Locked:
     )
 
 
-def guarded(backend: Backend, readiness: Readiness) -> Backend:
+def guarded(backend: Backend, readiness: Readiness, claim: NodeNameClaim | None = None) -> Backend:
     """A store without transactions is asked before the first write of a call instead."""
-    return Guarded(backend, readiness) if backend.atomic else backend
+    return Guarded(backend, readiness, claim) if backend.atomic else backend

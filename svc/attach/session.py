@@ -2,18 +2,25 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from svc.attach.node_claim import NodeNameClaim
 from svc.attach.ready import Readiness, guarded
 from svc.combine import Combiner
 from svc.datastore.api import Backend
 from svc.ipam.allocator import Ipam
+from svc.model.claim import Claimant
 from svc.names import Names
 
 Settings = dict[str, str]
 OpenBackend = Callable[[Settings, Names], Backend]
-_StoreKey = tuple[Names, tuple[tuple[str, str], ...]]
+StoreKey = tuple[Names, tuple[tuple[str, str], ...]]
+
+
+def store_key(names: Names, settings: Settings) -> StoreKey:
+    """Return what tells datastores apart."""
+    return names, tuple(sorted(settings.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +33,13 @@ class Session:
     backend: Backend
     readiness: Readiness
     ipam: Ipam
+    claim: NodeNameClaim | None = None  # None where the datastore belongs to one node
     profiles: set[str] = field(default_factory=set)  # that are known to exist
+
+    def require_claim(self) -> None:
+        """Raise PeerError unless this machine may assign addresses under the node's name; StoreError."""
+        if self.claim is not None:
+            self.claim.require()
 
     def require_ready(self) -> None:
         """Locked when the datastore says, right now, that it takes no changes; StoreError."""
@@ -56,18 +69,24 @@ class _Store:
 
 
 class Sessions:
-    """Sessions by names, settings and node. From any thread; one that is slow to open keeps nobody from the others."""
+    """Sessions by names, settings and node. From any thread; one that is slow to open keeps nobody from the others.
 
-    def __init__(self, open_backend: OpenBackend) -> None:
+    In a datastore that nodes share, `claimant` claims the names of nodes; without one no name is claimed. `renews`: the claims
+    of open sessions are kept, as an agent does.
+    """
+
+    def __init__(self, open_backend: OpenBackend, claimant: Claimant | None = None, *, renews: bool = False) -> None:
         self._open_backend = open_backend
+        self._claimant = claimant
+        self._renews = renews
         self._lock = threading.Lock()
-        self._stores: dict[_StoreKey, _Store] = {}
+        self._stores: dict[StoreKey, _Store] = {}
         self._replaced: list[tuple[float, Backend]] = []  # and since when
-        self._sessions: dict[tuple[_StoreKey, str], Session] = {}
+        self._sessions: dict[tuple[StoreKey, str], Session] = {}
 
     def get(self, names: Names, settings: Settings, node: str) -> Session:
         """CallerError for settings that lead nowhere; StoreError."""
-        key = (names, tuple(sorted(settings.items())))
+        key = store_key(names, settings)
         session = self._sessions.get((key, node))
         store = self._stores.get(key)
         if session is None or store is None or not session.backend.is_current():
@@ -75,7 +94,7 @@ class Sessions:
         store.used = time.monotonic()
         return session
 
-    def _open(self, key: _StoreKey, node: str) -> Session:
+    def _open(self, key: StoreKey, node: str) -> Session:
         with self._lock:
             store = self._stores.get(key)
             if store is None:
@@ -86,7 +105,7 @@ class Sessions:
             opened = store.opening.run(None)
         return self._session(key, node, opened)
 
-    def _new_store(self, key: _StoreKey) -> _Store:
+    def _new_store(self, key: StoreKey) -> _Store:
         names, settings = key[0], dict(key[1])
 
         def open_store(waiting: Sequence[None]) -> list[_Opened]:
@@ -102,27 +121,40 @@ class Sessions:
         store = _Store(Combiner(open_store))
         return store
 
-    def _session(self, key: _StoreKey, node: str, opened: _Opened) -> Session:
+    def _session(self, key: StoreKey, node: str, opened: _Opened) -> Session:
         with self._lock:
             session = self._sessions.get((key, node))
             if session is None or session.backend is not opened.backend:
-                ipam = Ipam(guarded(opened.backend, opened.readiness), node)
-                session = Session(key[0], dict(key[1]), node, opened.backend, opened.readiness, ipam)
+                if session is not None and session.claim is not None:
+                    session.claim.close()
+                claim = self._claim(opened.backend, node)
+                ipam = Ipam(guarded(opened.backend, opened.readiness, claim), node)
+                session = Session(key[0], dict(key[1]), node, opened.backend, opened.readiness, ipam, claim)
                 self._sessions[key, node] = session
             return session
 
-    def close_idle(self, seconds: float) -> None:
-        """Closes what nobody has asked for this long: no call may take longer."""
+    def _claim(self, backend: Backend, node: str) -> NodeNameClaim | None:
+        if self._claimant is None or not backend.needs_node:
+            return None
+        return NodeNameClaim(backend, node, self._claimant, renews=self._renews)
+
+    def close_idle(self, seconds: float, keep: Collection[StoreKey] = ()) -> None:
+        """Closes what nobody has asked for this long: no call may take longer. Stores in `keep` stay open, and with them the
+        claims of nodes in them."""
         since = time.monotonic() - seconds
         with self._lock:
-            idle = {key for key, store in self._stores.items() if store.used <= since}
+            idle = {key for key, store in self._stores.items() if store.used <= since and key not in keep}
             stores = [self._stores.pop(key) for key in idle]
-            for key in [key for key in self._sessions if key[0] in idle]:
-                del self._sessions[key]
+            sessions = [self._sessions.pop(key) for key in list(self._sessions) if key[0] in idle]
             replaced = [backend for replaced, backend in self._replaced if replaced <= since]
             self._replaced = [(replaced, backend) for replaced, backend in self._replaced if replaced > since]
+        claims = [session.claim for session in sessions if session.claim is not None]
+        for claim in claims:
+            claim.close()
         for backend in [*replaced, *(store.opened.backend for store in stores if store.opened)]:
             backend.close()
+        for claim in claims:
+            claim.join()
 
     def close(self) -> None:
         """When no call is under way any more."""

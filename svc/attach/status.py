@@ -25,6 +25,7 @@ def status(
     with not_ready():
         session = context.session(where.profile, where.datastore, where.node)
         session.require_ready()
+        session.require_claim()
         if delegation is None:
             for fault in session.ipam.check_room(versions, pools):
                 trace.warning(f"an ADD passes {fault}")

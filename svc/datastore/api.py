@@ -155,6 +155,10 @@ class StoreError(PeerError):
     code = Code.DATASTORE
 
 
+class Forbidden(StoreError):
+    """The credentials of the session lack a right that this request needs."""
+
+
 class KeyedError(StoreError):
     """A write or read that failed because of the state of one key.
 

@@ -22,6 +22,8 @@ _CORE = (
     ("nodes", _READ),
     ("namespaces", _READ),
 )
+_COORDINATION = "coordination.k8s.io"
+_CLAIM = ("get", "create", "update")
 _AUTHORIZATION = "rbac.authorization.k8s.io"
 
 
@@ -34,7 +36,11 @@ def role(names: Names, api_version: str) -> Json:
         "apiVersion": f"{_AUTHORIZATION}/v1",
         "kind": "ClusterRole",
         "metadata": {"name": role_name(names)},
-        "rules": [*(_rule("", plural, verbs) for plural, verbs in _CORE), *rules],
+        "rules": [
+            *(_rule("", plural, verbs) for plural, verbs in _CORE),
+            _rule(_COORDINATION, "leases", _CLAIM),
+            *rules,
+        ],
     }
 
 

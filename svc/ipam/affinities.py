@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from svc._core.cidr import Cidr
-from svc.datastore.api import Backend, Delete, NotFound
+from svc.datastore.api import Backend, Delete, Forbidden, NotFound
 from svc.ipam import errors
 from svc.ipam.claim import ClaimLost
 from svc.ipam.giveup import NotEmpty, give_up
@@ -12,7 +12,7 @@ from svc.ipam.host import KINDS, NODE, Host
 from svc.ipam.settings import read_settings, rest_of
 from svc.ipam.view import read_blocks, read_pools
 from svc.model.errors import SvcError
-from svc.model.keys import AffinityKey, AffinityQuery, HostKey
+from svc.model.keys import AffinityKey, AffinityQuery, HostKey, NodeClaimKey, NodeFenceKey
 
 
 def release_host(backend: Backend, host: str, *, only_empty: bool = False, kind: str = NODE) -> int:
@@ -47,9 +47,10 @@ def remove_host(backend: Backend, host: str) -> int:
 
 
 def forget_host(backend: Backend, host: str) -> None:
-    """Deletes what old programs have left of a host that has no blocks any more. StoreError."""
-    with suppress(NotFound):
-        backend.write([Delete(HostKey(host))])
+    """Deletes what old programs have left of a host that has no blocks any more, and the claim on its name. StoreError."""
+    for key in (HostKey(host), NodeClaimKey(host), NodeFenceKey(host)):
+        with suppress(NotFound, Forbidden):
+            backend.write([Delete(key)])
 
 
 def _release(backend: Backend, wanted: Callable[[AffinityKey], bool], only_empty: bool) -> int:

@@ -7,6 +7,7 @@ The layout below the key root:
     ipam/v2/handle/HANDLE                           a handle, verbatim
     ipam/v2/config                                  the IPAM settings
     resources/VERSION/GROUP/PLURAL/[NAMESPACE/]NAME a resource
+    svc/v1/claims/NODE/{owner,fence}                the claim on a node's name, and what writes of its holder compare
     ipam/v2/host/HOST                               of old programs: only to be deleted, so `key` does not know it
 
 `path` and `key` are inverse to each other otherwise. The field order of a document is that of the value's `to_json`.
@@ -17,6 +18,7 @@ from typing import Any
 import orjson
 
 from svc._core.cidr import Cidr
+from svc.model.claim import NodeClaim, NodeFence
 from svc.model.faults import json_kind, shown
 from svc.model.ipam import Affinity, Attribute, Block, Handle, IpamConfig
 from svc.model.keys import (
@@ -31,6 +33,9 @@ from svc.model.keys import (
     HostKey,
     IpamConfigKey,
     Key,
+    NodeClaimKey,
+    NodeClaimQuery,
+    NodeFenceKey,
     Query,
     ResourceKey,
     ResourceQuery,
@@ -38,7 +43,7 @@ from svc.model.keys import (
 from svc.model.resource import Resource
 from svc.names import Names
 
-Value = Block | Affinity | Handle | IpamConfig | Resource
+Value = Block | Affinity | Handle | IpamConfig | NodeClaim | NodeFence | Resource
 
 _KINDS = {plural: kind for kind, plural in PLURALS.items()}
 
@@ -50,6 +55,7 @@ class Codec:
         group, _, version = names.api_version.partition("/")
         self._api_version = names.api_version
         self._ipam = f"{names.key_root}/ipam/v2/"
+        self._claims = f"{names.key_root}/svc/v1/claims/"
         self._resources = f"{names.key_root}/resources/{version}/{group}/"
 
     def path(self, key: Key) -> str:
@@ -63,6 +69,10 @@ class Codec:
                 return f"{self._ipam}handle/{handle}"
             case HostKey(host):
                 return f"{self._ipam}host/{host}"
+            case NodeClaimKey(node):
+                return f"{self._claims}{node}/owner"
+            case NodeFenceKey(node):
+                return f"{self._claims}{node}/fence"
             case IpamConfigKey():
                 return f"{self._ipam}config"
             case ResourceKey(kind, name, namespace):
@@ -75,6 +85,8 @@ class Codec:
             return _ipam_key(path[len(self._ipam) :].split("/"))
         if path.startswith(self._resources):
             return _resource_key(path[len(self._resources) :].split("/"))
+        if path.startswith(self._claims):
+            return _claim_key(path[len(self._claims) :].split("/"))
         return None
 
     def prefix(self, query: Query) -> str:
@@ -87,6 +99,8 @@ class Codec:
                 return f"{self._ipam}{kind}/" + (f"{host}/{family}" if host else "")
             case HandleQuery():
                 return f"{self._ipam}handle/"
+            case NodeClaimQuery(node):
+                return f"{self._claims}{node}/"
             case ResourceQuery(kind, namespace, prefix):
                 if kind in NAMESPACED:
                     return f"{self._resources}{PLURALS[kind]}/" + (f"{namespace}/{prefix}" if namespace else "")
@@ -121,6 +135,8 @@ def matches(query: Query, key: Key) -> bool:
             return kind == query.kind and query.host in ("", host) and query.version in (0, cidr.version)
         case HandleQuery(), HandleKey():
             return True
+        case NodeClaimQuery(), NodeClaimKey(node) | NodeFenceKey(node):
+            return node == query.node
         case ResourceQuery(), ResourceKey(kind, name, namespace):
             return kind == query.kind and query.namespace in ("", namespace) and name.startswith(query.prefix)
     return False
@@ -154,6 +170,15 @@ def _ipam_key(parts: list[str]) -> Key | None:
     return None
 
 
+def _claim_key(parts: list[str]) -> Key | None:
+    match parts:
+        case [node, "owner"] if node:
+            return NodeClaimKey(node)
+        case [node, "fence"] if node:
+            return NodeFenceKey(node)
+    return None
+
+
 def _resource_key(parts: list[str]) -> Key | None:
     kind = _KINDS.get(parts[0], "")
     match parts[1:]:
@@ -172,6 +197,10 @@ def _decode(key: Key, data: Any) -> Value:
             return Affinity.from_json(data)
         case HandleKey():
             return Handle.from_json(data)
+        case NodeClaimKey():
+            return NodeClaim.from_json(data)
+        case NodeFenceKey():
+            return NodeFence.from_json(data)
         case IpamConfigKey():
             return IpamConfig.from_json(data)
         case ResourceKey(kind):

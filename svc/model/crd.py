@@ -25,6 +25,9 @@ from svc.model.keys import (
     HostKey,
     IpamConfigKey,
     Key,
+    NodeClaimKey,
+    NodeClaimQuery,
+    NodeFenceKey,
     Query,
     ResourceKey,
     ResourceQuery,
@@ -101,7 +104,7 @@ class Objects:
                 return HANDLE
             case IpamConfigKey():
                 return self._config
-            case HostKey():
+            case HostKey() | NodeClaimKey() | NodeClaimQuery() | NodeFenceKey():
                 raise TypeError(f"no object is made of {key}")
         return key.kind
 

@@ -34,6 +34,7 @@ class Code(IntEnum):
     ANNOTATION = 112
     DELEGATE = 114
     GATES_CLOSED = 115
+    NODE_CLAIMED = 116
 
 
 class SvcError(Exception):

@@ -36,6 +36,20 @@ class HostKey:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeClaimKey:
+    """The claim on a node's name: which machine and state directory assign addresses under it."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFenceKey:
+    """What write transactions under a node's name compare. Only datastores with transactions have it."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class IpamConfigKey:
     """The one record of IPAM settings."""
 
@@ -51,7 +65,7 @@ class ResourceKey:
 
 IPAM_CONFIG = "IPAMConfig"  # what the record of IPAM settings is called where kinds are counted
 
-Key = BlockKey | AffinityKey | HandleKey | HostKey | IpamConfigKey | ResourceKey
+Key = BlockKey | AffinityKey | HandleKey | HostKey | NodeClaimKey | NodeFenceKey | IpamConfigKey | ResourceKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +90,13 @@ class HandleQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeClaimQuery:
+    """The claim on a node's name, and its fence."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class ResourceQuery:
     """All resources of a kind, of one namespace, with names that start with `prefix`, in a namespace if they have one."""
 
@@ -84,7 +105,7 @@ class ResourceQuery:
     prefix: str = ""
 
 
-Query = BlockQuery | AffinityQuery | HandleQuery | ResourceQuery
+Query = BlockQuery | AffinityQuery | HandleQuery | NodeClaimQuery | ResourceQuery
 
 
 def counted_kind(key: Key) -> str:

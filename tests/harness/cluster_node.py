@@ -11,7 +11,7 @@ from harness.audit import Books
 from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.pod import Pod
-from harness.site import Site, session
+from harness.site import Site, discard_claim, session
 from harness.state import pod_links
 from harness.way import Way
 from svc.attach.journal import Journal
@@ -20,12 +20,14 @@ CONTAINER = "0123456789abcdef"
 
 
 class ClusterNode(Node):
-    """`name` is what it is called in the datastore. It reaches the first site's datastore, and the servers of the others."""
+    """`name` is what it is called in the datastore; it is a new machine of that name. It reaches the first site's
+    datastore, and the servers of the others."""
 
     def __init__(self, directory: Path, name: str, *sites: Site, agent: bool = True) -> None:
         self.name = name
         self.site = sites[0]
         self._ways: dict[int, Way] = {}
+        discard_claim(self.site, name)
         super().__init__(directory, agent=agent)
         self._connect({site.port for site in sites if site.port})
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from harness.kube import ADMIN_TOKEN, Kube, Refused
 from svc.datastore.api import Create, Delete, Entry, NotFound, Update, Write
+from svc.datastore.orch.leases import NAMESPACE
 from svc.datastore.orch.store import OrchStore
 from svc.deploy.crds import definitions
 from svc.model.endpoint import Workload, endpoint, endpoint_key
@@ -15,6 +16,7 @@ from svc.names import DEFAULT, Names
 
 Json = dict[str, Any]
 
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/default/pods"
 
 
@@ -24,10 +26,11 @@ def install(kube: Kube, names: Names = DEFAULT, api_version: str = "") -> None:
 
 
 def wipe(kube: Kube, names: Names = DEFAULT, api_version: str = "") -> None:
-    """Deletes all custom resources, nodes and pods."""
+    """Deletes all custom resources, node claims, nodes and pods."""
     api_version = api_version or names.crd_api_version
     for definition in definitions(names, api_version):
         kube.call("DELETE", f"/apis/{api_version}/{definition['spec']['names']['plural']}")
+    kube.call("DELETE", LEASES)
     kube.call("DELETE", NODES)
     kube.call("DELETE", f"{PODS}?gracePeriodSeconds=0")
 

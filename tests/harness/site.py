@@ -19,7 +19,7 @@ from svc.datastore.api import Backend, Delete, NotFound
 from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.etcd.store import EtcdStore
 from svc.datastore.open import EMBEDDED_FILE
-from svc.model.keys import IpamConfigKey, ResourceQuery
+from svc.model.keys import IpamConfigKey, NodeClaimKey, NodeFenceKey, ResourceQuery
 from svc.model.resource import Resource
 from svc.names import DEFAULT, Names
 
@@ -133,6 +133,14 @@ def site_called(request: pytest.FixtureRequest, home: Path) -> Site:
 def session(site: Site) -> Iterator[Backend]:
     with closing(site.open()) as store:
         yield store
+
+
+def discard_claim(site: Site, node: str) -> None:
+    """Deletes the claim on a node's name: an earlier machine of this name is gone for good."""
+    with session(site) as store:
+        for key in (NodeClaimKey(node), NodeFenceKey(node)):
+            with suppress(NotFound):
+                store.write([Delete(key)])
 
 
 def furnish(site: Site, *nodes: str) -> None:

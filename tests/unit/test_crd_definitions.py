@@ -77,7 +77,7 @@ def test_the_role_is_of_the_group_and_names_of_the_deployment() -> None:
     """And is bound to whom the administrator says."""
     wanted = role(OTHER, OTHER.api_version)
     assert wanted["metadata"]["name"] == "net-cni"
-    assert {rule["apiGroups"][0] for rule in wanted["rules"]} == {"", "net.example"}
+    assert {rule["apiGroups"][0] for rule in wanted["rules"]} == {"", "coordination.k8s.io", "net.example"}
     assert "ipamconfigurations" in {rule["resources"][0] for rule in wanted["rules"]}
     subject = {"kind": "ServiceAccount", "name": "net", "namespace": "kube-system"}
     assert binding(OTHER, subject)["subjects"] == [subject]

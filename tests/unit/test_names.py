@@ -31,7 +31,8 @@ ALLOWED = {
     "svc/datastore/open.py": {"kubernetes"},  # a package
     "svc/datastore/orch/client.py": {"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"},
     "svc/deploy/crds.py": {"apiextensions.k8s.io/v1", "x-kubernetes-preserve-unknown-fields"},  # the API's own
-    "svc/deploy/rbac.py": {"rbac.authorization.k8s.io"},
+    "svc/deploy/rbac.py": {"rbac.authorization.k8s.io", "coordination.k8s.io"},
+    "svc/datastore/orch/leases.py": {"coordination.k8s.io/v1"},
     "svc/model/pod.py": {"k8s.v1.cni.cncf.io/network-status"},  # another program's
     "svc/datastore/orch/access.py": {"/var/run/secrets/kubernetes.io/serviceaccount", *ACCESS},  # where every pod finds it
 }  # fmt: skip

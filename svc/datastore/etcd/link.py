@@ -18,7 +18,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would print is in the
 import grpc
 
 from svc import deadline
-from svc.datastore.api import StoreError
+from svc.datastore.api import Forbidden, StoreError
 from svc.datastore.etcd.messages import KVStub, Message, RangeRequest, WatchRequest, WatchResponse
 from svc.datastore.etcd.refusals import NO_ANSWER_IN_TIME, remedy_for
 from svc.datastore.etcd.settings import Cluster, Endpoint
@@ -208,7 +208,8 @@ class Link:
         if code is grpc.StatusCode.OUT_OF_RANGE:
             return Compacted(f"etcd refused a request: {text}")
         if code not in _NO_ANSWER and "too many requests" not in text:
-            return StoreError(f"etcd at {server.endpoint} refused a request: {text}", details=remedy_for(text))
+            kind = Forbidden if code is grpc.StatusCode.PERMISSION_DENIED else StoreError
+            return kind(f"etcd at {server.endpoint} refused a request: {text}", details=remedy_for(text))
         self._pass_over(server)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             text = NO_ANSWER_IN_TIME

@@ -28,6 +28,7 @@ from svc.datastore.orch.client import Client
 from svc.datastore.orch.custom import Customs
 from svc.datastore.orch.generations import Generations
 from svc.datastore.orch.hands import Hands
+from svc.datastore.orch.leases import Leases
 from svc.datastore.orch.nodes import Nodes
 from svc.datastore.orch.pods import Pods
 from svc.datastore.orch.shelf import Shelf
@@ -35,7 +36,18 @@ from svc.datastore.orch.source import Source
 from svc.datastore.orch.watcher import Watcher, Watchers
 from svc.model import corenode, crd, endpoint
 from svc.model.codec import Codec, matches
-from svc.model.keys import IPAM_CONFIG, HandleKey, HostKey, Key, Query, ResourceKey, ResourceQuery
+from svc.model.keys import (
+    IPAM_CONFIG,
+    HandleKey,
+    HostKey,
+    Key,
+    NodeClaimKey,
+    NodeClaimQuery,
+    NodeFenceKey,
+    Query,
+    ResourceKey,
+    ResourceQuery,
+)
 from svc.names import Names
 
 SIDE_BY_SIDE = 8  # writes at a time
@@ -63,6 +75,7 @@ class OrchStore:
         self._customs = Customs(self.client, names, settings.get("api_group", ""))
         self._pods = Pods(self.client, names)
         self._core: dict[str, Shelf] = {corenode.KIND: Nodes(self.client, names), endpoint.KIND: self._pods}
+        self._leases = Leases(self.client, names)
         self._generations = Generations(self.client, self._counted)
         self._watchers = Watchers()
         self._hands = Hands(SIDE_BY_SIDE, "orch store")
@@ -75,7 +88,7 @@ class OrchStore:
         return self._shelf(key).get(key)
 
     def list(self, query: Query) -> Entries:
-        found = self._pods.one(query)
+        found = self._leases.of(query.node) if isinstance(query, NodeClaimQuery) else self._pods.one(query)
         if found is None:
             source = self._source(query)
             found = source.entries(self.client.list(source.path, **source.params).items)
@@ -112,8 +125,10 @@ class OrchStore:
         self._hands.close()
 
     def _shelf(self, key: Key | Query) -> Shelf:
-        if isinstance(key, HostKey):  # old programs kept it elsewhere
+        if isinstance(key, HostKey | NodeFenceKey):  # old programs kept it elsewhere; without transactions nothing compares it
             raise NotFound(key)
+        if isinstance(key, NodeClaimKey | NodeClaimQuery):
+            return self._leases
         if crd.is_custom(key):
             return self._customs
         assert isinstance(key, ResourceKey | ResourceQuery)

@@ -1,0 +1,332 @@
+"""The claim of a node's name in a datastore that several nodes share: at most one machine assigns addresses under a name.
+
+1. A session claims the name of its node before it assigns an address. All processes of one state directory, on one machine
+   and in one boot, share the claim; an agent moves its counter every 5 s.
+2. Any other newcomer watches the claim for 15 s. Only a moving counter is a living claimant: the newcomer is then refused, and
+   goes on watching. Otherwise it takes the claim over by compare-and-swap and notes its predecessor.
+3. Where the datastore has transactions, every write of the session compares the fence of the claim. A takeover changes the
+   fence, so that writes of the former claimant that are still in flight fail.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from svc import deadline
+from svc.combine import Combiner
+from svc.datastore.api import Backend, Check, Conflict, Create, Entry, Forbidden, NotFound, StoreError, Update, Write
+from svc.model.claim import Claimant, NodeClaim, NodeFence
+from svc.model.errors import Code, PeerError
+from svc.model.keys import Key, NodeClaimKey, NodeClaimQuery, NodeFenceKey
+from svc.waits.wait import End, Wait
+
+RENEW_SECONDS = 5.0  # between two moves of the counter, and between two looks at a living claimant
+WATCH_SECONDS = 15.0  # for which a counter must stand still before the claim is taken over
+POLL_SECONDS = 1.0  # between two looks while it is not known whether the claimant lives
+RETRY_SECONDS = 60.0  # between two attempts without the right to claim
+WAIT_SECONDS = 20.0  # for which an ADD waits for the decision
+RECENT_SECONDS = 600  # for which GC spares addresses after another claimant's end
+
+_ATTEMPTS = 5  # of a look, against other newcomers
+
+_log = logging.getLogger(__name__)
+
+
+def this_claimant(state_dir: Path, boot: str) -> Claimant:
+    """Return the claimant that this process belongs to."""
+    try:
+        machine = Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        machine = ""
+    return Claimant(machine, boot, str(state_dir.resolve()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The claim is this claimant's. `fence` is None where the datastore has no transactions."""
+
+    claim: Entry
+    fence: Entry | None
+
+    @property
+    def value(self) -> NodeClaim:
+        return _claim_of(self.claim)
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """Another claimant has the claim. `since` (monotonic) is when its counter was last seen to move, or was seen first."""
+
+    value: NodeClaim
+    since: float
+    alive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Unenforced:
+    """The session has no right to claim."""
+
+
+_Situation = _Held | _Watched | _Unenforced
+
+
+class NodeNameClaim:
+    """The claim of one session. Thread-safe. `renews`: a thread moves the counter until `close`; otherwise it only watches.
+
+    Nothing is read or written before the claim is needed first.
+    """
+
+    def __init__(self, backend: Backend, node: str, claimant: Claimant, *, renews: bool) -> None:
+        self._backend = backend
+        self._node = node
+        self._claimant = claimant
+        self._renews = renews
+        self._lock = threading.Lock()
+        self._situation: _Situation | None = None
+        self._waits: list[Wait] = []
+        self._looks: Combiner[None, None] = Combiner(self._look)
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    def require(self) -> None:
+        """Return if the session may assign addresses for the node.
+
+        Raise PeerError (NODE_CLAIMED) if another machine uses the name, PeerError (TRY_AGAIN) if that is not known yet,
+        StoreError if the claim cannot be read.
+        """
+        situation = self._known()
+        if not isinstance(situation, _Watched):
+            return
+        raise self._refusal(situation.value) if situation.alive else self._undecided(situation.value)
+
+    def is_undecided(self) -> bool:
+        """Return whether it is not known yet if the name may be used. Raise StoreError."""
+        return _is_open(self._known())
+
+    def decision(self) -> Wait | None:
+        """Return a wait that ends when it is known whether the name may be used; None if it is known. Raise StoreError."""
+        situation = self._known()
+        with self._lock:
+            if not _is_open(self._situation or situation):
+                return None
+            wait = Wait(time.monotonic() + WAIT_SECONDS)
+            self._waits.append(wait)
+        return wait
+
+    def require_decided(self) -> None:
+        """Wait for the decision on this thread, then do as `require`."""
+        wait = self.decision()
+        if wait is not None:
+            wait.join()
+        self.require()
+
+    def checks(self) -> Sequence[Check]:
+        """Return what a write transaction compares, which is nothing while the claim is not held. Raise StoreError."""
+        situation = self._known()
+        if not isinstance(situation, _Held) or situation.fence is None:
+            return ()
+        return (Check(situation.fence.key, situation.fence.revision),)
+
+    def on_conflict(self) -> None:
+        """Read the claim again after a comparison of `checks` has failed. Raise StoreError."""
+        self._looks.run(None)
+
+    def fence(self) -> None:
+        """Make writes in flight of earlier processes of this claimant fail. Without transactions there is nothing to do.
+
+        Raise StoreError. Idempotent.
+        """
+        for _ in range(_ATTEMPTS):
+            situation = self._known()
+            if not isinstance(situation, _Held) or situation.fence is None:
+                return
+            with suppress(Conflict, NotFound):
+                self._renew(situation, fence=situation.fence)
+                return
+            self._looks.run(None)
+        raise _contended(self._node)
+
+    def had_recent_predecessor(self) -> bool:
+        """Return whether another claimant held the claim within the last 10 minutes. Raise StoreError."""
+        situation = self._known()
+        if not isinstance(situation, _Held) or situation.value.predecessor is None:
+            return False
+        return abs(time.time() - situation.value.ended) < RECENT_SECONDS
+
+    def close(self) -> None:
+        """End the thread after its present request."""
+        self._closed.set()
+
+    def join(self) -> None:
+        """Wait up to 1 s for the thread to end. Call it when the backend is closed."""
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    # situations
+
+    def _known(self) -> _Situation:
+        if self._situation is None:
+            self._looks.run(None)
+        assert self._situation is not None
+        return self._situation
+
+    def _look(self, callers: Sequence[None]) -> list[None]:
+        """Read the claim, and make it ours if it is free."""
+        self._enter(self._read_and_claim())
+        return [None for _ in callers]
+
+    def _read_and_claim(self) -> _Situation:
+        try:
+            for _ in range(_ATTEMPTS):
+                with suppress(Conflict, NotFound):
+                    return self._attempt(_by_key(self._backend.list(NodeClaimQuery(self._node))))
+        except Forbidden as refusal:
+            if not isinstance(self._situation, _Unenforced):
+                _log.warning("the name of node %r is not claimed, so that a second node of this name is not noticed: %s",
+                             self._node, refusal)  # fmt: skip
+            return _Unenforced()
+        raise _contended(self._node)
+
+    def _attempt(self, present: dict[Key, Entry]) -> _Situation:
+        """One compare-and-swap. Raise Conflict or NotFound if the claim has changed since it was read."""
+        claim, fence = present.get(NodeClaimKey(self._node)), present.get(NodeFenceKey(self._node))
+        if claim is None:
+            return self._take(Create(NodeClaimKey(self._node), NodeClaim(self._claimant)), fence)
+        value = _claim_of(claim)
+        if value.claimant == self._claimant:
+            if fence is None and self._backend.atomic:
+                return self._take(Update(claim.key, value.renewed(), claim.revision), fence)
+            return _Held(claim, fence)
+        watched = self._watched(value)
+        if time.monotonic() - watched.since < WATCH_SECONDS:
+            return watched
+        _log.warning("claim of node %r taken over from %s, which has stopped", self._node, value.claimant)
+        successor = NodeClaim(self._claimant, predecessor=value.claimant, ended=int(time.time()))
+        return self._take(Update(claim.key, successor, claim.revision), fence)
+
+    def _take(self, write: Create | Update, fence: Entry | None) -> _Held:
+        writes: list[Write] = [write]
+        if self._backend.atomic:
+            key = NodeFenceKey(self._node)
+            writes.append(Create(key, NodeFence()) if fence is None else Update(key, _fence_of(fence).moved(), fence.revision))
+        return _held(self._backend.write(writes))
+
+    def _watched(self, value: NodeClaim) -> _Watched:
+        before, now = self._situation, time.monotonic()
+        if not isinstance(before, _Watched) or before.value.claimant != value.claimant:
+            return _Watched(value, now)
+        if before.value.counter != value.counter:
+            return _Watched(value, now, alive=True)
+        return before
+
+    def _enter(self, situation: _Situation) -> None:
+        """Note the situation, and end the waits if it is a decision."""
+        with self._lock:
+            self._situation = situation
+            ended, self._waits = ([], self._waits) if _is_open(situation) else (self._waits, [])
+            self._start_if_needed(situation)
+        for wait in ended:
+            wait.end(End.DONE)
+
+    # the thread
+
+    def _start_if_needed(self, situation: _Situation) -> None:
+        wanted = self._renews or isinstance(situation, _Watched)
+        if wanted and self._thread is None and not self._closed.is_set():
+            self._thread = threading.Thread(target=self._run, name="node-claim", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        failing, began = False, time.monotonic()
+        while not self._closed.wait(max(0.1, began + self._pause() - time.monotonic())):
+            began = time.monotonic()
+            try:
+                self._step()
+                failing = False
+            except StoreError as failure:
+                if not (failing or self._closed.is_set()):
+                    _log.warning("the claim of node %r cannot be renewed, and is tried again: %s", self._node, failure)
+                failing = True
+
+    def _pause(self) -> float:
+        match self._situation:
+            case _Watched(alive=False):
+                return POLL_SECONDS
+            case _Unenforced():
+                return RETRY_SECONDS
+        return RENEW_SECONDS
+
+    def _step(self) -> None:
+        with deadline.limit(RENEW_SECONDS):
+            self._look_or_renew()
+
+    def _look_or_renew(self) -> None:
+        situation = self._situation
+        if not isinstance(situation, _Held):
+            self._looks.run(None)
+        elif self._renews:
+            try:
+                self._renew(situation, fence=None)
+            except (Conflict, NotFound, Forbidden):
+                self._looks.run(None)
+
+    def _renew(self, held: _Held, *, fence: Entry | None) -> None:
+        writes: list[Write] = [Update(held.claim.key, held.value.renewed(), held.claim.revision)]
+        if fence is not None:
+            writes.append(Update(fence.key, _fence_of(fence).moved(), fence.revision))
+        renewed = _held(self._backend.write(writes))
+        with self._lock:
+            if self._situation is held:
+                self._situation = _Held(renewed.claim, renewed.fence or held.fence)
+
+    # errors
+
+    def _refusal(self, value: NodeClaim) -> PeerError:
+        return PeerError(
+            f"node name {self._node!r} is in use by another machine",
+            details=f"{value.claimant} has claimed it and is alive; this is {self._claimant}: give one of the two another name "
+            "(nodename in the network configuration, or the host name), or stop its agent",
+            code=Code.NODE_CLAIMED,
+        )
+
+    def _undecided(self, value: NodeClaim) -> PeerError:
+        return PeerError(
+            f"node name {self._node!r} was claimed by another machine, and it is not known yet whether that one is alive",
+            details=f"{value.claimant} has claimed it; this is {self._claimant}: try again in {WATCH_SECONDS:.0f} s",
+            code=Code.TRY_AGAIN,
+        )
+
+
+def _is_open(situation: _Situation) -> bool:
+    return isinstance(situation, _Watched) and not situation.alive
+
+
+def _by_key(entries: Sequence[Entry]) -> dict[Key, Entry]:
+    return {entry.key: entry for entry in entries}
+
+
+def _held(entries: Sequence[Entry | None]) -> _Held:
+    claim, *fences = entries
+    assert claim is not None
+    return _Held(claim, fences[0] if fences else None)
+
+
+def _claim_of(entry: Entry) -> NodeClaim:
+    assert isinstance(entry.value, NodeClaim)
+    return entry.value
+
+
+def _fence_of(entry: Entry) -> NodeFence:
+    assert isinstance(entry.value, NodeFence)
+    return entry.value
+
+
+def _contended(node: str) -> StoreError:
+    return StoreError(
+        f"the claim of node {node!r} cannot be read or keeps changing",
+        details="try again; if it goes on, delete the claim (README, One machine per node name)",
+    )

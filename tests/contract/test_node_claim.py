@@ -1,0 +1,186 @@
+"""Claims on the names of nodes: one claimant a name, others only after its counter stands still."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from harness.patience import wait_until
+from harness.site import set_ready
+from svc.attach import node_claim
+from svc.attach.node_claim import NodeNameClaim
+from svc.attach.ready import Readiness, guarded
+from svc.datastore.api import Backend, Conflict, Create, Delete, Forbidden, NotFound
+from svc.model.claim import Claimant, NodeClaim
+from svc.model.errors import Code, PeerError
+from svc.model.ipam import Handle
+from svc.model.keys import HandleKey, NodeClaimKey, NodeFenceKey
+
+HERE, THERE = Claimant("machine-a", "boot-a", "/var/lib/a"), Claimant("machine-b", "boot-b", "/var/lib/b")
+AFTER_REBOOT = Claimant("machine-a", "boot-c", "/var/lib/a")
+
+MakeClaim = Callable[..., NodeNameClaim]
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seconds in (("RENEW_SECONDS", 0.1), ("WATCH_SECONDS", 0.6), ("POLL_SECONDS", 0.1), ("WAIT_SECONDS", 5.0)):
+        monkeypatch.setattr(node_claim, name, seconds)
+
+
+@pytest.fixture
+def claim_of(backend: Backend) -> Iterator[MakeClaim]:
+    made: list[NodeNameClaim] = []
+
+    def make(claimant: Claimant, *, renews: bool = False) -> NodeNameClaim:
+        made.append(NodeNameClaim(backend, "node1", claimant, renews=renews))
+        return made[-1]
+
+    yield make
+    for claim in made:
+        claim.close()
+        claim.join()
+
+
+def stored(backend: Backend) -> NodeClaim:
+    value = backend.get(NodeClaimKey("node1")).value
+    assert isinstance(value, NodeClaim)
+    return value
+
+
+def test_all_processes_of_a_state_directory_share_a_claim(backend: Backend, claim_of: MakeClaim) -> None:
+    claim_of(HERE).require()
+    before = backend.get(NodeClaimKey("node1"))
+    another = claim_of(HERE)
+    assert another.decision() is None
+    another.require()
+    assert backend.get(NodeClaimKey("node1")) == before
+    assert stored(backend) == NodeClaim(HERE)
+    assert not another.had_recent_predecessor()
+
+
+def test_living_claimant_keeps_its_name(backend: Backend, claim_of: MakeClaim) -> None:
+    """The newcomer is told of both sides; it goes on watching, and has the name once the other has stopped."""
+    holder, newcomer = claim_of(HERE, renews=True), claim_of(THERE)
+    holder.require()
+    with pytest.raises(PeerError) as unknown:
+        newcomer.require()
+    assert unknown.value.code == Code.TRY_AGAIN
+    wait = newcomer.decision()
+    assert wait is not None
+    wait.join()
+    with pytest.raises(PeerError) as refused:
+        newcomer.require()
+    assert refused.value.code == Code.NODE_CLAIMED
+    assert all(
+        text in str(refused.value) for text in ("node1", "machine-a", "/var/lib/a", "machine-b", "/var/lib/b", "nodename")
+    )
+    assert newcomer.decision() is None
+    holder.close()
+    holder.join()
+    wait_until(lambda: stored(backend).claimant == THERE)
+    wait_until(lambda: _may_assign(newcomer))
+    assert newcomer.had_recent_predecessor()
+
+
+@pytest.mark.parametrize("newcomer", [THERE, AFTER_REBOOT], ids=["another machine", "another boot"])
+def test_claim_of_a_stopped_claimant_is_taken_over(backend: Backend, claim_of: MakeClaim, newcomer: Claimant) -> None:
+    claim_of(HERE).require()
+    began = time.monotonic()
+    claim_of(newcomer).require_decided()
+    assert time.monotonic() - began >= node_claim.WATCH_SECONDS
+    found = stored(backend)
+    assert (found.claimant, found.predecessor) == (newcomer, HERE)
+    assert abs(found.ended - time.time()) < 60
+
+
+def test_of_two_newcomers_one_gets_the_name(backend: Backend, claim_of: MakeClaim) -> None:
+    claim_of(HERE).require()
+    newcomers = [claim_of(THERE, renews=True), claim_of(AFTER_REBOOT, renews=True)]
+    waits = [newcomer.decision() for newcomer in newcomers]
+    for wait in waits:
+        assert wait is not None
+        wait.join()
+    wait_until(lambda: all(newcomer.decision() is None for newcomer in newcomers))
+    assert sorted(_may_assign(newcomer) for newcomer in newcomers) == [False, True]
+
+
+def test_counter_moves_while_the_datastore_is_locked(backend: Backend, claim_of: MakeClaim) -> None:
+    set_ready(backend, ready=False)
+    claim_of(HERE, renews=True).require()
+    wait_until(lambda: stored(backend).counter > 2)
+
+
+def test_claim_that_was_deleted_is_made_again(backend: Backend, claim_of: MakeClaim) -> None:
+    claim = claim_of(HERE, renews=True)
+    claim.require()
+    backend.write([Delete(NodeClaimKey("node1"))])
+    wait_until(lambda: _is_there(backend))
+    claim.require()
+
+
+@pytest.mark.only_over("embedded", "etcdv3")
+def test_writes_of_a_replaced_claimant_fail(backend: Backend, claim_of: MakeClaim) -> None:
+    """In one transaction with the question; nothing of them is applied."""
+    claim = _ready_claim(backend, claim_of)
+    (stale,) = claim.checks()
+    claim_of(THERE).require_decided()
+    with pytest.raises(Conflict) as caught:
+        backend.write([stale, Create(HandleKey("net.c1"), Handle({}))])
+    assert caught.value.key == NodeFenceKey("node1")
+    with pytest.raises(NotFound):
+        backend.get(HandleKey("net.c1"))
+
+
+def test_fence_cuts_off_earlier_processes_and_not_the_own_session(backend: Backend, claim_of: MakeClaim) -> None:
+    claim = _ready_claim(backend, claim_of)
+    stale = claim.checks()
+    claim.fence()
+    for check in stale:
+        with pytest.raises(Conflict):
+            backend.write([check, Create(HandleKey("net.c1"), Handle({}))])
+    guarded(backend, Readiness(backend), claim).write([Create(HandleKey("net.c2"), Handle({}))])
+    assert bool(stale) == backend.atomic
+
+
+@pytest.mark.only_over("embedded", "etcdv3")
+def test_write_claims_again_where_the_claim_is_gone(backend: Backend, claim_of: MakeClaim) -> None:
+    claim = _ready_claim(backend, claim_of)
+    backend.write([Delete(NodeClaimKey("node1")), Delete(NodeFenceKey("node1"))])
+    guarded(backend, Readiness(backend), claim).write([Create(HandleKey("net.c1"), Handle({}))])
+    assert stored(backend).claimant == HERE
+
+
+def test_missing_right_is_a_warning(
+    backend: Backend, claim_of: MakeClaim, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise Forbidden("leases is forbidden")
+
+    claim = claim_of(HERE)
+    monkeypatch.setattr(backend, "list", refuse)
+    claim.require()
+    assert claim.checks() == ()
+    assert "leases is forbidden" in caplog.text
+
+
+def _ready_claim(backend: Backend, claim_of: MakeClaim) -> NodeNameClaim:
+    set_ready(backend)
+    claim = claim_of(HERE)
+    claim.require()
+    return claim
+
+
+def _may_assign(claim: NodeNameClaim) -> bool:
+    try:
+        claim.require()
+    except PeerError:
+        return False
+    return True
+
+
+def _is_there(backend: Backend) -> bool:
+    try:
+        return stored(backend).claimant == HERE
+    except NotFound:
+        return False

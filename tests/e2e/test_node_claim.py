@@ -1,0 +1,96 @@
+"""Two machines of one node name: the living one keeps it, the other one is refused until the first has stopped."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cluster_node import ClusterNode, books, remains
+from harness.netns import Netns
+from harness.node import Called
+from harness.pod import Pod
+from harness.site import Site, furnish
+
+pytestmark = pytest.mark.root
+
+CLAIMED, NOT_READY = 116, 50
+DECISION_SECONDS, TAKEOVER_SECONDS = 12.0, 25.0
+
+MakePod = Callable[[ClusterNode, str], Pod]
+
+
+@pytest.fixture
+def twins(site: Site, tmp_path: Path) -> Iterator[tuple[ClusterNode, ClusterNode]]:
+    """Two machines that both call themselves node1."""
+    furnish(site, "node1")
+    with ClusterNode(tmp_path / "first", "node1", site) as first, ClusterNode(tmp_path / "second", "node1", site) as second:
+        yield first, second
+        assert remains([first, second]) == []
+    site.clear()
+
+
+@pytest.fixture
+def pod_on(site: Site, sandbox: Callable[[], Netns]) -> MakePod:
+    def make(node: ClusterNode, name: str) -> Pod:
+        site.add_pod(name)
+        return node.pod(sandbox(), f"container-{name}", args=f"K8S_POD_NAME={name};K8S_POD_NAMESPACE=default")
+
+    return make
+
+
+def gc(node: ClusterNode, *valid: Pod) -> Called:
+    known: list[dict[str, Any]] = [{"containerID": pod.container, "ifname": pod.ifname} for pod in valid]
+    return node.call("GC", node.netconf(**{"cni.dev/valid-attachments": known}), container="", ifname="")
+
+
+def test_second_machine_of_a_name(twins: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
+    """Refused while the first one lives, naming both sides. After its end the name is taken over; GC spares its addresses."""
+    first, second = twins
+    old, new = pod_on(first, "old"), pod_on(second, "new")
+    old.add()
+    began = time.monotonic()
+    error = new.failed("ADD").output
+    assert time.monotonic() - began < DECISION_SECONDS
+    assert error["code"] == CLAIMED, error
+    told = error["msg"] + error["details"]
+    assert all(text in told for text in (str(first.state_dir), str(second.state_dir), "'node1'", "nodename")), told
+    assert gc(second).output["code"] == CLAIMED
+    status = new.failed("STATUS").output
+    assert status["code"] == NOT_READY
+    assert str(first.state_dir) in status["details"]
+    new.delete()
+    assert old.check().status == 0
+    assert set(books([first]).allocations) == set(old.addresses)
+
+    first.stop_agent()
+    began = time.monotonic()
+    while new.call("STATUS").status:
+        assert time.monotonic() - began < TAKEOVER_SECONDS
+        time.sleep(0.5)
+    new.add()
+    assert gc(second, new).status == 0
+    assert set(books([first, second]).allocations) == {*old.addresses, *new.addresses}
+    new.delete()
+    old.delete()
+
+
+def test_restart_keeps_the_name(site: Site, tmp_path: Path, pod_on: MakePod) -> None:
+    """At once, with an agent and without one."""
+    furnish(site, "node1")
+    with ClusterNode(tmp_path / "node", "node1", site) as node:
+        for name in ("before", "after"):
+            pod = pod_on(node, name)
+            began = time.monotonic()
+            pod.add()
+            pod.delete()
+            assert time.monotonic() - began < DECISION_SECONDS / 2
+            node.stop_agent()
+            if name == "before":
+                node.start_agent()
+        without_agent = pod_on(node, "without")
+        without_agent.add()
+        without_agent.delete()
+        assert remains([node]) == []
+    site.clear()
