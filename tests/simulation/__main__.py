@@ -1,0 +1,8 @@
+"""`python -m simulation`: explores schedules, or replays one. See README.md."""
+
+import sys
+
+from simulation.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

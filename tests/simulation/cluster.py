@@ -1,0 +1,225 @@
+"""A remote datastore that several nodes share: a model that keeps what it is told, atomic (etcd) or key by key (the API)."""
+
+import uuid
+from collections.abc import Sequence
+from typing import NoReturn
+
+from simulation.blocking import Current
+from simulation.scheduler import Killed, Process
+from svc.datastore.api import (
+    Check,
+    Conflict,
+    Create,
+    Delete,
+    Entries,
+    Entry,
+    Event,
+    NotFound,
+    PartialWrite,
+    StoreError,
+    Update,
+    Value,
+    Watch,
+    Write,
+)
+from svc.model.codec import Codec, matches
+from svc.model.keys import Key, Query, ResourceKey, counted_kind
+from svc.model.resource import Resource
+from svc.names import DEFAULT
+
+CODEC = Codec(DEFAULT)
+NETWORK = Process("network", "")
+Document = tuple[Key, bytes, int]  # what is kept at a path, and its revision
+
+
+class Cluster:
+    """The servers and their data. `changes` counts what was changed, `wipes` how often everything was lost."""
+
+    def __init__(self, writes: Sequence[Write]) -> None:
+        self.data: dict[str, Document] = {}
+        self.down = False
+        self.changes = 0
+        self.wipes = 0
+        self._first = tuple(writes)
+        self._revision = 0
+        self._generations: dict[str, int] = {}
+        self.initialise()
+
+    def initialise(self) -> None:
+        """As an administrator does with an empty store. It has an identity of its own each time."""
+        spec = {"clusterGUID": uuid.UUID(int=self.wipes + 1).hex, "datastoreReady": True}
+        ready = Resource("ClusterInformation", {"name": "default"}, spec)
+        self.apply([Create(ResourceKey("ClusterInformation", "default"), ready), *self._first])
+
+    def wipe(self) -> None:
+        """All data is lost; the revisions begin again."""
+        self.data.clear()
+        self.wipes += 1
+        self._revision = 0
+        self._generations = {kind: number + 1000 for kind, number in self._generations.items()}
+        self.initialise()
+
+    def apply(self, writes: Sequence[Write]) -> Sequence[Entry | None]:
+        """All or nothing, at one revision."""
+        for write in writes:
+            self._demand(write)
+        if any(not isinstance(write, Check) for write in writes):
+            self._revision += 1
+            self.changes += 1
+        return [self._apply(write) for write in writes]
+
+    def generation(self, kind: str) -> int:
+        return self._generations.get(kind, 0)
+
+    def read(self, key: Key) -> Entry:
+        """NotFound."""
+        found = self.data.get(CODEC.path(key))
+        if found is None:
+            raise NotFound(key)
+        return Entry(key, CODEC.decode(key, found[1]), str(found[2]))
+
+    def entries(self, query: Query) -> Entries:
+        found = sorted((path, document) for path, document in self.data.items() if matches(query, document[0]))
+        return Entries(Entry(key, CODEC.decode(key, data), str(revision)) for _, (key, data, revision) in found)
+
+    def _demand(self, write: Write) -> None:
+        found = self.data.get(CODEC.path(write.key))
+        if isinstance(write, Create):
+            if found is not None:
+                raise Conflict(write.key)
+        elif found is None:
+            raise Conflict(write.key) if isinstance(write, Check) else NotFound(write.key)
+        elif write.revision is not None and str(found[2]) != write.revision:
+            raise Conflict(write.key)
+
+    def _apply(self, write: Write) -> Entry | None:
+        path = CODEC.path(write.key)
+        if isinstance(write, Check):
+            return None
+        kind = counted_kind(write.key)
+        if kind:
+            self._generations[kind] = self._generations.get(kind, 0) + 1
+        if isinstance(write, Delete):
+            del self.data[path]
+            return None
+        self.data[path] = write.key, CODEC.encode(write.value), self._revision
+        return Entry(write.key, CODEC.decode(write.key, self.data[path][1]), str(self._revision))
+
+
+class NoWatch:
+    """A watch that never tells of anything."""
+
+    def __iter__(self) -> "NoWatch":
+        return self
+
+    def __next__(self) -> Event:
+        Current.scheduler.block("watches", lambda: False)
+        raise StopIteration
+
+    def close(self) -> None:
+        return
+
+
+class RemoteStore:
+    """A process's session with the cluster."""
+
+    needs_node = False
+
+    def __init__(self, cluster: Cluster, *, atomic: bool) -> None:
+        self.cluster = cluster
+        self.atomic = atomic
+
+    def get(self, key: Key) -> Entry:
+        self._step(f"get {key}")
+        return self.cluster.read(key)
+
+    def list(self, query: Query) -> Entries:
+        self._step(f"list {query}")
+        return self.cluster.entries(query)
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        if not writes:
+            return ()
+        if self.atomic:
+            return self._request(writes)
+        return self._one_by_one(writes)
+
+    def generation(self, kind: str) -> int:
+        return self.cluster.generation(kind)
+
+    def watch(self, query: Query) -> Watch:
+        return NoWatch()
+
+    def is_current(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        return
+
+    def _one_by_one(self, writes: Sequence[Write]) -> Sequence[Entry | None]:
+        for write in writes:
+            if isinstance(write, Check):
+                self._request([write])
+        done: list[Entry | None] = []
+        for write in writes:
+            try:
+                done += [None] if isinstance(write, Check) else self._request([write])
+            except StoreError as cause:
+                if len(writes) == 1:
+                    raise
+                raise PartialWrite(done, cause) from cause
+        return done
+
+    def _request(self, writes: Sequence[Write]) -> Sequence[Entry | None]:
+        """One write that the server takes whole. Its values are those of this moment."""
+        writes = [_frozen(write) for write in writes]
+        text = "; ".join(f"{type(write).__name__.lower()} {write.key}" for write in writes)
+        fault = Current.scheduler.step(f"store: {text}", "kill", "refused", "lost", "late", "kill-late")
+        if self.cluster.down or fault == "refused":
+            raise unanswered()
+        if fault in ("late", "kill-late"):
+            self._send_late(writes, killed=fault == "kill-late")
+        done = self.cluster.apply(writes)
+        if fault == "lost":
+            raise unanswered()
+        return done
+
+    def _send_late(self, writes: Sequence[Write], *, killed: bool) -> NoReturn:
+        """The request is on its way when the session gives up, or its process is killed."""
+        scheduler = Current.scheduler
+        scheduler.spawn(NETWORK, "network", lambda: self._land(writes))
+        if killed:
+            scheduler.kill(scheduler.current.process)
+            raise Killed
+        raise unanswered()
+
+    def _land(self, writes: Sequence[Write]) -> None:
+        Current.scheduler.step("a late write arrives")
+        try:
+            self.cluster.apply(writes)
+        except StoreError as refusal:
+            Current.scheduler.note(f"a late write was refused: {refusal}")
+        else:
+            Current.scheduler.note(f"a late write was applied: {'; '.join(str(write.key) for write in writes)}")
+
+    def _step(self, text: str) -> None:
+        fault = Current.scheduler.step(f"store: {text}", "kill", "refused")
+        if self.cluster.down or fault:
+            raise unanswered()
+
+
+def unanswered() -> StoreError:
+    """What a session raises when no server has answered."""
+    return StoreError("no server answered", details="by order of the schedule")
+
+
+def _frozen(write: Write) -> Write:
+    if isinstance(write, Create):
+        return Create(write.key, _copy(write.key, write.value))
+    if isinstance(write, Update):
+        return Update(write.key, _copy(write.key, write.value), write.revision)
+    return write
+
+
+def _copy(key: Key, value: Value) -> Value:
+    return CODEC.decode(key, CODEC.encode(value))

@@ -1,0 +1,133 @@
+"""The kernel of one node as the attachments see it: interface pairs with their addresses, kept until they are deleted."""
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+from simulation.blocking import Current
+from svc._core.cidr import Address
+from svc.dataplane.plan import Wiring
+from svc.dataplane.wire import HostNameTaken, PairTaken, Wired
+from svc.model.errors import CallerError, Code, PeerError
+
+
+@dataclass(slots=True)
+class Link:
+    """The host's side of a pair; `sandbox` is the namespace of the other side."""
+
+    index: int
+    name: str
+    sandbox: int
+    ifname: str
+    mac: str
+    addresses: tuple[Address, ...]
+
+
+class Machine:
+    """Links and routes of a node. They outlive its processes."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.links: dict[int, Link] = {}
+        self.changes = 0
+        self._indexes = itertools.count(100)
+
+    def find(self, index: int, name: str) -> Link | None:
+        if index:
+            return self.links.get(index)
+        return next((link for link in self.links.values() if link.name == name), None)
+
+    def make(self, wiring: Wiring, sandbox: int) -> Link:
+        """The first batch of an attachment. PairTaken, HostNameTaken, CallerError, PeerError."""
+        present = self.find(0, wiring.host_name)
+        if present is not None and (present.sandbox, present.ifname) == (sandbox, wiring.ifname):
+            raise PairTaken(wiring.host_name)
+        if any(link.sandbox == sandbox and link.ifname == wiring.ifname for link in self.links.values()):
+            raise CallerError(f"interface {wiring.ifname!r} already exists in the sandbox", code=Code.INTERFACE_EXISTS)
+        if self.find(0, wiring.host_name):
+            raise HostNameTaken(wiring.host_name)
+        if any(address in link.addresses for link in self.links.values() for address in wiring.addresses):
+            raise PeerError("the host already has a route to the address", details="another has it", code=Code.KERNEL)
+        link = Link(next(self._indexes), wiring.host_name, sandbox, wiring.ifname, wiring.mac.hex(":"), wiring.addresses)
+        self.links[link.index] = link
+        self.changes += 1
+        return link
+
+    def delete(self, index: int) -> None:
+        if self.links.pop(index, None) is not None:
+            self.changes += 1
+
+
+class ModelKernel:
+    """In place of `svc.dataplane.kernel.Kernel`."""
+
+    has_ipv6 = True
+    machine: Machine
+
+    def __init__(self) -> None:
+        self.machine = machine_of_task()
+
+    def find_link(self, *, index: int = 0, name: str = "") -> dict[str, Any] | None:
+        _kernel_step(f"find link {index or name}", fails=False)
+        link = self.machine.find(index, name)
+        return None if link is None else shown(link)
+
+    def close(self) -> None:
+        return
+
+
+class ModelReaper:
+    """In place of `svc.dataplane.reaper.Reaper`."""
+
+    def __init__(self, kernel: ModelKernel) -> None:
+        self._kernel = kernel
+
+    def remove(self, index: int, name: str, *, peer_index: int = 0, timeout: float = 20.0) -> None:
+        link = self._kernel.find_link(index=index)
+        if link is None or link["name"] != name:
+            return
+        _kernel_step(f"delete link {index} {name}")
+        self._kernel.machine.delete(index)
+
+    def close(self) -> None:
+        return
+
+
+class ModelForwarding:
+    """In place of `svc.dataplane.wire.Forwarding`."""
+
+    def ensure(self, wiring: Wiring) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        return
+
+
+def model_wire(kernel: ModelKernel, wiring: Wiring, ns_fd: int) -> Wired:
+    """In place of `svc.dataplane.wire.wire`; `ns_fd` is the number of the sandbox."""
+    _kernel_step(f"make link {wiring.host_name} with {', '.join(map(str, wiring.addresses))}")
+    link = kernel.machine.make(wiring, ns_fd)
+    try:
+        _kernel_step(f"set up {wiring.ifname} in the sandbox")
+    except PeerError:
+        kernel.machine.delete(link.index)
+        raise
+    return Wired(link.index, 2)
+
+
+def shown(link: Link) -> dict[str, Any]:
+    """As the netlink reader gives a link."""
+    return {"index": link.index, "name": link.name, "kind": "veth", "mac": link.mac, "peer": 2}
+
+
+def machine_of_task() -> Machine:
+    """The machine that the running process is on."""
+    return MACHINES[Current.scheduler.current.process.node]
+
+
+MACHINES: dict[str, Machine] = {}
+
+
+def _kernel_step(text: str, *, fails: bool = True) -> None:
+    if Current.scheduler.step(f"kernel: {text}", "kill", *(("refused",) if fails else ())):
+        raise PeerError("the kernel refused", details="by order of the schedule", code=Code.KERNEL)

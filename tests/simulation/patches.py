@@ -1,0 +1,99 @@
+"""Puts the models in the place of what the product's modules import."""
+
+import random
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import is_dataclass
+from datetime import datetime
+from types import ModuleType
+from typing import Any
+
+import svc.attach.add
+import svc.attach.context
+import svc.attach.delete
+import svc.attach.gc
+import svc.attach.recover
+import svc.cni.__main__
+import svc.cni.locks
+import svc.datastore.sqlite
+import svc.waits.gates
+import svc.waits.policy
+from simulation import blocking
+from simulation.blocking import Current, FileLocks
+from simulation.files import Files
+from simulation.machine import ModelForwarding, ModelKernel, ModelReaper, model_wire
+
+_MODULES = {"threading": blocking.Threading, "time": blocking.Time, "fcntl": blocking.FileLocks, "datetime": blocking.Clock}
+_PRIMITIVES = {
+    threading.Lock: blocking.Lock,
+    threading.RLock: blocking.RLock,
+    threading.Condition: blocking.Condition,
+    threading.Event: blocking.Event,
+}
+
+
+class Random:
+    """In place of the module `random`: the schedule's own source."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(Current.random, name)
+
+
+class Hooks:
+    """What `svc.cni.__main__` works with; set for each schedule."""
+
+    steps: Any = None
+    handed_on: Any = None
+    is_served: Any = None
+
+
+@contextmanager
+def models(files: Files) -> Iterator[None]:
+    """Inside, the product's code runs on the models. Everything is put back afterwards."""
+    changed: list[tuple[Any, str, Any]] = []
+
+    def put(owner: Any, name: str, value: Any) -> None:
+        changed.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    for module in [module for name, module in sys.modules.items() if name.startswith("svc.")]:
+        _put_modules(module, put)
+        for value in list(vars(module).values()):
+            if isinstance(value, type) and is_dataclass(value) and value.__module__ == module.__name__:
+                _put_factories(value, put)
+    for name, model in (("Kernel", ModelKernel), ("Reaper", ModelReaper), ("Forwarding", ModelForwarding)):
+        put(svc.attach.context, name, model)
+    put(svc.attach.add, "wire", model_wire)
+    put(svc.datastore.sqlite, "connect", files.connect)
+    put(svc.cni.__main__, "is_served", lambda node: Hooks.is_served(node))
+    put(svc.cni.__main__, "_steps", lambda *arguments: Hooks.steps(*arguments))
+    put(svc.cni.__main__, "_handed_on", lambda *arguments: Hooks.handed_on(*arguments))
+    put(svc.cni.locks.LockFile, "note", lambda lock, purpose: FileLocks.note(lock, purpose))
+    put(svc.cni.locks.LockFile, "holder", lambda lock: FileLocks.holder(lock))
+    try:
+        yield
+    finally:
+        for owner, name, value in reversed(changed):
+            setattr(owner, name, value)
+
+
+def _put_modules(module: ModuleType, put: Any) -> None:
+    for name, model in _MODULES.items():
+        present = getattr(module, name, None)
+        if (isinstance(present, ModuleType) and present.__name__ == name) or present is datetime:
+            put(module, name, model)
+    if getattr(module, "random", None) is random:
+        put(module, "random", Random())
+
+
+def _put_factories(kind: type, put: Any) -> None:
+    """A dataclass keeps the factories of its defaults in the closure of its constructor."""
+    for cell in getattr(kind.__init__, "__closure__", None) or ():  # type: ignore[misc]
+        try:
+            model = _PRIMITIVES.get(cell.cell_contents)
+        except (TypeError, ValueError):
+            continue
+        if model is not None:
+            put(cell, "cell_contents", model)

@@ -1,0 +1,83 @@
+"""Who runs next, and what fails: at random from a seed, or by a list of deviations from the simplest order."""
+
+import random
+import re
+from collections.abc import Mapping
+
+from simulation.scheduler import TICK, Move, Task
+
+CALM = 10**9
+
+
+class RandomPolicy:
+    """Keeps to one task for a while, then takes another one; at some operations something fails."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._restless = self._random.choice((0.05, 0.15, 0.4))
+        self._harm = self._random.choice((0.0, 0.01, 0.04))
+        self._harms = self._random.choice((0, 1, 2, 3))
+        self._haste = self._random.choice((0.0, 0.0, 0.01))
+        self.calm = False
+
+    def choose(self, runnable: list[Task], last: Task | None, *, can_wait: bool) -> Move:
+        rnd = self._random
+        if can_wait and not self.calm and rnd.random() < self._haste:
+            return TICK
+        task = last if last in runnable and rnd.random() >= self._restless else rnd.choice(runnable)
+        assert task is not None
+        faults = task.operation.faults
+        if faults and self._harms and not self.calm and rnd.random() < self._harm:
+            self._harms -= 1
+            return Move(task.number, rnd.choice(faults))
+        return Move(task.number)
+
+
+class ScriptedPolicy:
+    """The task that ran goes on as long as it can, then the newest one that has begun; but at the steps of the script it is as
+    written.
+
+    `menus` gets the other choices that each step had. A task that reaches an operation which matches `held` waits there until
+    nothing else can run.
+    """
+
+    def __init__(self, script: Mapping[int, Move], held: str = "") -> None:
+        self._script = script
+        self._held = re.compile(held) if held else None
+        self._count = 0
+        self.menus: list[list[Move]] = []
+        self.calm = False
+
+    def choose(self, runnable: list[Task], last: Task | None, *, can_wait: bool) -> Move:
+        if self._held is not None and not self.calm:
+            runnable = [task for task in runnable if not self._held.search(task.operation.text)] or runnable
+        task = last if last in runnable and last is not None else max(runnable, key=_precedence)
+        number, self._count = self._count, self._count + 1
+        if not self.calm:
+            others = [Move(other.number) for other in runnable if other is not task]
+            self.menus.append([*others, *(Move(task.number, fault) for fault in task.operation.faults)])
+            move = self._script.get(number)
+            if move is not None and any(other.number == move.task for other in runnable):
+                return move
+        return Move(task.number)
+
+
+def _precedence(task: Task) -> tuple[bool, int]:
+    """Lists of actions begin in their order, each when nothing else can run."""
+    waits_its_turn = task.is_script and task.operation.text == "starts"
+    return not waits_its_turn, -task.number if waits_its_turn else task.number
+
+
+def parse_script(text: str) -> dict[int, Move]:
+    """`12:3,40:5!kill`: at step 12 task 3 runs; at step 40 task 5, whose process is killed. ValueError."""
+    script = {}
+    for part in filter(None, text.split(",")):
+        step, _, move = part.partition(":")
+        task, _, fault = move.partition("!")
+        script[int(step)] = Move(int(task), fault)
+    return script
+
+
+def spell_script(script: Mapping[int, Move]) -> str:
+    """As `parse_script` reads it."""
+    return ",".join(f"{step}:{move}" for step, move in sorted(script.items()))

@@ -1,0 +1,36 @@
+"""Interleavings that broke an invariant once: scenarios with one operation that waits until nothing else can run."""
+
+from dataclasses import dataclass
+
+from simulation.world import KINDS
+
+
+@dataclass(frozen=True, slots=True)
+class Regression:
+    """`held` is a regular expression over operations (empty: none is held up); `open` says why it still fails, if it does."""
+
+    scenario: str
+    held: str
+    violation: str
+    open: str = ""
+
+
+_LOST = "no node claims its live attachments again"
+
+
+def _all() -> dict[str, Regression]:
+    found = {}
+    for kind in KINDS:
+        drain = f"add-drain-del-{kind}"
+        found[f"drain-assign-{kind}"] = Regression(drain, "store: .*create HandleKey", "an address is leaked")
+        found[f"drain-wire-{kind}"] = Regression(drain, "kernel: make link", "an interface is in no row")
+        gated = f"gated-add-del-agent-starts-{kind}"
+        found[f"gate-{kind}"] = Regression(gated, "", "an ADD without an agent attaches what the agent has deleted")
+    del found["drain-assign-embedded"]
+    for kind in ("etcdv3", "orch"):
+        for what in ("lost-store", "lost-store-add", "lost-store-del"):
+            found[f"{what}-{kind}"] = Regression(f"{what}-{kind}", "", "an address has two holders", _LOST)
+    return found
+
+
+REGRESSIONS = _all()

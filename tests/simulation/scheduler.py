@@ -1,0 +1,229 @@
+"""Tasks on greenlets, one at a time; a policy decides which task runs next and which operation fails.
+
+A task hands over at every operation on something that outlives it: a read or write of a store, a file lock, the kernel, a wait.
+One schedule is the sequence of the policy's decisions, so the same decisions give the same run.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from greenlet import getcurrent, greenlet
+
+MAX_STEPS = 30_000  # of one schedule; more means that tasks keep each other busy for ever
+
+
+class Killed(BaseException):
+    """Raised in a task of a killed process, at every operation that it still tries: the operation has no effect."""
+
+
+class Violation(Exception):
+    """The code under simulation broke an invariant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a task is about to do. `faults` names what may go wrong with it."""
+
+    text: str
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class Process:
+    """A process of a node; `ends` are called when it is killed. `over`: it has ended by itself."""
+
+    name: str
+    node: str
+    alive: bool = True
+    over: bool = False
+    ends: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def runs(self) -> bool:
+        return self.alive and not self.over
+
+
+@dataclass(eq=False)
+class Task:
+    """A thread of a process. It can run when `ready` says so, or when the clock reaches `wake_at`."""
+
+    number: int
+    name: str
+    process: Process
+    operation: Operation
+    glet: Any = None
+    ready: Callable[[], bool] | None = None
+    wake_at: float | None = None
+    timed_out: bool = False
+    over: bool = False
+    daemon: bool = False
+    is_script: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A decision: the task that runs, and what goes wrong with its operation. Without a task, the clock advances."""
+
+    task: int
+    fault: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.task}{'!' + self.fault if self.fault else ''}"
+
+
+class Policy(Protocol):
+    """Chooses among the tasks that can run."""
+
+    def choose(self, runnable: list[Task], last: Task | None, *, can_wait: bool) -> Move:
+        """`last` ran before; `can_wait` tells whether the clock may advance although tasks can run."""
+
+
+TICK = Move(-1)
+
+
+class Scheduler:
+    """Runs tasks until none can go on. `after_step` is called between steps."""
+
+    def __init__(self, policy: Policy, after_step: Callable[[], None]) -> None:
+        self.policy = policy
+        self.now = 1000.0
+        self.trace: list[tuple[str, str]] = []
+        self.moves: list[Move] = []
+        self.tasks: list[Task] = []
+        self.crash: BaseException | None = None
+        self._after_step = after_step
+        self._hub = getcurrent()
+        self._current: Task | None = None
+        self._fault = ""
+        self._count = 0
+
+    @property
+    def current(self) -> Task:
+        assert self._current is not None, "an operation outside of any task"
+        return self._current
+
+    def is_inside(self) -> bool:
+        """Whether a task is running, not the scheduler."""
+        return self._current is not None
+
+    def spawn(self, process: Process, name: str, run: Callable[[], None], *, daemon: bool = False) -> Task:
+        """Adds a task; a daemon may be left waiting at the end."""
+        task = Task(self._count, name, process, Operation("starts"), daemon=daemon)
+        task.glet = greenlet(lambda: self._run(task, run), self._hub)
+        self._count += 1
+        self.tasks.append(task)
+        return task
+
+    def step(self, text: str, *faults: str) -> str:
+        """Lets others run before the operation. Returns the fault that the operation must show; Killed when its process is."""
+        task = self.current
+        self._demand_alive(task)
+        task.operation = Operation(text, faults)
+        self._hub.switch()
+        self._demand_alive(task)
+        fault, self._fault = self._fault, ""
+        return fault
+
+    def block(self, text: str, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Waits until `ready`, or for as long as `timeout`; whether it was ready."""
+        task = self.current
+        self._demand_alive(task)
+        task.operation, task.ready = Operation(text), ready
+        task.wake_at = None if timeout is None else self.now + max(0.0, timeout)
+        self._hub.switch()
+        task.ready, task.wake_at = None, None
+        self._demand_alive(task)
+        return ready()
+
+    def note(self, text: str) -> None:
+        """Adds a line to the trace."""
+        self.trace.append((self._current.name if self._current else "-", text))
+
+    def kill(self, process: Process) -> None:
+        """Ends a process at once: its tasks never get anything done again. The files that they leave are closed."""
+        if not process.alive:
+            return
+        process.alive = False
+        self.note(f"process {process.name} is killed")
+        for end in process.ends:
+            end()
+        for task in self.tasks:
+            if task.process is process and task is not self._current:
+                self._unwind(task)
+
+    def run(self) -> None:
+        """Returns when no task can go on. Raises Violation."""
+        last: Task | None = None
+        while True:
+            self.tasks = [task for task in self.tasks if not task.over]
+            runnable = [task for task in self.tasks if (task.ready is None and task.wake_at is None) or self._is_due(task)]
+            timers = [task.wake_at for task in self.tasks if task.wake_at is not None and task not in runnable]
+            if not runnable:
+                if not timers:
+                    return
+                self._advance(min(timers))
+                continue
+            move = self.policy.choose(runnable, last, can_wait=bool(timers))
+            self.moves.append(move)
+            if len(self.moves) > MAX_STEPS:
+                raise Violation("the tasks keep each other busy for ever")
+            if move is TICK:
+                self._advance(min(timers))
+                continue
+            last = next(task for task in runnable if task.number == move.task)
+            self._resume(last, move.fault)
+
+    def _resume(self, task: Task, fault: str) -> None:
+        self.trace.append((task.name, task.operation.text + (f"  <-- {fault}" if fault else "")))
+        if fault == "kill":
+            self.kill(task.process)
+            self._unwind(task)
+        else:
+            self._switch(task, fault)
+        self._after_step()
+
+    def _switch(self, task: Task, fault: str) -> None:
+        self._current, self._fault = task, fault
+        try:
+            task.glet.switch()
+        finally:
+            self._current, self._fault = None, ""
+        if self.crash is not None:
+            raise self.crash
+
+    def _unwind(self, task: Task) -> None:
+        """Ends a task of a dead process. Its `finally` blocks run, and every operation in them raises Killed."""
+        before, self._current = self._current, task
+        try:
+            if task.glet:
+                task.glet.parent = getcurrent()
+                task.glet.throw(Killed())
+        finally:
+            self._current = before
+            task.over = True
+
+    def _run(self, task: Task, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except Killed:
+            pass
+        except Violation as violation:
+            self.crash = violation
+        except BaseException as failure:
+            self.crash = failure
+        finally:
+            task.over = True
+
+    def _is_due(self, task: Task) -> bool:
+        if task.ready is not None and task.ready():
+            return True
+        return task.wake_at is not None and task.wake_at <= self.now
+
+    def _advance(self, moment: float) -> None:
+        self.now = max(self.now, moment)
+
+    @staticmethod
+    def _demand_alive(task: Task) -> None:
+        if not task.process.alive:
+            raise Killed

@@ -1,0 +1,66 @@
+"""A small part of the simulation: regressions, a sample of small deviations, and some random schedules.
+
+`make simulate` runs the large part.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from simulation.regressions import REGRESSIONS
+from simulation.world import KINDS
+
+TESTS = Path(__file__).parents[1]
+SEED = 0
+EVERY = {"embedded": 12, "etcdv3": 16, "orch": 16}  # of the deviations, one in so many
+
+
+def simulate(*options: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(TESTS), "PYTHONHASHSEED": "0"}
+    command = [sys.executable, "-m", "simulation", *options]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture(scope="session")
+def regressions() -> dict[str, str]:
+    """What each regression breaks now."""
+    done = simulate("--regressions")
+    assert done.returncode == 0, done.stderr
+    return dict(line.split("\t", 1) for line in done.stdout.splitlines())
+
+
+def _parameters() -> list[object]:
+    return [
+        pytest.param(name, marks=[pytest.mark.xfail(reason=each.open)] if each.open else [], id=name)
+        for name, each in REGRESSIONS.items()
+    ]
+
+
+@pytest.mark.xdist_group("simulation")
+@pytest.mark.parametrize("name", _parameters())
+def test_regression(name: str, regressions: dict[str, str]) -> None:
+    assert not regressions[name], f"python -m simulation --replay {name}"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_small_deviations_keep_every_invariant(kind: str) -> None:
+    from simulation.scenarios import SCENARIOS
+
+    chosen = [f"--scenario={name}" for name, scenario in SCENARIOS.items() if scenario.kind == kind]
+    done = simulate("--bound=1", "--schedules=0", "--jobs=1", f"--every={EVERY[kind]}", f"--seed={SEED}", *chosen)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_random_schedules_keep_every_invariant() -> None:
+    done = simulate("--bound=-1", "--schedules=500", "--jobs=1", f"--seed={SEED}")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_schedule_replays_exactly() -> None:
+    """Also in another process."""
+    first, second = (simulate("--replay=seed:7").stdout.replace("svc-simulation-", "") for _ in range(2))
+    assert first.splitlines()[-1] == second.splitlines()[-1]
+    assert len(first.splitlines()) == len(second.splitlines()) > 50

@@ -1,0 +1,173 @@
+"""One schedule's world: nodes with their files and kernels, a shared datastore, containers, and what the runtime was told."""
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from simulation import machine
+from simulation.blocking import FileLocks
+from simulation.cluster import Cluster, RemoteStore
+from simulation.files import Files
+from simulation.machine import Machine
+from simulation.scheduler import Scheduler
+from svc.attach.context import Context
+from svc.attach.record import AttachmentId, handle_of
+from svc.attach.request import NodeSettings, Sandbox
+from svc.datastore.api import Backend, Create
+from svc.datastore.embedded import EmbeddedStore
+from svc.model.endpoint import Workload
+from svc.model.keys import ResourceKey
+from svc.model.resource import Resource
+from svc.names import DEFAULT, Names
+from svc.waits.wait import End, Wait
+
+NETWORK = "net"
+IFNAME = "eth0"
+NODES = ("a", "b")
+KINDS = ("embedded", "etcdv3", "orch")
+POOL = "10.65.0.0/30"
+BLOCK_LENGTH = 30
+
+
+@dataclass(eq=False)
+class Container:
+    """A container, and what the runtime knows of it. `name` begins with its node's."""
+
+    name: str
+    sandbox: int
+    issued: int = 0  # ADDs
+    waiting: set[int] = field(default_factory=set)  # the numbers of ADDs that neither have begun nor were answered
+    dels: int = 0
+    deleting: int = 0  # DELs that were issued and not answered
+    answers: list[str] = field(default_factory=list)
+    gone: bool = False  # a DEL was answered with 0 that came after every ADD
+    live: bool = False  # an ADD was answered with 0, and no DEL was under way then or issued since
+
+    @property
+    def node(self) -> str:
+        return self.name[0]
+
+    @property
+    def id(self) -> AttachmentId:
+        return AttachmentId(NETWORK, self.name, IFNAME)
+
+    @property
+    def handle(self) -> str:
+        return handle_of(NETWORK, self.name)
+
+    def open(self) -> Sandbox:
+        return Sandbox(self.sandbox, f"/netns/{self.name}", (4, self.sandbox))
+
+
+class GateWait(Wait):
+    """A wait for a readiness gate."""
+
+    answers: dict[str, object] = {}  # noqa: RUF012
+
+
+class ModelGates:
+    """In place of `svc.waits.gates.Gates`: the gate opens when the schedule says so."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def wait(self, settings: object, deadline: float) -> GateWait:
+        wait = GateWait(deadline)
+        self._world.gate_waits.append(wait)
+        if self._world.gate_open:
+            wait.end(End.DONE)
+        return wait
+
+    def close(self) -> None:
+        return
+
+
+class Stage:
+    """What schedules share: directories and open files."""
+
+    def __init__(self) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="svc-simulation-", dir="/dev/shm"))
+        self.files = Files()
+        self._directories = {node: self.root / node for node in NODES}
+        for directory in self._directories.values():
+            directory.mkdir()
+
+    def state_dir(self, node: str) -> Path:
+        return self._directories[node]
+
+    def database(self, node: str, name: str) -> sqlite3.Connection:
+        """For looking at a file of a node without a step."""
+        return self.files.real(self._directories[node] / name)
+
+    def close(self) -> None:
+        self.files.close()
+        shutil.rmtree(self.root)
+
+
+class World:
+    """The state of one schedule. `kind` is that of the datastore."""
+
+    def __init__(self, stage: Stage, scheduler: Scheduler, kind: str) -> None:
+        self.stage = stage
+        self.scheduler = scheduler
+        self.kind = kind
+        self.cluster = Cluster(_first_writes())
+        self.machines = {node: Machine(node) for node in NODES}
+        self.containers: dict[str, Container] = {}
+        self.gate_open = False
+        self.gate_waits: list[GateWait] = []
+        machine.MACHINES.clear()
+        machine.MACHINES.update(self.machines)
+        FileLocks.reset()
+        stage.files.reset()
+
+    @property
+    def is_shared(self) -> bool:
+        return self.kind != "embedded"
+
+    def container(self, name: str) -> Container:
+        if name not in self.containers:
+            self.containers[name] = Container(name, 1000 + len(self.containers))
+        return self.containers[name]
+
+    def where(self, node: str) -> NodeSettings:
+        return NodeSettings({"kind": self.kind}, node)
+
+    def workload(self, container: Container) -> Workload:
+        """In the API's store endpoints belong to pods."""
+        if self.kind == "orch":
+            return Workload(container.name, f"pod-{container.name}", "default")
+        return Workload(container.name)
+
+    def context(self, node: str, *, resident: bool) -> Context:
+        """Of the running process."""
+        context = Context(lambda _: DEFAULT, self.stage.state_dir(node), self._opener(node), resident=resident)
+        context._gates = ModelGates(self)  # type: ignore[assignment]
+        return context
+
+    def open_gate(self) -> None:
+        self.gate_open = True
+        for wait in self.gate_waits:
+            wait.end(End.DONE)
+
+    def _opener(self, node: str) -> Callable[[dict[str, str], Names], Backend]:
+        def open_backend(settings: dict[str, str], names: Names) -> Backend:
+            if settings["kind"] == "embedded":
+                return EmbeddedStore(self.stage.state_dir(node) / "store.db", names)
+            return RemoteStore(self.cluster, atomic=settings["kind"] == "etcdv3")
+
+        return open_backend
+
+
+def pool_write() -> Create:
+    """The one pool of a schedule: a single block, so that nodes meet in it."""
+    spec = {"cidr": POOL, "blockSize": BLOCK_LENGTH}
+    return Create(ResourceKey("IPPool", "pool"), Resource("IPPool", {"name": "pool"}, spec))
+
+
+def _first_writes() -> list[Create]:
+    nodes = [Create(ResourceKey("Node", node), Resource("Node", {"name": node, "labels": {}}, {}, {})) for node in NODES]
+    return [pool_write(), *nodes]
