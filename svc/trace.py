@@ -25,6 +25,7 @@ class Trace:
         self.fields: dict[str, str] = {}
         self.phases: dict[str, float] = {}
         self.lines: list[str] = []
+        self.messages: list[tuple[int, str]] = []  # the same as level and text, for a logger that adds time and level itself
         self._threshold = LEVELS[level]
 
     def set_level(self, level: str) -> None:
@@ -55,8 +56,10 @@ class Trace:
         now = time.time()
         stamp = f"{date_and_time(now)}.{int(now * 1000) % 1000:03d}"
         fields = "".join(f" {name}={value}" for name, value in self.fields.items())
-        head = f"{stamp} {level} [{self.request_id}]{fields}"
-        self.lines += [f"{head} {line}\n" for line in text.splitlines()]
+        for line in text.splitlines():
+            message = f"[{self.request_id}]{fields} {line}"
+            self.lines.append(f"{stamp} {level} {message}\n")
+            self.messages.append((LEVELS[level], message))
 
 
 class Phase:

@@ -160,8 +160,8 @@ class Agent:
         try:
             is_gone = recovery.take_down(record, trace)
         finally:
-            for line in trace.lines:
-                log.info("%s", line.rstrip())
+            for level, text in trace.messages:
+                log.log(level, "%s", text)
             open_ends.count(is_gone=is_gone)
 
     def _admit(self, connection: socket.socket, frame: Frame, netns_fd: int) -> None:

@@ -89,7 +89,8 @@ class Call:
 
     def _send(self, reply: Reply) -> None:
         if reply.status:
-            log.warning("%s", self._trace.lines[-1].rstrip())
+            level, text = self._trace.messages[-1]
+            log.log(level, "%s", text)
         self.connection.settimeout(REPLY_SECONDS)
         try:
             self.connection.sendall(pack_reply(reply.status, reply.stdout, reply.stderr, self._protocol))

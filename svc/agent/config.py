@@ -21,7 +21,7 @@ def _read(path: Path) -> dict[str, str]:
         values = tomllib.loads(path.read_text())
     except OSError as failure:
         raise ValueError(f"{path} cannot be read: {failure.strerror}") from None
-    except ValueError as failure:
+    except (ValueError, RecursionError) as failure:
         raise ValueError(f"{path} is not TOML: {failure}") from None
     if faults := [fault for name, value in values.items() if (fault := _fault(name, value))]:
         raise ValueError(f"{path}: {'; '.join(faults)}")

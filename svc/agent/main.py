@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"svc-agent {svc.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="serve until SIGTERM, in the foreground")
+    run.add_argument("--version", action="version", version=f"svc-agent {svc.__version__}")
     run.add_argument(
         "--config", type=Path, metavar="FILE", help="TOML with options of these names; the command line goes before it"
     )

@@ -71,4 +71,4 @@ class Upkeep:
         finally:
             self._go_on(store, others if paid else [])
         if not paid:
-            log.warning("%s is still owed: %s", record.handle, "".join(trace.lines[-1:]).rstrip())
+            log.warning("%s is still owed: %s", record.handle, "".join(text for _, text in trace.messages[-1:]))

@@ -11,7 +11,7 @@ from svc.ctl.context import Context
 from svc.datastore.open import open_client
 from svc.deploy import cluster
 from svc.deploy.crds import definitions
-from svc.deploy.rbac import role
+from svc.deploy.rbac import binding, role
 
 _GROUPS = click.Choice(["backing", "plain"])
 _group_option = click.option(
@@ -44,15 +44,25 @@ def print_role(context: Context, group: str) -> None:
     _echo([role(context.names, _api_version(context, group))])
 
 
+@command.command("binding")
+@click.option("--service-account", required=True, metavar="NAME", help="Account that gets the rights of the ClusterRole.")
+@click.option("--namespace", default="kube-system", show_default=True, help="Namespace of the account.")
+@click.pass_obj
+def print_binding(context: Context, service_account: str, namespace: str) -> None:
+    """Print the ClusterRoleBinding of that role to a service account, in YAML."""
+    _echo([binding(context.names, {"kind": "ServiceAccount", "name": service_account, "namespace": namespace})])
+
+
 @command.command()
 @_group_option
-@click.option("--kubeconfig", envvar="KUBECONFIG", required=True, help="Of somebody who may change resource definitions.")
+@click.option("--kubeconfig", envvar="KUBECONFIG", required=True, help="Of a user who can create CustomResourceDefinitions.")
 @click.pass_obj
 def apply(context: Context, group: str, kubeconfig: str) -> None:
     """Creates or updates the resource definitions."""
     with closing(open_client({"kubeconfig": kubeconfig})) as client:
         for name in cluster.apply(client, definitions(context.names, _api_version(context, group))):
             click.echo(f"{name} applied")
+    click.echo(f"cluster: Kubernetes API of kubeconfig {kubeconfig}")
 
 
 def _api_version(context: Context, group: str) -> str:

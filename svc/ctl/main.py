@@ -10,29 +10,55 @@ from svc import __version__
 from svc.model.errors import SvcError
 from svc.names import DEFAULT
 
-_GROUPS = ("clusterinfo", "crd", "install", "ipam", "node", "pool", "uninstall")  # a module each, with `command` in it
+# a module each, with `command` in it
+_GROUPS = ("clusterinfo", "crd", "install", "ipam", "node", "pool", "reservation", "uninstall")
 
 
 class _Commands(click.Group):
-    """Finds its groups by name, and tells errors of ours in one line."""
+    """Finds its groups by name, and prints errors without a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted((*super().list_commands(ctx), *_GROUPS))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in _GROUPS:
-            command: click.Command = import_module(f"svc.ctl.{cmd_name}").command
-            return command
-        return super().get_command(ctx, cmd_name)
+            return _versioned(import_module(f"svc.ctl.{cmd_name}").command)
+        command = super().get_command(ctx, cmd_name)
+        return command and _versioned(command)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except SvcError as error:
-            raise click.ClickException(" ".join(str(error).split())) from error
+            raise click.ClickException(_text(error)) from error
+        except RecursionError as error:
+            raise click.ClickException("a file that was given is nested too deeply") from error
 
 
-@click.group(cls=_Commands)
+def _text(error: SvcError) -> str:
+    """In one line, or with a line for each of several faults."""
+    if not error.faults:
+        return " ".join(str(error).split())
+    faults = [" ".join(fault.split()) for fault in error.faults]
+    if len(faults) == 1:
+        return f"{error.subject}: {faults[0]}"
+    return "\n  ".join([f"{error.subject}: {len(faults)} faults", *faults])
+
+
+def _versioned(command: click.Command) -> click.Command:
+    """Give a command and all below it the option --version."""
+    if not any("--version" in option.opts for option in command.params):
+        _version_option(command)
+    for child in command.commands.values() if isinstance(command, click.Group) else ():
+        _versioned(child)
+    return command
+
+
+_version_option = click.version_option(__version__, prog_name="svcctl", message="%(prog)s %(version)s")
+
+
+@_version_option
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--state-dir", type=click.Path(path_type=Path), default=DEFAULT.state_dir, show_default=True, help="Where the datastore is."
 )

@@ -28,11 +28,22 @@ def _documents(data: bytes, source: str) -> Iterator[tuple[str, Any]]:
     """Each document that is not empty, and what to call it; a list counts as several."""
     try:
         loaded = [document for document in yaml.safe_load_all(data) if document is not None]
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # a date that does not exist is a ValueError
         message = " ".join(str(error).split())
         raise CallerError(f"{source} is neither YAML nor JSON", details=message, code=Code.DECODING_FAILURE) from None
-    flat = [item for document in loaded for item in (document if isinstance(document, list) else [document])]
+    except RecursionError:
+        raise CallerError(
+            f"{source} is nested too deeply", details="give resources as YAML or JSON", code=Code.DECODING_FAILURE
+        ) from None
+    flat = [item for document in loaded for item in _items(document)]
     yield from ((f"document {number}" if len(flat) > 1 else "", document) for number, document in enumerate(flat, 1))
+
+
+def _items(document: Any) -> list[Any]:
+    """The resources of an array or of a list as API servers print it, else the document itself."""
+    if isinstance(document, dict) and str(document.get("kind")).endswith("List") and isinstance(document.get("items"), list):
+        return list(document["items"])
+    return document if isinstance(document, list) else [document]
 
 
 def _resource(where: str, document: Any, api_version: str, kind: str, faults: Faults) -> Resource:

@@ -1,27 +1,33 @@
 """What svcctl does with nodes: apply and delete. Plain functions on a datastore."""
 
+import re
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
 
-from svc.ctl import release
-from svc.ctl.resources import CREATED, UNCHANGED, UPDATED, find
+from svc.ctl import release, resources
+from svc.ctl.resources import CREATED, UNCHANGED, UPDATED, find, refuse
 from svc.ctl.retry import retry
 from svc.datastore.api import Backend, Create, Delete, NotFound, Update
 from svc.ipam.affinities import forget_host
+from svc.ipam.host import NODE
 from svc.ipam.view import read_blocks
-from svc.model.errors import CallerError
+from svc.model.errors import CallerError, Code
+from svc.model.faults import Fault
 from svc.model.keys import ResourceKey
-from svc.model.resource import Resource, name_fault, ordered, stamp
+from svc.model.resource import MAX_NAME, Resource, name_fault, ordered, stamp
 
 KIND = "Node"
+_WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
-def apply(backend: Backend, name: str, labels: Mapping[str, str], now: datetime) -> str:
-    """Creates the node with these labels, or gives them to it in place of its own if there are any; what was done. CallerError
-    for a bad name, StoreError."""
-    for fault in name_fault(Resource(KIND, {"name": name})):
-        raise CallerError(f"node: {fault}", details=fault.remedy)
+def apply(backend: Backend, name: str, labels: Mapping[str, str] | None, now: datetime) -> str:
+    """Create the node with these labels, or replace those that it has; None keeps them. Return what was done.
+
+    Raise CallerError for a bad name or label key, StoreError."""
+    found = [*name_fault(Resource(KIND, {"name": name})), *(fault for key in labels or () for fault in _key_fault(key))]
+    refuse("node", [(name, f"{fault}: {fault.remedy}") for fault in found], Code.INVALID_NETCONF)
     return retry(f"node {name!r}", lambda: _apply(backend, name, labels, now))
 
 
@@ -39,24 +45,46 @@ def delete(backend: Backend, name: str) -> None:
     backend.write([Delete(ResourceKey(KIND, name))], durable=True)
 
 
+def get(backend: Backend, name: str, own: str) -> list[Resource]:
+    """Return all nodes in the order of their names, or the one of this name.
+
+    A store that needs no registered nodes also has the node `own` and those with blocks. Raise CallerError if there is none."""
+    if backend.needs_node:
+        return resources.get(backend, KIND, name)
+    hosts = {key.host for key in release.affinities(backend) if key.kind == NODE} | {own} - {""}
+    known = {host: Resource(KIND, {"name": host}) for host in hosts}
+    known |= {node.name: node for node in resources.get(backend, KIND)}
+    if name and name not in known:
+        find(backend, KIND, name)
+    return [known[each] for each in sorted(known) if name in ("", each)]
+
+
+def _key_fault(key: str) -> list[Fault]:
+    prefix, slash, word = key.rpartition("/")
+    if _WORD.fullmatch(word) and (_PREFIX.fullmatch(prefix) and len(prefix) <= MAX_NAME if slash else True):
+        return []
+    remedy = "give [DOMAIN/]NAME, NAME of up to 63 letters, digits, '-', '_' and '.', a letter or digit first and last"
+    return [Fault("metadata.labels", key, "has no valid key", remedy)]
+
+
 def _demand_ours(backend: Backend, name: str) -> None:
     """A store whose nodes are the orchestrator's refuses the write, before anything is given up."""
     entry = find(backend, KIND, name)
     backend.write([Update(entry.key, entry.value, entry.revision)])
 
 
-def _apply(backend: Backend, name: str, labels: Mapping[str, str], now: datetime) -> str:
+def _apply(backend: Backend, name: str, labels: Mapping[str, str] | None, now: datetime) -> str:
     key = ResourceKey(KIND, name)
     try:
         entry = backend.get(key)
     except NotFound:
-        fresh = Resource(KIND, {"name": name, "labels": dict(labels)}, status={})
+        fresh = Resource(KIND, {"name": name, "labels": dict(labels or {})}, status={})
         stamp(fresh, now, str(uuid.uuid4()))
         backend.write([Create(key, fresh)], durable=True)
         return CREATED
     node = entry.value
     assert isinstance(node, Resource)
-    if not labels or node.labels == labels:
+    if labels is None or node.labels == labels:
         return UNCHANGED
     node.metadata = ordered(node.metadata | {"labels": dict(labels)})
     backend.write([Update(key, node, entry.revision)], durable=True)

@@ -30,7 +30,7 @@ def command() -> None:
 
 @command.command()
 @click.option(
-    "-f", "--file", type=click.File("rb"), required=True, help="YAML or JSON, several documents; - is standard input."
+    "-f", "--file", type=click.File("rb"), required=True, help="YAML or JSON, several documents or a List; - is standard input."
 )
 @click.pass_obj
 def apply(context: Context, file: IO[bytes]) -> None:
@@ -40,6 +40,8 @@ def apply(context: Context, file: IO[bytes]) -> None:
         outcomes = pools.apply(store, resources, datetime.now(timezone.utc))
         for resource, outcome in zip(resources, outcomes, strict=True):
             click.echo(f"{resource.name} {outcome}")
+    for warning in pools.warnings(resources):
+        click.echo(f"warning: {warning}", err=True)
 
 
 def _text(pool: Resource, field: str) -> str:

@@ -1,24 +1,29 @@
 """What svcctl does with IP pools: apply and delete. Plain functions on a datastore."""
 
-import uuid
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 
 from svc._core.cidr import Cidr
 from svc.ctl import release
-from svc.ctl.resources import CREATED, UNCHANGED, UPDATED, find
+from svc.ctl.resources import change, find, refuse
 from svc.ctl.retry import retry
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, Update
 from svc.ipam.view import read_blocks
 from svc.model.errors import CallerError, Code
+from svc.model.faults import shown
 from svc.model.keys import ResourceKey, ResourceQuery
-from svc.model.pool import Pool, check_pool, with_defaults
-from svc.model.resource import Resource, ordered, stamp
+from svc.model.pool import NEVER, Pool, check_pool, with_defaults
+from svc.model.resource import Resource
 
 KIND = "IPPool"
+_TUNNELS = "makes no tunnels, so another component must move packets between nodes"
+_FOR_OTHERS = (  # field, the value that asks for nothing, what svc lacks
+    ("ipipMode", NEVER, _TUNNELS),
+    ("vxlanMode", NEVER, _TUNNELS),
+    ("natOutgoing", False, "translates no addresses, so another component must masquerade what leaves the cluster"),
+)
 
 
 def apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> list[str]:
@@ -26,6 +31,16 @@ def apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> lis
 
     CallerError, before anything is written, naming every fault of every pool; StoreError."""
     return retry("the list of IP pools", lambda: _apply(backend, resources, now))
+
+
+def warnings(resources: Sequence[Resource]) -> list[str]:
+    """Return a line for each setting that svc stores for another component, and does nothing about."""
+    return [
+        f"IP pool {resource.name!r}: {field} = {shown(value)} is stored; svc itself {lack}"
+        for resource in resources
+        for field, idle, lack in _FOR_OTHERS
+        if (value := resource.spec.get(field)) and value != idle
+    ]
 
 
 def delete(backend: Backend, name: str) -> None:
@@ -45,7 +60,7 @@ def _apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> li
     guard = _guard(backend) if backend.atomic else []
     present = _present(backend, [resource.name for resource in resources])
     _check(resources, present, [block.cidr for block in read_blocks(backend)])
-    steps = [_step(present.get(resource.name), resource, now) for resource in resources]
+    steps = [change(present.get(resource.name), with_defaults(resource), now) for resource in resources]
     writes = [write for _, write in steps if write]
     created = [write for write in writes if isinstance(write, Create)]
     if created and not backend.atomic:
@@ -98,25 +113,11 @@ def _check(resources: Sequence[Resource], present: Mapping[str, Entry], blocks: 
     pools = {name: pool for name, entry in present.items() if (pool := _pool(entry.value))}
     applied = {resource.name: pool for resource in resources if (pool := _pool(resource))}
     names = Counter(resource.name for resource in resources)
-    faults = [f"IP pool {name!r}: given {count} times: keep one of them" for name, count in names.items() if count > 1]
+    faults = [(name, f"given {count} times: keep one of them") for name, count in names.items() if count > 1]
     for resource in resources:
         found = check_pool(resource, (pools | applied).values(), blocks, pools.get(resource.name))
-        faults += [f"IP pool {resource.name!r}: {line}" for line in found]
-    if faults:
-        count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
-        raise CallerError(f"{count}, nothing was changed", details="; ".join(faults), code=Code.POOL)
-
-
-def _step(entry: Entry | None, resource: Resource, now: datetime) -> tuple[str, Create | Update | None]:
-    """What becomes of a pool, and the write that does it."""
-    wanted = with_defaults(resource)
-    if entry is None:
-        stamp(wanted, now, str(uuid.uuid4()))
-        return CREATED, Create(ResourceKey(KIND, wanted.name), wanted)
-    present = entry.value
-    assert isinstance(present, Resource)
-    merged = replace(present, metadata=ordered(present.metadata | wanted.metadata), spec=wanted.spec)
-    return (UNCHANGED, None) if merged == present else (UPDATED, Update(entry.key, merged, entry.revision))
+        faults += [(resource.name, line) for line in found]
+    refuse("IP pool", faults, Code.POOL)
 
 
 def _pool(value: object) -> Pool | None:

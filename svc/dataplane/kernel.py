@@ -4,11 +4,14 @@ import errno
 import os
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from svc._core import nsock, rtnl
 from svc.dataplane.plan import HOST_MAC
 from svc.model.errors import Code, PeerError
+
+_SYSCTLS = Path("/proc/sys")
 
 
 class Kernel:
@@ -82,10 +85,12 @@ def no_thread() -> PeerError:
     )
 
 
-def sysctl_failed(failure: OSError) -> PeerError:
-    """What to raise when the kernel refused a setting, or the way to the settings."""
-    setting = f"/proc/sys/{failure.filename}" if failure.filename else "/proc/sys"
-    return PeerError(f"cannot write {setting}: {failure.strerror}", details=_remedy(failure.errno or 0), code=Code.KERNEL)
+def sysctl_failed(failure: OSError, attempt: str = "write") -> PeerError:
+    """Return what to raise when the kernel refused a setting, or the way to the settings.
+
+    The file name of the failure may be absolute, or relative to /proc/sys."""
+    setting = str(_SYSCTLS / failure.filename) if failure.filename else str(_SYSCTLS)
+    return PeerError(f"cannot {attempt} {setting}: {failure.strerror}", details=_remedy(failure.errno or 0), code=Code.KERNEL)
 
 
 def _remedy(number: int) -> str:

@@ -190,7 +190,7 @@ class Forwarding:
         except FileNotFoundError:
             return b""
         except OSError as failure:
-            raise sysctl_failed(failure) from failure
+            raise sysctl_failed(failure, "read") from failure
 
 
 _FORWARDING = {4: "net/ipv4/ip_forward", 6: "net/ipv6/conf/all/forwarding"}

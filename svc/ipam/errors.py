@@ -58,11 +58,11 @@ def no_pool(version: int, host: Host, reasons: Sequence[str]) -> PeerError:
     )
 
 
-def node_missing(node: str) -> PeerError:
-    """No pool can be selected for a node whose labels are unknown."""
+def node_missing(node: str, remedy: str) -> PeerError:
+    """No pool can be selected for a node whose labels are unknown. `remedy` is that of a store that registers nodes itself."""
     return PeerError(
         f"node {node!r} does not exist in the datastore",
-        details="register it with `svcctl node apply`, or set `nodename` in the network configuration",
+        details=remedy or "register it with `svcctl node apply`, or set `nodename` in the network configuration",
         code=Code.POOL,
     )
 

@@ -215,9 +215,9 @@ def node_labels(backend: Backend, host: Host) -> Mapping[str, str]:
         return {}
     try:
         entry = backend.get(ResourceKey("Node", host.name))
-    except NotFound:
+    except NotFound as missing:
         if backend.needs_node:
-            raise errors.node_missing(host.name) from None
+            raise errors.node_missing(host.name, missing.details) from None
         return {}
     assert isinstance(entry.value, Resource)
     return entry.value.labels

@@ -42,6 +42,8 @@ class SvcError(Exception):
     plugin has told is that plugin's."""
 
     code: int = Code.INTERNAL
+    subject: str = ""  # with `faults`: what they are about
+    faults: tuple[str, ...] = ()  # each with its place and its remedy, for readers who have more than one line
 
     def __init__(self, msg: str, *, details: str = "", code: int | None = None) -> None:
         super().__init__(msg)

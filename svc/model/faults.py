@@ -122,8 +122,11 @@ class Faults:
         """The message tells the only fault or their number, the details every place and its remedy."""
         if len(self.found) == 1:
             fault = self.found[0]
-            return CallerError(f"{self.subject}: {fault}", details=f"{fault.place}: {fault.remedy}", code=self.code)
-        listed = [f"{fault}: {fault.remedy}" for fault in self.found[:MAX_LISTED]]
-        if len(self.found) > MAX_LISTED:
-            listed.append(f"and {len(self.found) - MAX_LISTED} more")
-        return CallerError(f"{self.subject}: {len(self.found)} faults", details="; ".join(listed), code=self.code)
+            error = CallerError(f"{self.subject}: {fault}", details=f"{fault.place}: {fault.remedy}", code=self.code)
+        else:
+            listed = [f"{fault}: {fault.remedy}" for fault in self.found[:MAX_LISTED]]
+            if len(self.found) > MAX_LISTED:
+                listed.append(f"and {len(self.found) - MAX_LISTED} more")
+            error = CallerError(f"{self.subject}: {len(self.found)} faults", details="; ".join(listed), code=self.code)
+        error.subject, error.faults = self.subject, tuple(f"{fault}: {fault.remedy}" for fault in self.found)
+        return error

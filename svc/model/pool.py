@@ -15,7 +15,14 @@ NEVER, ALWAYS, CROSS_SUBNET = ENCAPSULATIONS = ("Never", "Always", "CrossSubnet"
 
 _BLOCK_SIZES = {4: range(20, 33), 6: range(116, 129)}
 _BLOCK_SIZE = {4: 26, 6: 122}  # where the resource names none
-_LINK_LOCAL = (Cidr("169.254.0.0/16"), Cidr("fe80::/10"))
+_UNUSABLE = {  # ranges whose addresses no pod can have, and what they are
+    Cidr("169.254.0.0/16"): "link-local",
+    Cidr("fe80::/10"): "link-local",
+    Cidr("127.0.0.0/8"): "loopback",
+    Cidr("::1/128"): "loopback",
+    Cidr("224.0.0.0/4"): "multicast",
+    Cidr("ff00::/8"): "multicast",
+}
 _FIELDS: dict[str, type] = {  # in the order in which they are written
     "cidr": str,
     "vxlanMode": str,
@@ -210,9 +217,10 @@ def _cidr_faults(spec: Json) -> Faults:
 
 
 def _range_faults(spec: Json, cidr: Cidr) -> Faults:
-    for reserved in _LINK_LOCAL:
-        if cidr.overlaps(reserved):
-            yield Fault("spec.cidr", spec["cidr"], f"is link-local ({reserved})", "choose a range that is routed between nodes")
+    for unusable, kind in _UNUSABLE.items():
+        if cidr.overlaps(unusable):
+            problem = f"is {kind}" if cidr in unusable else f"has {kind} addresses"
+            yield Fault("spec.cidr", spec["cidr"], f"{problem} ({unusable})", "choose a range that is routed between nodes")
 
 
 def _size_faults(spec: Json, cidr: Cidr) -> Faults:

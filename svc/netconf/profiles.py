@@ -89,7 +89,7 @@ def _read(path: Path) -> Names:
         values = tomllib.loads(path.read_text())
     except OSError as error:
         raise _unreadable(path, error) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CallerError(
             f"names profile {str(path)!r} is not TOML: {error}", details="correct the file", code=Code.DECODING_FAILURE
         ) from None

@@ -295,7 +295,7 @@ def test_unreadable_pool_can_be_deleted(store: Recorder) -> None:
 def test_nodes_are_created_labelled_and_deleted(store: Recorder) -> None:
     """Labels are replaced when any are given."""
     assert nodes.apply(store, "n", {"a": "b"}, NOW) == "created"
-    assert nodes.apply(store, "n", {}, NOW) == "unchanged"
+    assert nodes.apply(store, "n", None, NOW) == "unchanged"
     assert nodes.apply(store, "n", {"a": "b"}, NOW) == "unchanged"
     assert nodes.apply(store, "n", {"c": "d"}, NOW) == "updated"
     (node,) = resources.get(store, "Node")

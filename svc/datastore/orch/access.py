@@ -172,7 +172,7 @@ def _parsed(path: Path) -> dict[str, Any]:
         data = yaml.safe_load(path.read_text())
     except OSError as error:
         raise _kubeconfig_fault(path, f"cannot be read: {error.strerror}", "name a file that this user may read") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f" (line {mark.line + 1})" if mark else ""
         raise _kubeconfig_fault(path, f"is no YAML{line}", "compare it with `kubectl config view`") from None

@@ -6,6 +6,7 @@
 3. A write whose answer is lost raises Unreachable with `perhaps_done`: only the caller can find out.
 """
 
+import re
 import ssl
 import threading
 import time
@@ -49,7 +50,7 @@ class ApiError(StoreError):
     `fields` are those that it names as the cause."""
 
     def __init__(self, status: int, reason: str, message: str, *, call: str, fields: frozenset[str] = frozenset()) -> None:
-        super().__init__(f"{call}: {status} {message}", details=_REMEDIES.get(status, "see the API server's log"))
+        super().__init__(f"{call}: {status} {message}", details=_remedy(status, call))
         self.status = status
         self.reason = reason
         self.fields = fields
@@ -242,7 +243,6 @@ def _with_params(path: str, params: Params) -> str:
 
 _REMEDIES = {
     401: "the credentials are expired or of another cluster: renew the token or the kubeconfig",
-    403: "grant it: `svcctl crd role` prints what the plugin needs",
     404: "see whether its kind is served: `svcctl crd print` shows what must be, `svcctl crd apply` makes it so",
     409: "read it again, and repeat",
     410: "read it again",
@@ -250,6 +250,21 @@ _REMEDIES = {
     429: "the API server is overloaded: try again later",
     503: "the API server is not ready: see its log",
 }
+
+
+_ADMINISTRATED = re.compile(
+    r"(POST|PUT|PATCH|DELETE) \S*/"
+    r"(customresourcedefinitions|clusterroles|ippools|ipreservations|clusterinformations|ipamconfigs|ipamconfigurations)\b"
+)
+
+
+def _remedy(status: int, call: str) -> str:
+    """The rights of the plugin do not include what only administrators change."""
+    if status != 403:
+        return _REMEDIES.get(status, "see the API server's log")
+    if _ADMINISTRATED.match(call):
+        return "use the kubeconfig of an administrator: the rights of the plugin do not include this change"
+    return "grant it: `svcctl crd role` prints what the plugin needs"
 
 
 def _refusal(request: _Request, answer: _Answer) -> ApiError:

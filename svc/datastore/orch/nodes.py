@@ -29,7 +29,9 @@ class Nodes:
         assert isinstance(key, ResourceKey)
         node = shelf.present(self._client, f"{_NODES}/{segment(key.name)}")
         if node is None:
-            raise NotFound(key)
+            missing = NotFound(key)
+            missing.details = "see `kubectl get nodes`, and set `nodename` in the network configuration to the name there"
+            raise missing
         return Entry(key, node_resource(self._names, node), revision_of(node))
 
     def source(self, query: Query) -> Source:  # noqa: ARG002 there is one collection of them

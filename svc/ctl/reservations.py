@@ -1,0 +1,62 @@
+"""What svcctl does with IP reservations: apply and delete. Plain functions on a datastore."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from svc.ctl.resources import change, find, refuse
+from svc.ctl.retry import retry
+from svc.datastore.api import Backend, Delete, Entry, NotFound
+from svc.ipam.reserved import KIND, read_entries
+from svc.model.errors import Code
+from svc.model.faults import MISSING, Fault
+from svc.model.keys import ResourceKey
+from svc.model.resource import Resource, name_fault
+
+FIELD = "reservedCIDRs"
+
+
+def apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> list[str]:
+    """Create or update reservations, durably: all of them where the store is atomic, else in their order.
+
+    Return what was done to each. Raise CallerError, before anything is written, naming every fault; StoreError."""
+    _check(resources)
+    return retry("the list of IP reservations", lambda: _apply(backend, resources, now))
+
+
+def delete(backend: Backend, name: str) -> None:
+    """Delete a reservation. Raise CallerError if it does not exist."""
+    find(backend, KIND, name)
+    backend.write([Delete(ResourceKey(KIND, name))], durable=True)
+
+
+def _apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> list[str]:
+    steps = [change(_present(backend, resource.name), resource, now) for resource in resources]
+    backend.write([write for _, write in steps if write], durable=True)
+    return [outcome for outcome, _ in steps]
+
+
+def _present(backend: Backend, name: str) -> Entry | None:
+    try:
+        return backend.get(ResourceKey(KIND, name))
+    except NotFound:
+        return None
+
+
+def _check(resources: Sequence[Resource]) -> None:
+    counts = Counter(resource.name for resource in resources)
+    faults = [(name, f"given {count} times: keep one of them") for name, count in counts.items() if count > 1]
+    for resource in resources:
+        faults += [(resource.name, f"{fault}: {fault.remedy}") for fault in _faults(resource)]
+    refuse("IP reservation", faults, Code.POOL)
+
+
+def _faults(resource: Resource) -> Iterator[Fault]:
+    yield from name_fault(resource)
+    for name, value in resource.spec.items():
+        if name != FIELD:
+            yield Fault(f"spec.{name}", value, "is not a field of an IP reservation", f"leave it out, or use {FIELD}")
+    if not resource.spec.get(FIELD):
+        yield Fault(f"spec.{FIELD}", MISSING, "is missing or empty", 'give the ranges, such as ["10.65.0.0/28"]')
+        return
+    yield from read_entries(resource)[1]

@@ -1,0 +1,197 @@
+"""svcctl: help and version everywhere, reservations, lists, deep input, warnings, labels of nodes, bindings."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from harness.cli import Cli
+from harness.ipam import put_pool
+from svc import __version__
+from svc.ctl.main import main
+from svc.datastore.embedded import EmbeddedStore
+from svc.ipam.allocator import Ipam
+from svc.ipam.requests import Assign
+
+CHECKOUT = Path(__file__).parents[2]
+
+POOL = """
+apiVersion: svc.internal/v3
+kind: IPPool
+metadata: {name: pool4}
+spec: {cidr: 10.77.0.0/24}
+"""
+
+RESERVATION = """
+apiVersion: svc.internal/v3
+kind: IPReservation
+metadata: {name: gateways}
+spec: {reservedCIDRs: [10.77.0.0/30, 'fd77::1']}
+"""
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path)
+
+
+def commands(command: click.Command = main, *path: str) -> Iterator[tuple[str, ...]]:
+    yield path
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from commands(child, *path, name)
+
+
+@pytest.mark.parametrize("command", list(commands()), ids=" ".join)
+def test_every_command_has_help_and_version(cli: Cli, command: tuple[str, ...]) -> None:
+    """Also those that are loaded late, in both forms."""
+    told = cli.prints(*command, "--help")
+    assert told.startswith("Usage:")
+    assert "-h, --help" in told
+    assert cli.prints(*command, "-h") == told
+    assert cli.prints(*command, "--version") == f"svcctl {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("run", "--version"), ("-h",), ("run", "-h")], ids=" ".join)
+def test_agent_has_help_and_version(arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "svc.agent.main", *arguments]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("usage: " if "-h" in arguments else f"svc-agent {__version__}\n")
+
+
+def test_reservations_are_applied_shown_and_deleted(cli: Cli) -> None:
+    """As pools are; what is printed can be applied."""
+    assert cli.changes("reservation", "apply", "-f", "-", stdin=RESERVATION) == "gateways created\n"
+    assert cli.prints("reservation", "get") == "NAME      CIDRS\ngateways  10.77.0.0/30,fd77::1\n"
+    printed = cli.prints("reservation", "get", "gateways", "-o", "yaml")
+    assert cli.changes("reservation", "apply", "-f", "-", stdin=printed) == "gateways unchanged\n"
+    more = RESERVATION.replace("10.77.0.0/30", "10.77.0.0/29")
+    assert cli.changes("reservation", "apply", "-f", "-", stdin=more) == "gateways updated\n"
+    assert cli.changes("reservation", "delete", "gateways") == "gateways deleted\n"
+    assert "IP reservation 'gateways' does not exist" in cli.fails("reservation", "delete", "gateways")
+
+
+@pytest.mark.parametrize(
+    ("spec", "faults"),
+    [
+        ("{}", ["spec.reservedCIDRs is missing or empty"]),
+        ("{reservedCIDRs: 10.0.0.0/8}", ["spec.reservedCIDRs = '10.0.0.0/8' is a string: give an array of CIDRs"]),
+        (
+            "{reservedCIDRs: [10.77.0.0/30, x, 7], other: 1}",
+            [
+                "spec.other = 1 is not a field of an IP reservation",
+                "spec.reservedCIDRs[1] = 'x' is not a CIDR",
+                "spec.reservedCIDRs[2] = 7 is not a CIDR",
+            ],
+        ),
+    ],
+)
+def test_faulty_reservations_change_nothing(cli: Cli, spec: str, faults: list[str]) -> None:
+    """Each fault stands in a line of its own."""
+    document = RESERVATION.replace("{reservedCIDRs: [10.77.0.0/30, 'fd77::1']}", spec)
+    lines = cli.fails("reservation", "apply", "-f", "-", stdin=document).splitlines()
+    assert [fault in line for fault, line in zip(faults, lines[-len(faults) :], strict=True)] == [True] * len(faults)
+    assert len(lines) == (1 if len(faults) == 1 else 1 + len(faults))
+    assert cli.prints("reservation", "get").splitlines() == ["NAME  CIDRS"]
+
+
+def test_list_of_resources_is_applied(cli: Cli) -> None:
+    """As `kubectl get -o json` prints it."""
+    for number, kind in enumerate(("List", "IPPoolList")):
+        pool = yaml.safe_load(POOL) | {"metadata": {"name": f"p{number}"}, "spec": {"cidr": f"10.{number}.0.0/24"}}
+        document = json.dumps({"apiVersion": "v1", "kind": kind, "metadata": {"resourceVersion": ""}, "items": [pool]})
+        assert cli.changes("pool", "apply", "-f", "-", stdin=document) == f"p{number} created\n"
+
+
+@pytest.mark.parametrize("deep", ["[" * 20_000, "{a: " * 20_000, "- " * 20_000], ids=["json", "flow", "block"])
+def test_deep_documents_are_errors(cli: Cli, tmp_path: Path, deep: str) -> None:
+    """Wherever a file is given; no traceback."""
+    for group in ("pool", "reservation"):
+        assert cli.fails(group, "apply", "-f", "-", stdin=deep).startswith("Error: <stdin> is ")
+    (tmp_path / "deep").write_text(deep)
+    assert cli.fails("--netconf", str(tmp_path / "deep"), "pool", "get").startswith("Error: ")
+    (tmp_path / "deep").write_text(f"plugin = {'[' * 20_000}")
+    assert cli.fails("--names", str(tmp_path / "deep"), "pool", "get").startswith("Error: names profile")
+
+
+def test_faults_have_a_line_each(cli: Cli) -> None:
+    """A single one is told in one line."""
+    one = "document 1: kind = 'Pool' is not 'IPPool': set it to IPPool"
+    document = POOL.replace("IPPool", "Pool")
+    assert cli.fails("pool", "apply", "-f", "-", stdin=f"{document}---{POOL}") == f"Error: <stdin>: {one}\n"
+    two = one.replace("1", "2")
+    assert cli.fails("pool", "apply", "-f", "-", stdin=f"{document}---{document}") == (
+        f"Error: <stdin>: 2 faults\n  {one}\n  {two}\n"
+    )
+
+
+def test_no_fault_is_told_twice(cli: Cli) -> None:
+    """Neither in one line nor in two."""
+    spec = "{cidr: 10.77.0.0/33, nodeSelector: zone = 'a', ipipMode: Sometimes, blockSize: big, allowedUses: [7]}"
+    told = cli.fails("pool", "apply", "-f", "-", stdin=POOL.replace("{cidr: 10.77.0.0/24}", spec))
+    for field in ("cidr", "nodeSelector", "ipipMode", "blockSize", "allowedUses"):
+        assert told.count(f"spec.{field}") == 1
+    assert len(told.splitlines()) == 6
+
+
+def test_settings_for_other_components_are_warned_of(cli: Cli) -> None:
+    """They are stored all the same."""
+    first = POOL.replace("/24", "/24, natOutgoing: true, ipipMode: CrossSubnet")
+    second = POOL.replace("pool4", "pool6").replace("10.77.0.0/24", "'fd77::/112', vxlanMode: Always")
+    done = cli("pool", "apply", "-f", "-", stdin=f"{first}---{second}")
+    assert done.exit_code == 0
+    assert [line.split(" is stored")[0] for line in done.stderr.splitlines()] == [
+        "warning: IP pool 'pool4': ipipMode = 'CrossSubnet'",
+        "warning: IP pool 'pool4': natOutgoing = true",
+        "warning: IP pool 'pool6': vxlanMode = 'Always'",
+    ]
+    assert cli("pool", "apply", "-f", "-", stdin=POOL).stderr == ""
+
+
+def test_labels_of_a_node_can_be_removed(cli: Cli) -> None:
+    """The last one as well; without an option they stay."""
+    cli.changes("node", "apply", "n1", "--label", "rack=a")
+    assert cli.changes("node", "apply", "n1") == "n1 unchanged\n"
+    assert cli.changes("node", "apply", "n1", "--no-labels") == "n1 updated\n"
+    assert cli.prints("node", "get", "n1").split() == ["NAME", "LABELS", "n1"]
+    assert "exclude each other" in cli.fails("node", "apply", "n1", "--no-labels", "--label", "a=b", code=2)
+
+
+@pytest.mark.parametrize("key", ["a b", "-a", "a-", "a/b/c", "/a", "a/", "A.example/a", "x" * 64, "ä", "a\nb"])
+def test_impossible_label_keys_are_refused(cli: Cli, key: str) -> None:
+    """No label of a node can have them."""
+    assert "metadata.labels = " in cli.fails("node", "apply", "n1", "--label", "good.example/a_b=1", "--label", f"{key}=1")
+    assert cli.prints("node", "get").split() == ["NAME", "LABELS"]
+
+
+def test_embedded_node_is_known(cli: Cli, tmp_path: Path) -> None:
+    """By the network configuration, and by its blocks; a node that is registered has its labels."""
+    netconf = {"cniVersion": "1.0.0", "name": "net", "type": "svc", "nodename": "here", "datastore_type": "embedded"}
+    (tmp_path / "net.json").write_text(json.dumps(netconf | {"ipam": {"type": "svc-ipam"}}))
+    with closing(EmbeddedStore(tmp_path / "state" / "store.db")) as store:
+        put_pool(store, "p", "10.9.0.0/24")
+        Ipam(store, "other").assign(Assign("h", {}))
+    given = ("--netconf", str(tmp_path / "net.json"))
+    assert cli.prints(*given, "node", "get").split() == ["NAME", "LABELS", "here", "other"]
+    assert cli.prints(*given, "node", "get", "here").split() == ["NAME", "LABELS", "here"]
+    cli.changes(*given, "node", "apply", "other", "--label", "a=b")
+    assert cli.prints("node", "get").split() == ["NAME", "LABELS", "other", "a=b"]
+    assert "'third' does not exist" in cli.fails(*given, "node", "get", "third")
+
+
+def test_role_is_bound_to_a_service_account(cli: Cli) -> None:
+    """Under the same name as the role."""
+    role = yaml.safe_load(cli.prints("crd", "role"))
+    binding = yaml.safe_load(cli.prints("crd", "binding", "--service-account", "svc", "--namespace", "net"))
+    assert binding["kind"] == "ClusterRoleBinding"
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "svc", "namespace": "net"}]
