@@ -1,0 +1,123 @@
+"""Backup and restore of an embedded store: a copy by SQLite's own API, checked before it takes the place of the store.
+
+A copy is one file: its journal mode is DELETE, so that nothing beside it belongs to it.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from svc.datastore import sqlite
+from svc.datastore.api import StoreError
+from svc.datastore.embedded import EmbeddedStore
+from svc.model.errors import CallerError, Code, PeerError
+from svc.names import Names
+
+_BESIDE: Final = ("-wal", "-shm")  # what SQLite keeps beside an open database
+
+
+def back_up(path: Path, target: Path) -> None:
+    """Copy the store at `path` to a new file, which appears complete or not at all. Other processes may go on to use the store.
+
+    Raise CallerError if the file exists, PeerError if it cannot be written, StoreError if the store cannot be read."""
+    with _draft_of(target) as draft:
+        try:
+            _copy(path, draft, "DELETE")
+        except sqlite3.Error as error:
+            raise sqlite.store_error(path, error) from error
+        try:
+            os.link(draft, target)
+        except FileExistsError:
+            raise CallerError(
+                f"file {str(target)!r} exists already", details="name another one, or remove it", code=Code.IO_FAILURE
+            ) from None
+
+
+def restore(source: Path, path: Path, names: Names, now: datetime) -> Path | None:
+    """Put a copy of the backup `source` in place of the store at `path`, in one step; return where the replaced one is kept.
+
+    The caller holds the lock of the state. Raise CallerError if the backup is not a sound store, PeerError if a file cannot be
+    written or another process has the store open; then the store is as it was."""
+    with _draft_of(path) as draft:
+        _take_backup(source, draft, names)
+        kept = _keep(path, now)
+        os.replace(draft, path)
+    return kept
+
+
+@contextmanager
+def _draft_of(target: Path) -> Iterator[Path]:
+    """A new file beside the target, and a directory entry that survives a power cut."""
+    draft = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
+    try:
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        try:
+            yield draft
+            _sync(target.parent)
+        finally:
+            for suffix in ("", *_BESIDE):
+                Path(f"{draft}{suffix}").unlink(missing_ok=True)
+    except OSError as error:
+        raise PeerError(
+            f"{str(target)!r} cannot be written: {error.strerror}", details="name another file", code=Code.IO_FAILURE
+        ) from error
+
+
+def _copy(source: Path, draft: Path, journal_mode: str) -> None:
+    with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as reader:
+        with closing(sqlite.connect(draft)) as writer:
+            reader.backup(writer)
+            writer.execute(f"PRAGMA journal_mode = {journal_mode}")
+    _sync(draft)
+
+
+def _take_backup(source: Path, draft: Path, names: Names) -> None:
+    try:
+        _copy(source, draft, "WAL")
+        with closing(sqlite.connect(draft)) as copy:
+            found = str(copy.execute("PRAGMA integrity_check").fetchone()[0])
+        if found != "ok":
+            raise _refused(source, found)
+        EmbeddedStore(draft, names).close()  # refuses a database of another program or version
+    except sqlite3.Error as error:
+        raise _refused(source, str(error)) from error
+    except StoreError as error:
+        raise _refused(source, error.msg.replace(str(draft), str(source))) from error
+
+
+def _refused(source: Path, reason: str) -> CallerError:
+    return CallerError(
+        f"backup {str(source)!r} cannot be restored: {reason}",
+        details="name a file that `svcctl store backup` wrote",
+        code=Code.IO_FAILURE,
+    )
+
+
+def _keep(path: Path, now: datetime) -> Path | None:
+    """Give the present store a second name; what stands in its log goes into the file, or along with it if it is damaged."""
+    kept = path.with_name(f"{path.name}.{now:%Y-%m-%dT%H%M%SZ}")
+    try:
+        with closing(sqlite.connect(path)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.Error:
+        for suffix in _BESIDE:
+            if os.path.exists(f"{path}{suffix}"):
+                os.rename(f"{path}{suffix}", f"{kept}{suffix}")
+    if os.path.exists(f"{path}-wal"):  # the last connection that closes removes it
+        raise PeerError(f"store {str(path)!r} is open in another process", details="find it with `fuser`, stop it, and repeat")
+    if not path.exists():
+        return None
+    os.link(path, kept)
+    return kept
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,110 @@
+"""svcctl store: backup under a running agent, restore without one."""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.netns import Netns
+from harness.node import Node, netconf
+
+pytestmark = pytest.mark.root
+
+
+def content(node: Node, *options: str) -> str:
+    return node.svcctl(*options, "pool", "get").stdout + node.svcctl(*options, "ipam", "show", "--show-blocks").stdout
+
+
+def test_backup_is_taken_while_the_agent_works(node: Node, sandbox: Callable[[], Netns], tmp_path: Path) -> None:
+    """It holds what was committed, and is for root alone; a file that exists is left alone."""
+    box = sandbox()
+    node.add(netconf(), box)
+    copy = tmp_path / "copy"
+    told = node.svcctl("store", "backup", str(copy)).stdout
+    assert told == f"{copy} written\ndatastore: embedded store {node.state_dir}/store.db\n"
+    assert copy.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.glob("*copy*")] == ["copy"]
+    refused = node.svcctl("store", "backup", str(copy), check=False)
+    assert (refused.returncode, "exists already" in refused.stderr) == (1, True)
+    node.delete(netconf(), box)
+
+
+def test_restore_brings_back_what_was_saved(node: Node, sandbox: Callable[[], Netns], tmp_path: Path) -> None:
+    """Not under an agent; what it replaces is kept, with its log; the agent serves with it afterwards."""
+    copy, box = tmp_path / "copy", sandbox()
+    node.svcctl("store", "backup", str(copy))
+    before = content(node)
+    node.svcctl("pool", "delete", "pool6")
+    changed = content(node)
+    refused = node.svcctl("store", "restore", str(copy), check=False)
+    assert refused.returncode == 1
+    assert f"process {node.agent_pid} (agent)" in refused.stderr
+    assert content(node) == changed
+    assert node.stop_agent() == 0
+    told = node.svcctl("store", "restore", str(copy)).stdout.splitlines()
+    assert content(node) == before
+    kept = Path(told[1].removeprefix("replaced store kept as "))
+    assert kept.parent == node.state_dir
+    (tmp_path / "old").mkdir()
+    kept.rename(tmp_path / "old" / "store.db")
+    assert content(node, "--state-dir", str(tmp_path / "old")) == changed
+    node.start_agent()
+    node.add(netconf(), box)
+    node.delete(netconf(), box)
+
+
+@pytest.mark.parametrize("damage", ["text", "truncated", "garbage", "another program", "missing"])
+def test_unsound_backup_changes_nothing(node: Node, tmp_path: Path, damage: str) -> None:
+    """It is checked before anything is touched."""
+    copy = tmp_path / "copy"
+    node.svcctl("store", "backup", str(copy))
+    before = content(node)
+    assert node.stop_agent() == 0
+    data = bytearray(copy.read_bytes())
+    match damage:
+        case "text":
+            copy.write_text("not a database" * 1000)
+        case "truncated":
+            copy.write_bytes(data[: len(data) // 2])
+        case "garbage":
+            data[4096:8192] = b"x" * 4096
+            copy.write_bytes(data)
+        case "another program":
+            copy.unlink()
+            with sqlite3.connect(copy) as other:
+                other.execute("CREATE TABLE t (a)")
+        case "missing":
+            copy.unlink()
+    refused = node.svcctl("store", "restore", str(copy), check=False)
+    assert refused.returncode == 1
+    assert f"backup {str(copy)!r} cannot be restored" in refused.stderr
+    assert content(node) == before
+    assert [path.name for path in node.state_dir.glob("*store.db.*")] == []
+    node.start_agent()
+
+
+def test_damaged_store_is_replaced(node: Node, tmp_path: Path) -> None:
+    """And kept as it was."""
+    copy = tmp_path / "copy"
+    node.svcctl("store", "backup", str(copy))
+    before = content(node)
+    assert node.stop_agent() == 0
+    (node.state_dir / "store.db").write_text("damaged" * 1000)
+    node.svcctl("store", "restore", str(copy))
+    assert content(node) == before
+    assert [path.read_text()[:7] for path in node.state_dir.glob("store.db.*")] == ["damaged"]
+    node.start_agent()
+
+
+def test_other_datastores_are_refused(node: Node, tmp_path: Path) -> None:
+    """Their servers have tools of their own."""
+    file = tmp_path / "net.json"
+    file.write_text(
+        '{"cniVersion": "1.0.0", "name": "n", "type": "svc", "ipam": {"type": "svc-ipam"}, "datastore_type": "etcdv3"}'
+    )
+    for verb in ("backup", "restore"):
+        refused = node.svcctl("--netconf", str(file), "store", verb, str(tmp_path / "copy"), check=False)
+        assert refused.returncode == 1
+        assert "only an embedded store can be copied" in refused.stderr
