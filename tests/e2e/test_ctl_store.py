@@ -1,6 +1,5 @@
 """svcctl store: backup under a running agent, restore without one."""
 
-import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
