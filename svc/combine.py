@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from svc import deadline
-from svc.datastore.api import StoreError
+from svc.datastore.api import OutcomeUnknown, StoreError
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
@@ -26,10 +26,6 @@ _SLACK_SECONDS = 1.0  # of two deadlines that differ by less, neither is worth a
 
 class NotBegun(StoreError):
     """The call's time ended before its request was looked at: nothing was done for it."""
-
-
-class OutcomeUnknown(StoreError):
-    """The call's time ended while its request was carried out: it may come to pass after all."""
 
 
 class _Ticket(Generic[Request, Result]):

@@ -3,11 +3,18 @@
 A trace belongs to one call and one thread. It writes nothing by itself: whoever answers the call decides where its lines go.
 """
 
+import logging
 import os
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 
 from svc.times import date_and_time
+
+_active: ContextVar["Trace | None"] = ContextVar("trace", default=None)
 
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
 
@@ -15,6 +22,34 @@ LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
 def new_request_id() -> str:
     """Eight hex digits: unique enough to find one call in a log."""
     return os.urandom(4).hex()
+
+
+def active() -> "Trace | None":
+    """The trace of the call that this thread works for."""
+    return _active.get()
+
+
+def add_request_id(record: logging.LogRecord) -> bool:
+    """A logging filter: `%(request)s` is the id of the call that a line was logged for, in brackets; empty for none."""
+    trace = _active.get()
+    record.request = f"[{trace.request_id}] " if trace is not None else ""
+    return True
+
+
+def explain(text: Callable[[], str]) -> None:
+    """A line of DEBUG for the call that this thread works for; put into words only if it is wanted."""
+    trace = _active.get()
+    if trace is not None and trace.is_debug:
+        trace.debug(text())
+
+
+def log_to_stderr(level: str) -> None:
+    """Lines of all modules, each with the time, the level and the request id of its call."""
+    logging.basicConfig(
+        level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(request)s%(message)s", force=True
+    )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(add_request_id)
 
 
 class Trace:
@@ -30,6 +65,20 @@ class Trace:
 
     def set_level(self, level: str) -> None:
         self._threshold = LEVELS[level]
+
+    @property
+    def is_debug(self) -> bool:
+        """Whether lines of DEBUG are kept: what takes time to put into words is not worth it otherwise."""
+        return self._threshold <= LEVELS["DEBUG"]
+
+    @contextmanager
+    def activated(self) -> Iterator[None]:
+        """Inside, this thread works for the call: what is logged has its request id."""
+        token = _active.set(self)
+        try:
+            yield
+        finally:
+            _active.reset(token)
 
     def phase(self, name: str) -> "Phase":
         """Times a block; a phase that comes again adds up."""

@@ -158,7 +158,8 @@ class Agent:
         trace = Trace(new_request_id())
         is_gone = False
         try:
-            is_gone = recovery.take_down(record, trace)
+            with trace.activated():
+                is_gone = recovery.take_down(record, trace)
         finally:
             for level, text in trace.messages:
                 log.log(level, "%s", text)

@@ -15,6 +15,7 @@ from svc.agent.agent import Agent, Settings
 from svc.cni.install import SOCKET_NAME
 from svc.model.errors import SvcError
 from svc.names import DEFAULT
+from svc.trace import log_to_stderr
 
 log = logging.getLogger("svc.agent")
 
@@ -26,9 +27,7 @@ _ARENA_MAX = -8  # M_ARENA_MAX of glibc's malloc.h
 def main() -> int:
     """Runs until it is told to stop; the exit status."""
     options = _options()
-    logging.basicConfig(
-        level=options.log_level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s", force=True
-    )
+    log_to_stderr(options.log_level)
     _allow_descriptors()
     _share_heaps()
     _go_first()

@@ -67,7 +67,8 @@ class Upkeep:
     def _pay(self, store: Store, record: Record, others: list[Record]) -> None:
         trace, paid = Trace(new_request_id()), False
         try:
-            paid = pay_debt(self._context, record.id, trace)
+            with trace.activated():
+                paid = pay_debt(self._context, record.id, trace)
         finally:
             self._go_on(store, others if paid else [])
         if not paid:

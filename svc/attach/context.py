@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from svc._core import nsock
 from svc.attach.credentials import Credentials
+from svc.attach.health import Health
 from svc.attach.journal import Journal
 from svc.attach.node_claim import this_claimant
 from svc.attach.orchestrators import Orchestrators
@@ -44,6 +45,7 @@ class Context:
         self.forwarding = Forwarding()
         self.reaper = Reaper(self.kernel)
         self.metrics = Metrics()
+        self.health = Health()
         self._gates: Gates | None = None
         self._status_files: StatusFiles | None = None
         self._lock = threading.Lock()

@@ -7,7 +7,7 @@ from uuid import uuid4
 from svc.attach.record import Record
 from svc.attach.request import AddRequest
 from svc.attach.session import Session
-from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, StoreError, Update
+from svc.datastore.api import Conflict, Create, Delete, Entry, Found, NotFound, StoreError, Update, entry_of
 from svc.model.endpoint import KIND, has_endpoint
 from svc.model.errors import Code
 from svc.model.keys import ResourceKey
@@ -49,15 +49,22 @@ def write_endpoint(session: Session, resource: Resource) -> None:
     raise _kept_changing(key)
 
 
+def deletion(record: Record, found: Found) -> Delete | None:
+    """Of the endpoint as it was read; None when it is gone, or another sandbox of the workload has it. Damaged."""
+    entry = entry_of(found)
+    if entry is None or _container(entry) not in (record.id.container_id, None):
+        return None
+    return Delete(entry.key, entry.revision)
+
+
 def drop_endpoint(session: Session, record: Record) -> None:
     """Deletes it unless another sandbox of the workload has it by now. StoreError."""
     key = record.endpoint_key(session.names)
     for _ in range(_TRIES):
         try:
-            entry = session.backend.get(key)
-            if _container(entry) not in (record.id.container_id, None):
-                return
-            session.backend.write([Delete(key, entry.revision)])
+            wanted = deletion(record, session.backend.get(key))
+            if wanted is not None:
+                session.backend.write([wanted])
             return
         except NotFound:
             return

@@ -4,18 +4,16 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from svc._core.cidr import Address, Cidr
+from svc._core.cidr import Address
 from svc.attach.context import Context
 from svc.attach.record import ADDED, ADDING, WAITING, Record, handle_of
 from svc.attach.request import NodeSettings
 from svc.attach.session import Session
 from svc.attach.teardown import take_down
-from svc.datastore.api import NotFound
-from svc.ipam.blocks import held_by, holder
+from svc.ipam.blocks import allocations
 from svc.ipam.requests import Release
+from svc.ipam.view import read_blocks
 from svc.model.errors import PeerError, SvcError
-from svc.model.ipam import Block, Handle
-from svc.model.keys import BlockKey, HandleKey, HandleQuery
 from svc.trace import Trace
 
 if TYPE_CHECKING:
@@ -87,49 +85,41 @@ def _have_freed(delegation: "Delegation", trace: Trace) -> list[str]:
 def _free_unknown(
     context: Context, session: Session, network: str, valid: frozenset[tuple[str, str]], trace: Trace
 ) -> list[str]:
-    """Handles of this node in the network without an attachment: their journal was lost."""
+    """Addresses that this node has assigned in the network without an attachment: their journal, or their handle, was lost."""
     if session.claim is not None and session.claim.had_recent_predecessor():
         trace.info(f"addresses without a record are kept: another machine used the name {session.node!r} until recently")
         return []
     containers = {container for container, _ in valid}
-    stored = _handles_of(session, network)  # before the journal is read: an ADD has a row before it has an address
+    assigned = _assigned_here(session, handle_of(network, ""))  # before the journal is read: an ADD has a row first
     journalled = {record.handle for record in context.journal.all()}
     alive = _alive(context, network, valid)
     failures = []
-    for handle, value in stored:
+    for handle, addresses in assigned.items():
         container = handle.removeprefix(f"{network}.")
-        if container in containers or "." in container or handle in journalled or not _held_here(session, handle, value):
+        if container in containers or "." in container or handle in journalled:
             continue
         trace.info(f"freeing the addresses of {handle}: neither the runtime nor this node knows its container")
         try:
-            session.ipam.release(Release(handle, alive))
+            session.ipam.release(Release(handle, alive, tuple(addresses)))
         except SvcError as failure:
             failures.append(f"{handle}: {failure}")
     return failures
 
 
-def _handles_of(session: Session, network: str) -> list[tuple[str, Handle]]:
-    prefix = handle_of(network, "")
-    return [
-        (entry.key.handle, entry.value)
-        for entry in session.backend.list(HandleQuery())
-        if isinstance(entry.key, HandleKey) and isinstance(entry.value, Handle) and entry.key.handle.startswith(prefix)
-    ]
-
-
-def _held_here(session: Session, handle: str, value: Handle) -> bool:
-    """Whether all that the handle holds was assigned by this node."""
-    return all(_assigned_by(session, Cidr(text), handle) for text in value.blocks)
-
-
-def _assigned_by(session: Session, cidr: Cidr, handle: str) -> bool:
-    try:
-        block = session.backend.get(BlockKey(cidr)).value
-    except NotFound:
-        return True
-    assert isinstance(block, Block)
-    owners = [holder(block, cidr.address(ordinal)) for ordinal in held_by(block, handle)]
-    return all(owner is not None and (owner.secondary or {}).get("node") == session.node for owner in owners)
+def _assigned_here(session: Session, prefix: str) -> dict[str, list[Address]]:
+    """The addresses of each handle of which this node alone has assigned addresses, as the blocks say: one listing of them."""
+    found: dict[str, list[Address]] = {}
+    others: set[str] = set()
+    for block in read_blocks(session.backend):
+        for attribute, address in allocations(block):
+            handle = attribute.handle_id or ""
+            if not handle.startswith(prefix):
+                continue
+            if (attribute.secondary or {}).get("node") == session.node:
+                found.setdefault(handle, []).append(address)
+            else:
+                others.add(handle)
+    return {handle: addresses for handle, addresses in found.items() if handle not in others}
 
 
 def _alive(context: Context, network: str, valid: frozenset[tuple[str, str]]) -> frozenset[Address]:

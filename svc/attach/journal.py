@@ -64,6 +64,10 @@ class Journal:
             raise intent_lost(record.id)
         record.generation = generation
 
+    def check_writable(self) -> None:
+        """Write something that changes nothing. StoreError where an ADD would get one."""
+        self._write(lambda: self._connection.execute("UPDATE about SET value = value WHERE name = 'epoch'"))
+
     def update(self, record: Record, *, durable: bool = False) -> None:
         """Write the record in its row. Raise IntentLost if the row does not exist any more; never create one."""
         parameters = (record.to_bytes(), *_key(record.id), record.generation)

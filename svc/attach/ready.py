@@ -7,14 +7,29 @@ from collections.abc import Sequence
 
 from svc.attach.node_claim import NodeNameClaim
 from svc.combine import Combiner
-from svc.datastore.api import Backend, Check, Conflict, Damaged, Entry, NotFound, StoreError, Watch, Write
+from svc.datastore.api import (
+    MAX_WRITES,
+    Backend,
+    Check,
+    Conflict,
+    Damaged,
+    Entry,
+    Found,
+    NotFound,
+    StoreError,
+    Watch,
+    Write,
+    found_by,
+)
 from svc.model.errors import Code
 from svc.model.faults import json_kind, shown
-from svc.model.keys import NodeFenceKey, Query, ResourceKey
+from svc.model.keys import Key, NodeFenceKey, Query, ResourceKey
 from svc.model.resource import Resource
 
 KEY = ResourceKey("ClusterInformation", "default")
 
+MAX_KEYS = 7
+_READERS = (MAX_WRITES - 1) // MAX_KEYS  # calls of one reading
 _TRIES = 10  # of a write, against others who keep changing the flag's resource
 
 
@@ -30,11 +45,12 @@ class Readiness:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._last: Entry | None = None
-        self._readers: Combiner[None, None] = Combiner(self._read)
+        self._readers: Combiner[Sequence[Key], Sequence[Found]] = Combiner(self._read, limit=_READERS)
 
-    def require(self) -> None:
-        """As the datastore says it now; calls that wait at the same time share one reading. Locked; StoreError."""
-        self._readers.run(None)
+    def require(self, keys: Sequence[Key] = ()) -> Sequence[Found]:
+        """As the datastore says it now, with what stands at these keys (MAX_KEYS at most) at that moment. Calls that wait at
+        the same time share one reading. Locked; StoreError."""
+        return self._readers.run(keys)
 
     def expected(self) -> Entry:
         """What was read last, and said that the datastore is ready: for a `Check`. Locked; StoreError."""
@@ -46,20 +62,26 @@ class Readiness:
         """When a `Check` has failed."""
         self._last = None
 
-    def _read(self, readers: Sequence[None]) -> list[None]:
+    def _read(self, readers: Sequence[Sequence[Key]]) -> list[Sequence[Found]]:
         self._last = None
-        try:
-            entry = self._backend.get(KEY)
-        except NotFound:
-            raise _not_initialised() from None
-        except Damaged as damage:  # for IPAM that would be one of its documents, which it goes without
-            raise StoreError(damage.msg, details=damage.details) from None
-        assert isinstance(entry.value, Resource)
-        ready = entry.value.spec.get("datastoreReady")
-        if ready is not True:
-            raise _locked() if ready is False else _not_initialised() if ready is None else _unclear(ready)
-        self._last = entry
-        return [None for _ in readers]
+        wanted = dict.fromkeys(key for keys in readers for key in keys)
+        ready, *others = self._backend.get_all([KEY, *wanted]) if wanted else [found_by(self._backend.get, KEY)]
+        self._last = _demand_ready(ready)
+        found = dict(zip(wanted, others, strict=True))
+        return [[found[key] for key in keys] for keys in readers]
+
+
+def _demand_ready(found: Found) -> Entry:
+    """Locked; StoreError."""
+    if isinstance(found, NotFound):
+        raise _not_initialised()
+    if isinstance(found, Damaged):  # for IPAM that would be one of its documents, which it goes without
+        raise StoreError(found.msg, details=found.details)
+    assert isinstance(found.value, Resource)
+    ready = found.value.spec.get("datastoreReady")
+    if ready is not True:
+        raise _locked() if ready is False else _not_initialised() if ready is None else _unclear(ready)
+    return found
 
 
 class Guarded:
@@ -76,7 +98,9 @@ class Guarded:
         self.atomic = inner.atomic
         self.needs_node = inner.needs_node
         self.get = inner.get
+        self.get_all = inner.get_all
         self.list = inner.list
+        self.check_writable = inner.check_writable
         self.generation = inner.generation
         self.is_current = inner.is_current
         self.close = inner.close

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from svc.attach.node_claim import NodeNameClaim
 from svc.attach.ready import Readiness, guarded
 from svc.combine import Combiner
-from svc.datastore.api import Backend
+from svc.datastore.api import Backend, Found
 from svc.ipam.allocator import Ipam
 from svc.model.claim import Claimant
+from svc.model.keys import Key
 from svc.names import Names
 
 Settings = dict[str, str]
@@ -41,9 +42,9 @@ class Session:
         if self.claim is not None:
             self.claim.require()
 
-    def require_ready(self) -> None:
-        """Locked when the datastore says, right now, that it takes no changes; StoreError."""
-        self.readiness.require()
+    def require_ready(self, keys: Sequence[Key] = ()) -> Sequence[Found]:
+        """Locked when the datastore says, right now, that it takes no changes; StoreError. What stands at these keys."""
+        return self.readiness.require(keys)
 
     def expect_ready(self) -> None:
         """As `require_ready`; where the first write asks again, what was read last is good enough."""

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from svc.attach.context import Context
 from svc.attach.request import NodeSettings
+from svc.attach.session import Session
 from svc.model.errors import Code, PeerError, SvcError
 from svc.trace import Trace
 
@@ -13,24 +15,55 @@ if TYPE_CHECKING:
     from svc.attach.delegation import Delegation
 
 
-def status(
-    context: Context,
-    where: NodeSettings,
-    versions: tuple[int, ...],
-    pools: dict[int, tuple[str, ...]],
-    trace: Trace,
-    delegation: "Delegation | None" = None,
-) -> None:
-    """PeerError, code 50, with the cause."""
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What an ADD of a network needs: its datastore, addresses of these families from these pools, or of another plugin, and
+    the orchestrator's API, where `orchestrator` says how it is reached; with `policy` the pod itself is read there."""
+
+    network: str
+    where: NodeSettings
+    versions: tuple[int, ...]
+    pools: dict[int, tuple[str, ...]]
+    delegation: "Delegation | None" = None
+    orchestrator: tuple[tuple[str, str], ...] = ()
+    policy: bool = False
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Networks of the same needs share a probe."""
+        where = self.where
+        store = where.profile, where.node, tuple(sorted(where.datastore.items()))
+        return *store, self.versions, tuple(self.pools.items()), self.orchestrator, self.delegation and self.network
+
+
+def status(context: Context, wanted: Wanted, trace: Trace) -> None:
+    """PeerError, code 50, with the cause; within a second."""
+
+    def session() -> Session:
+        where = wanted.where
+        return context.session(where.profile, where.datastore, where.node)
+
+    def look_at_books() -> None:
+        context.journal.check_writable()
+        session().require_ready()
+
+    def look_at_room() -> None:
+        session().require_claim()
+        session().backend.check_writable()
+        _require_addresses(context, session(), wanted, trace)
+        if wanted.orchestrator:
+            context.orchestrators.pods(wanted.orchestrator).require_access(pods=wanted.policy)
+
     with not_ready():
-        session = context.session(where.profile, where.datastore, where.node)
-        session.require_ready()
-        session.require_claim()
-        if delegation is None:
-            for fault in session.ipam.check_room(versions, pools):
-                trace.warning(f"an ADD passes {fault}")
-        else:
-            delegation.require_ready(context, where.datastore, trace)
+        context.health.require(wanted.key, wanted.network, look_at_books, look_at_room)
+
+
+def _require_addresses(context: Context, session: Session, wanted: Wanted, trace: Trace) -> None:
+    if wanted.delegation is not None:
+        wanted.delegation.require_ready(context, wanted.where.datastore, trace)
+        return
+    for fault in session.ipam.check_room(wanted.versions, wanted.pools):
+        trace.warning(f"an ADD passes {fault}")
 
 
 @contextmanager

@@ -7,9 +7,10 @@ there, nobody else may get it.
 from contextlib import suppress
 
 from svc import deadline
-from svc.attach.addresses import give_back
+from svc.attach import holdings
 from svc.attach.context import Context
-from svc.attach.endpoints import drop_endpoint, edit_profiles
+from svc.attach.endpoints import edit_profiles
+from svc.attach.holdings import Holdings
 from svc.attach.ready import Locked
 from svc.attach.record import ADDED, ADDING, WAITING, Record
 from svc.datastore.api import NotFound, StoreError
@@ -30,15 +31,15 @@ def take_down(context: Context, record: Record, trace: Trace) -> bool:
     if record.state == WAITING:  # nothing is attached yet
         context.journal.remove(record)
         return True
-    answers = _refuse_when_locked(context, record, trace)
+    held = _refuse_when_locked(context, record, trace)
     with trace.phase("unwire"):
         unwire(context, record)
-    if not answers:
+    if held is None:
         owe(context, record)
         return False
     try:
         with trace.phase("datastore"), deadline.limit(RELEASE_SECONDS):
-            settle(context, record, trace)
+            settle(context, record, trace, held)
     except PeerError as failure:
         trace.warning(f"release of {record.handle} is owed: {failure}")
         owe(context, record)
@@ -62,15 +63,14 @@ def unwire(context: Context, record: Record) -> None:
         context.reaper.remove(index, record.host_name, peer_index=record.peer_index)
 
 
-def settle(context: Context, record: Record, trace: Trace) -> None:
+def settle(context: Context, record: Record, trace: Trace, held: Holdings) -> None:
     """Removes the endpoint and frees the addresses. PeerError."""
     session = context.session(record.profile, record.settings, record.node)
     if record.shares:
         with suppress(NotFound):
             edit_profiles(session, record, add=False)
-    elif record.is_wired and not is_another_networks(context, record):
-        drop_endpoint(session, record)
-    give_back(context, session, record, trace)
+    has_endpoint = record.is_wired and not record.shares and not is_another_networks(context, record)
+    holdings.release(context, session, record, held, trace, has_endpoint=has_endpoint)
 
 
 def owe(context: Context, record: Record) -> None:
@@ -103,14 +103,13 @@ def _may_own(context: Context, other: Record, index: int) -> bool:
     return other.boot_id == context.boot_id and (other.host_index == index or other.state == ADDING)
 
 
-def _refuse_when_locked(context: Context, record: Record, trace: Trace) -> bool:
-    """Whether the datastore answers; one that does not is not asked anything more, for each time may be a time-out."""
+def _refuse_when_locked(context: Context, record: Record, trace: Trace) -> Holdings | None:
+    """What the datastore answers; one that does not is not asked anything more, for each time may be a time-out."""
     try:
         with deadline.limit(ANSWER_SECONDS):
-            context.session(record.profile, record.settings, record.node).require_ready()
+            return holdings.read(context.session(record.profile, record.settings, record.node), record)
     except Locked:
         raise
     except StoreError as failure:
         trace.warning(f"release of {record.handle} is owed: {failure}")
-        return False
-    return True
+        return None

@@ -20,7 +20,7 @@ from svc.datastore.open import open_backend
 from svc.model.errors import Code, PeerError, SvcError
 from svc.names import DEFAULT
 from svc.netconf.profiles import Profiles
-from svc.trace import Trace, new_request_id
+from svc.trace import Trace, log_to_stderr, new_request_id
 from svc.waits.wait import End, Steps, Wait
 
 AGENT_SECONDS = 90.0  # as the executable gives it
@@ -38,6 +38,7 @@ def main() -> int:
         "--test", action="store_true", help="test the servers that the network configuration names, and no more"
     )
     options = parser.parse_args()
+    log_to_stderr("WARNING")
     installed = read_record(options.install, DEFAULT)
     inputs = Inputs(options.name, os.environ, sys.stdin.buffer.read(), profile=installed.profile, resumable=True)
     reply = _test(inputs, installed) if options.test else _answer(inputs, installed)

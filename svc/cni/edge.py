@@ -36,12 +36,14 @@ def answer(context: Context, inputs: Inputs, trace: Trace) -> Steps[Reply]:
     started = time.perf_counter()
     call = _Answer(context, inputs, trace)
     try:
-        stdout, status = (yield from limited(call.carry_out(), call.work_seconds)), 0
+        stdout, status = (yield from limited(call.carry_out(), call.work_seconds, trace.activated)), 0
+        call.record(None)
         trace.info(f"ok {call.summary}{trace.phases_text()} total={(time.perf_counter() - started) * 1000:.2f}")
     except Suspended as moved:
         trace.info("not finished here: the call goes on in another process")
         return Reply(0, b"", write_lines(trace, call.netconf), moved.generation)
     except SvcError as error:
+        call.record(error)
         stdout, status = call.failed(error), 1
     except Exception as failure:
         stdout, status = call.failed(_unforeseen(failure, trace)), 1
@@ -103,6 +105,11 @@ class _Answer:
         result = yield from attach(invocation)
         self.summary = " ".join(ip.address for ip in result.ips) + " "
         return orjson.dumps(results.render(result, version))
+
+    def record(self, error: SvcError | None) -> None:
+        """For STATUS: how an ADD has ended."""
+        if self.verb == "ADD" and self.netconf is not None:
+            self._context.health.record(self.netconf.name, error)
 
     def failed(self, error: SvcError) -> bytes:
         self._trace.error(f"code {int(error.code)}: {error} {self._trace.phases_text()}")

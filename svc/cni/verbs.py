@@ -14,7 +14,7 @@ from svc.attach.delete import delete
 from svc.attach.gc import collect
 from svc.attach.record import AttachmentId
 from svc.attach.request import AddRequest, NodeSettings, Sandbox, open_sandbox
-from svc.attach.status import not_ready, status
+from svc.attach.status import Wanted, not_ready, status
 from svc.cni import results
 from svc.cni.environment import Call
 from svc.cni.inputs import Inputs
@@ -149,12 +149,21 @@ def _gc(invocation: Invocation) -> None:
 
 
 def _status(invocation: Invocation) -> None:
+    netconf = invocation.netconf
     with not_ready():
         where = invocation.where
         if not invocation.call.ipam:
-            mtu(invocation.netconf, invocation.names)
-    versions, pools = invocation.versions, invocation.pools
-    status(invocation.context, where, versions, pools, invocation.trace, invocation.delegation)
+            mtu(netconf, invocation.names)
+        wanted = Wanted(
+            netconf.name,
+            where,
+            invocation.versions,
+            invocation.pools,
+            invocation.delegation,
+            netconf.orchestrator,
+            policy=netconf.policy,
+        )
+    status(invocation.context, wanted, invocation.trace)
 
 
 HANDLERS: dict[str, Callable[[Invocation], None]] = {

@@ -127,11 +127,18 @@ class Backend(Protocol):
     def get(self, key: Key) -> Entry:
         """NotFound when the key does not exist, Damaged when its value cannot be decoded."""
 
+    def get_all(self, keys: Sequence[Key]) -> "Sequence[Found]":
+        """What stands at each of these keys, or why there is nothing to be had of it: as `get`, in one request where the store
+        can do that, and then of one moment. At most MAX_WRITES keys."""
+
     def list(self, query: Query) -> Entries:
         """In key order. What cannot be decoded is left out, and the answer tells of it."""
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         """The new entry of each write, None for a Delete or a Check. Values are stored as they are at the call."""
+
+    def check_writable(self) -> None:
+        """StoreError where a write would be refused whatever it is, as far as that can be told without one."""
 
     def generation(self, kind: str) -> int:
         """Changes whenever a resource of this kind (for `IPAM_CONFIG`: the IPAM settings) may have changed: a cache filled at
@@ -179,8 +186,31 @@ class Conflict(KeyedError):
     """The key exists already, or was changed by somebody else since it was read."""
 
 
+class OutcomeUnknown(StoreError):
+    """Whether a request was carried out, or may yet be, is not known."""
+
+
 class Damaged(StoreError):
     """What is stored at one key cannot be decoded; the datastore itself is well."""
+
+
+Found = Entry | NotFound | Damaged
+"""What `get_all` says of one key."""
+
+
+def found_by(get: Callable[[Key], Entry], key: Key) -> Found:
+    """As `get_all`, of one key."""
+    try:
+        return get(key)
+    except (NotFound, Damaged) as reason:
+        return reason
+
+
+def entry_of(found: Found) -> Entry | None:
+    """The entry; None when there is none. Raise Damaged."""
+    if isinstance(found, Damaged):
+        raise found
+    return found if isinstance(found, Entry) else None
 
 
 class PartialWrite(StoreError):

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from svc.datastore import sqlite
 
+LONGEST_LOG = 32 << 20  # bytes; a longer one is cut off
+AGAIN_SECONDS = 5.0  # until that is tried again where somebody reads it
 COMMITS = 256  # until the next checkpoint: a log of some 10 MB
 
 _log = logging.getLogger(__name__)
@@ -23,6 +25,7 @@ class Checkpoints:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._log = path.with_name(f"{path.name}-wal")
         self._commits = 0
         self._due = threading.Event()
         self._over = False
@@ -54,10 +57,22 @@ class Checkpoints:
         return True
 
     def _run(self) -> None:
-        while self._due.wait() and not self._over:
+        again: float | None = None
+        while (self._due.wait(again) or again) and not self._over:
             self._due.clear()
+            again = None
             try:
-                with closing(sqlite.connect(self._path)) as connection:
-                    connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-            except sqlite3.Error as failure:  # the log only grows: the next one, or a commit at last, has more to do
+                again = None if self._is_short_after_checkpoint() else AGAIN_SECONDS
+            except (sqlite3.Error, OSError) as failure:  # the log only grows: the next one, or a commit at last, has more to do
                 _log.warning("no checkpoint of %s: %s", self._path, failure)
+
+    def _is_short_after_checkpoint(self) -> bool:
+        """A log is written over from its start, and stays as long as it once was, as a reader has made it that kept it from
+        that for long. It is cut off at a moment when nobody reads it: then little is left to do, and commits hardly wait."""
+        with closing(sqlite.connect(self._path)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            if self._log.stat().st_size <= LONGEST_LOG:
+                return True
+            connection.execute("PRAGMA busy_timeout = 0")
+            (is_busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not is_busy

@@ -20,7 +20,21 @@ from pathlib import Path
 from typing import TypeVar
 
 from svc.datastore import sqlite
-from svc.datastore.api import Check, Conflict, Create, Damaged, Delete, Entries, Entry, NotFound, StoreError, Update, Write
+from svc.datastore.api import (
+    Check,
+    Conflict,
+    Create,
+    Damaged,
+    Delete,
+    Entries,
+    Entry,
+    Found,
+    NotFound,
+    StoreError,
+    Update,
+    Write,
+    found_by,
+)
 from svc.datastore.checkpoint import Checkpoints
 from svc.datastore.feed import Feed, Watcher
 from svc.model.codec import Codec, matches
@@ -119,6 +133,9 @@ class EmbeddedStore:
         except ValueError as error:
             raise Damaged(f"store {str(self._path)!r} holds no valid document at {key}: {error}", details=_REPAIR) from error
 
+    def get_all(self, keys: Sequence[Key]) -> Sequence[Found]:
+        return [found_by(self.get, key) for key in keys]
+
     def list(self, query: Query) -> Entries:
         return self._entries(query, self._read(lambda: self._rows(query)))
 
@@ -132,6 +149,13 @@ class EmbeddedStore:
         except sqlite3.Error as error:
             raise sqlite.store_error(self._path, error) from error
         return [_written(write, number) for write in writes]
+
+    def check_writable(self) -> None:
+        """A transaction that changes nothing: there may be no room for it, or another process may keep the file locked."""
+        try:
+            sqlite.retry_while_locked(self._rewrite_counter)
+        except sqlite3.Error as error:
+            raise sqlite.store_error(self._path, error) from error
 
     def generation(self, kind: str) -> int:
         """The number of the last transaction, of any process, that wrote a resource of this kind; 0 when none did."""
@@ -171,6 +195,10 @@ class EmbeddedStore:
             if self._feed:
                 self._feed.publish(list(self._committed(changes, number)))
         return number
+
+    def _rewrite_counter(self) -> None:
+        with self._writing:
+            self._writer.execute("UPDATE counters SET value = value WHERE name = ?", (_TRANSACTIONS,))
 
     def _transact(self, changes: Sequence[_Change], durable: bool) -> int:
         """Commits the changes; the number of the transaction."""

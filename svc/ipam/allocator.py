@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from svc._core.cidr import Address, Cidr
 from svc.combine import Combiner
-from svc.datastore.api import MAX_WRITES, Backend, Damaged, Entry, NotFound
+from svc.datastore.api import MAX_WRITES, Backend, Damaged, Entry, Found, NotFound, OutcomeUnknown, entry_of
 from svc.ipam import blocks
 from svc.ipam.assigning import pools_for
 from svc.ipam.group import Group, Outcome
@@ -42,6 +42,7 @@ class Ipam:
         self._backend = backend
         self._host = host if isinstance(host, Host) else Host(host)
         self._view = View(backend, self._host)
+        self._undecided: set[str] = set()  # handles whose assignment may still be carried out
         self._combiner: Combiner[_Call, Answer] = Combiner(
             self._carry_out,
             limit=GROUP if backend.atomic else ONE_BY_ONE,
@@ -58,15 +59,27 @@ class Ipam:
 
         After a StoreError it may be unknown what was assigned: a `Release` of the handle is owed, and the companion may be
         there."""
-        answer = self._combiner.run(_Call(request))
+        try:
+            answer = self._combiner.run(_Call(request))
+        except OutcomeUnknown:
+            self._undecided.add(request.handle)
+            raise
         assert isinstance(answer, Assigned)
         return answer
 
-    def release(self, request: Release) -> None:
-        """Returns when nothing but `keep` is held. SvcError: then it may be repeated."""
-        handle = self._stored(request.handle)  # read by each caller for itself: those who wait together read side by side
-        if handle is not None:
-            self._combiner.run(_Call(request, handle))
+    def release(self, request: Release, stored: Found | None = None) -> bool:
+        """Returns when nothing but `keep` is held: whether there was anything to look at, and its companion went along.
+
+        `stored` is the handle as the caller has read it. SvcError: then it may be repeated; KeyedError of the companion's key.
+        """
+        handle = None
+        if request.handle not in self._undecided:  # or it is read after what may still be carried out
+            handle = self._stored(request.handle) if stored is None else entry_of(stored)  # callers read side by side
+            if handle is None and not request.addresses:
+                return False
+        self._combiner.run(_Call(request, handle))
+        self._undecided.discard(request.handle)
+        return True
 
     def release_addresses(self, addresses: Sequence[Held]) -> Freed:
         """Any number of addresses, one write for all of a block. What is refused is told in the answer; SvcError when the

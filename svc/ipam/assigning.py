@@ -57,12 +57,29 @@ def _take(plan: Plan, draft: Draft, wanted: Address | int, request: Assign) -> A
         return _take_at(plan, draft, wanted, attribute, request)
     version = wanted
     pools = pools_for(plan, version, request)
+    request.explain(lambda: _considered(plan, version, request, pools))
     if not request.pools.get(version):
         plan.room.tidy(draft.peek, version)
     cidr = plan.room.block_with_room(draft.peek, version, pools, request.max_blocks)
     address = blocks.assign(draft.block(cidr), attribute, plan.room.reserved.mask(cidr))
     assert address is not None
+    request.explain(lambda: f"IPv{version}: {address} of block {cidr} ({draft.block(cidr).affinity or 'unclaimed'})")
     return Allocation(address, cidr)
+
+
+def _considered(plan: Plan, version: int, request: Assign, pools: Sequence[Pool]) -> str:
+    """Each pool of the family, with the reason where it is dropped, and the blocks of this host."""
+    names = [pool.name for pool in pools]
+    given = request.namespace_labels
+    labels = plan.view.node_labels()
+    dropped = [
+        f"{pool.name} {why_not(pool, labels, given, request.use) or 'is not asked for'}"
+        for pool in plan.view.pools().all
+        if pool.cidr.version == version and pool.name not in names
+    ]
+    own = [str(cidr) for cidr in plan.view.own_blocks(version)]
+    parts = ("pools", names), ("dropped", dropped), (f"blocks of {plan.host.name}", own)
+    return f"IPv{version}: " + "; ".join(f"{what}: {', '.join(found) or 'none'}" for what, found in parts)
 
 
 def _take_at(plan: Plan, draft: Draft, address: Address, attribute: Attribute, request: Assign) -> Allocation:

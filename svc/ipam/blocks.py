@@ -5,7 +5,7 @@ go to the tail of the queue, so an address rests as long as possible before it i
 not even in the queue before that has passed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from operator import attrgetter
@@ -116,6 +116,13 @@ def held_by(block: Block, handle: str) -> list[int]:
         if attribute.handle_id == handle:
             found.extend(block.ordinals.tagged(tag))
     return sorted(found)
+
+
+def allocations(block: Block) -> Iterator[tuple[Attribute, Address]]:
+    """The addresses that are not free, each with its attribute."""
+    for tag, attribute in enumerate(block.attributes or ()):
+        for ordinal in block.ordinals.tagged(tag):
+            yield attribute, block.cidr.address(ordinal)
 
 
 def holder(block: Block, address: Address) -> Attribute | None:

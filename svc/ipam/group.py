@@ -14,7 +14,19 @@ from itertools import islice
 from typing import Any
 
 from svc._core.cidr import Cidr
-from svc.datastore.api import Backend, Create, Damaged, Entry, KeyedError, NotFound, PartialWrite, StoreError, Write
+from svc.datastore.api import (
+    Backend,
+    Create,
+    Damaged,
+    Delete,
+    Entry,
+    KeyedError,
+    NotFound,
+    OutcomeUnknown,
+    PartialWrite,
+    StoreError,
+    Write,
+)
 from svc.ipam import errors
 from svc.ipam.assigning import assign
 from svc.ipam.claim import ClaimLost
@@ -101,12 +113,14 @@ class Group:
         except PartialWrite as partial:
             self._go_on(plan, planned, writes, partial)
             return
+        except OutcomeUnknown:
+            self._doubt(planned)
+            raise
         self._remember(entries)
         due = {} if self._backend.atomic else corrections(plan, Progress.complete(writes, entries))
         releases = [number for number, request in chosen.items() if not isinstance(request, Assign)]
         for number, each in planned.items():
-            if number in companions:
-                assert isinstance(each.outcome, Assigned)
+            if number in companions and isinstance(each.outcome, Assigned):
                 self._close(number, replace(each.outcome, accompanied=True))
             elif not (due and number in releases):
                 self._close(number, each.outcome)
@@ -115,24 +129,31 @@ class Group:
         if releases:
             self._tidy(plan)
 
-    def _companions(self, planned: Mapping[int, Planned]) -> dict[int, Create]:
+    def _companions(self, planned: Mapping[int, Planned]) -> dict[int, Create | Delete]:
         """By request: those that are not there already, as far as is known."""
-        found: dict[int, Create] = {}
+        found: dict[int, Create | Delete] = {}
         keys = set(self._present)
         for number, each in planned.items():
-            request = self._open[number]
-            if isinstance(request, Assign) and request.companion is not None and isinstance(each.outcome, Assigned):
-                write = request.companion(each.outcome.addresses)
-                if write.key not in keys:
-                    keys.add(write.key)
-                    found[number] = write
+            write = _companion(self._open[number], each.outcome)
+            if write is not None and write.key not in keys:
+                keys.add(write.key)
+                found[number] = write
         return found
+
+    def _doubt(self, planned: Mapping[int, Planned]) -> None:
+        for number, each in planned.items():
+            request = self._open[number]
+            if isinstance(request, Assign):
+                self._view.doubt(request.handle, each.blocks)
 
     def _close_rest(self, planned: Mapping[int, Planned]) -> None:
         for number in planned.keys() & self._open.keys():
             self._close(number, planned[number].outcome)
 
     def _close(self, number: int, outcome: Outcome) -> None:
+        request = self._open[number]
+        if isinstance(request, Release) and isinstance(outcome, Freed):
+            self._view.end_doubt(request.handle)
         before = self._freed.get(number)
         if before is not None and isinstance(outcome, Freed):
             outcome = replace(outcome, freed=before.freed + outcome.freed)
@@ -141,8 +162,11 @@ class Group:
 
     def _learn(self, lost: KeyedError | ClaimLost, *, thoroughly: bool) -> None:
         """Whoever writes a block again and again is only overtaken by one who reads no more than he does between two tries."""
+        self._explain_retry(lost)
         if isinstance(lost, KeyedError) and isinstance(lost.key, ResourceKey):
             self._present.add(lost.key)
+            for number in [number for number, request in self._open.items() if _deletes(request, lost.key)]:
+                self._close(number, copy.copy(lost))
         elif isinstance(lost, KeyedError) and isinstance(lost.key, HandleKey):
             self._known_handles = self._stored_handles()
         elif isinstance(lost, NotFound):  # no race: somebody has been clearing up
@@ -152,6 +176,11 @@ class Group:
             self._remember(lost.found)
         else:
             self._view.forget_blocks()
+
+    def _explain_retry(self, lost: KeyedError | ClaimLost) -> None:
+        for request in self._open.values():
+            if isinstance(request, Assign):
+                request.explain(lambda: f"planned again: {lost or 'the claim of a block is lost'}")
 
     def _stored_handles(self) -> dict[str, Entry]:
         """All of them: where one is not as expected, others may not be either, and each would cost an attempt."""
@@ -233,6 +262,19 @@ def _planned(plan: Plan, request: Request) -> Planned:
         raise
     except Exception as failure:
         return Planned(failure)
+
+
+def _companion(request: Request, outcome: Outcome) -> Create | Delete | None:
+    """What goes along with a request that can be served."""
+    if isinstance(request, Assign) and request.companion is not None and isinstance(outcome, Assigned):
+        return request.companion(outcome.addresses)
+    if isinstance(request, Release) and isinstance(outcome, Freed):
+        return request.companion
+    return None
+
+
+def _deletes(request: Request, key: Key) -> bool:
+    return isinstance(request, Release) and request.companion is not None and request.companion.key == key
 
 
 def _is_from_memory(outcome: Outcome) -> bool:

@@ -14,11 +14,13 @@ from svc.model.ipam import Attribute, Block
 
 
 def release(plan: Plan, request: Release) -> Planned:
-    """Every block that the handle names is written, even where nothing of it was found to be freed: whoever is assigning
-    to the handle right now has counted already, and loses the race for the block."""
+    """Every block that the handle names, or in which it may yet get an address, is written, even where nothing of it was found
+    to be freed: whoever is assigning to the handle right now has counted already, and loses the race for the block."""
     draft = Draft(plan)
-    for text in list(plan.stored_handle(request.handle).blocks):
-        _release_from(plan, draft, Cidr(text), request)
+    named = [Cidr(text) for text in plan.stored_handle(request.handle).blocks]
+    unnamed = [address for address in request.addresses if not any(address in cidr for cidr in named)]
+    for cidr in dict.fromkeys([*named, *_blocks_of(plan, unnamed), *plan.view.doubtful_blocks(request.handle)]):
+        _release_from(plan, draft, cidr, request)
     plan.join(draft)
     return Planned(Freed(), frozenset(draft.blocks))
 
@@ -51,6 +53,11 @@ def bare(handle: str | None) -> str:
     return (handle or "").partition("\r")[0]
 
 
+def _blocks_of(plan: Plan, addresses: Iterable[Address]) -> list[Cidr]:
+    found = (plan.room.block_holding(plan.block, address) for address in addresses)
+    return [cidr for cidr in found if cidr is not None]
+
+
 def _release_from(plan: Plan, draft: Draft, cidr: Cidr, request: Release) -> None:
     kept = 0
     with suppress(NotFound):
@@ -59,7 +66,7 @@ def _release_from(plan: Plan, draft: Draft, cidr: Cidr, request: Release) -> Non
         gone = [ordinal for ordinal in held if cidr.address(ordinal) not in request.keep]
         blocks.release(block, gone, plan.rest())
         kept = len(held) - len(gone)
-    draft.count(request.handle, cidr, kept - draft.handle(request.handle).blocks[str(cidr)])
+    draft.count(request.handle, cidr, kept - draft.handle(request.handle).blocks.get(str(cidr), 0))
 
 
 def _by_block(plan: Plan, addresses: Iterable[Held]) -> tuple[Mapping[Cidr, dict[Address, Held]], list[Address]]:

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from svc._core.cidr import Address, Cidr
-from svc.datastore.api import Create
+from svc.datastore.api import Create, Delete
 from svc.model.errors import SvcError
 from svc.model.pool import WORKLOAD
+from svc.trace import Trace, active
 
 Companion = Callable[[tuple[Address, ...]], Create]
 """Makes, of the addresses that are assigned, what is to be created along with them."""
@@ -26,6 +27,7 @@ class Assign:
     further one.
 
     `companion` goes into the same write, where the datastore takes all of a write or nothing, unless it is there already.
+    `trace` is that of the call: others may carry the request out.
     """
 
     handle: str
@@ -38,16 +40,29 @@ class Assign:
     max_blocks: int = 0
     max_per_handle: int = 0
     companion: Companion | None = None
+    trace: Trace | None = field(default_factory=active, compare=False, repr=False)
+
+    def explain(self, text: Callable[[], str]) -> None:
+        """A line of DEBUG in the log of the call, put into words only if it is wanted."""
+        if self.trace is not None and self.trace.is_debug:
+            self.trace.debug(text())
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
     """Everything that the handle holds, except the addresses in `keep`. What is free already is no error.
 
-    This is also how a handle is put right that counts more than it holds, as a failed or killed call may leave it."""
+    This is also how a handle is put right that counts more than it holds, as a failed or killed call may leave it. With
+    `addresses`, their blocks are looked at whether the handle names them or not, as where the handle was lost: what the blocks
+    say is the handle's is released.
+
+    `companion` goes into the same write, where the datastore takes all of a write or nothing: a conflict of its key fails the
+    request."""
 
     handle: str
     keep: frozenset[Address] = frozenset()
+    addresses: tuple[Address, ...] = ()
+    companion: Delete | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from svc.model.ipam import IpamConfig
 from svc.model.keys import IpamConfigKey
 
 DEFAULT_MAX_BLOCKS = 20  # of one node, where nobody sets a number
+MAX_COOLDOWN_SECONDS = 1200  # as the definition of the resource says in the orchestrator's API
 PERSISTENCE = ("", "Enabled", "Disabled")
 
 
@@ -31,8 +32,8 @@ def read_settings(backend: Backend) -> IpamConfig:
 
 
 def rest_of(settings: IpamConfig) -> Rest:
-    """For how long freed addresses rest, as of now."""
-    return Rest(settings.cooldown_seconds, datetime.now(timezone.utc))
+    """For how long freed addresses rest, as of now; a longer time that another program has stored counts as the longest."""
+    return Rest(min(settings.cooldown_seconds, MAX_COOLDOWN_SECONDS), datetime.now(timezone.utc))
 
 
 def configure(backend: Backend, settings: IpamConfig) -> None:
@@ -73,6 +74,9 @@ def check_settings(settings: IpamConfig) -> None:
     ):
         if number < 0:
             faults.add(name, number, "is negative", "give 0 or more")
+    if settings.cooldown_seconds > MAX_COOLDOWN_SECONDS:
+        remedy = f"give {MAX_COOLDOWN_SECONDS} or less"
+        faults.add("ipCooldownSeconds", settings.cooldown_seconds, f"is more than {MAX_COOLDOWN_SECONDS}", remedy)
     if settings.vm_address_persistence not in PERSISTENCE:
         remedy = "give Enabled or Disabled, or leave it out"
         faults.add("kubeVirtVMAddressPersistence", settings.vm_address_persistence, "is not known", remedy)

@@ -60,6 +60,7 @@ class View:
         self._own: dict[int, tuple[Cidr, ...]] = {}
         self._doubtful: set[Cidr] = set()
         self._resting: set[Cidr] = set()
+        self._doubtful_blocks: dict[str, frozenset[Cidr]] = {}
         self._selected: _Selection = _Selection(PoolSet(()), {})
 
     def pools(self) -> PoolSet:
@@ -129,6 +130,18 @@ class View:
             self._resting.add(cidr)
         else:
             self._resting.discard(cidr)
+
+    def doubt(self, handle: str, cidrs: frozenset[Cidr]) -> None:
+        """Note that the handle may yet get addresses in these blocks: a write was sent whose outcome is unknown."""
+        self._doubtful_blocks[handle] = self._doubtful_blocks.get(handle, frozenset()) | cidrs
+
+    def doubtful_blocks(self, handle: str) -> frozenset[Cidr]:
+        """Those of `doubt`. A write of them keeps the one that was sent from being carried out later."""
+        return self._doubtful_blocks.get(handle, frozenset())
+
+    def end_doubt(self, handle: str) -> None:
+        """When they were written."""
+        self._doubtful_blocks.pop(handle, None)
 
     def own(self, entry: Entry) -> None:
         """Keeps a block whose claim is confirmed."""

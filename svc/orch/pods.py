@@ -19,6 +19,7 @@ Answer = TypeVar("Answer")
 
 NODES = "/api/v1/nodes"
 
+_NOBODY = "status-probe"  # no pod that anybody makes
 _SIDE_BY_SIDE = 16  # requests on their way to the server
 
 
@@ -31,7 +32,7 @@ class Pods:
         self._namespaces = Namespaces(lambda name: self._get(f"{PATH}/{quote(name)}"), self._changes)
         self._threads = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="pods")
 
-    def read(self, namespace: str, name: str, uid: str, meanwhile: Callable[[], None]) -> PodInfo:
+    def read(self, namespace: str, name: str, uid: str, meanwhile: Callable[[], object]) -> PodInfo:
         """The namespace and the pod (unless `name` is empty), asked for while `meanwhile` runs, whose failure counts first.
 
         PeerError when the API cannot be asked, or the pod is gone or, by its `uid` (if not empty), another one.
@@ -43,6 +44,16 @@ class Pods:
         if pod is not None:
             _demand_same(pod, uid)
         return PodInfo(pod, known.result(), lambda: self._namespaces.read(namespace))
+
+    def require_access(self, *, pods: bool) -> None:
+        """PeerError when the API cannot be asked for namespaces, or, where they are wanted, for pods."""
+        for path in (f"{PATH}/default", *([f"{PATH}/default/pods/{_NOBODY}"] if pods else [])):
+            try:
+                self._client.get(path)
+            except StoreError as failure:
+                if getattr(failure, "status", 0) != 404:
+                    msg = f"the orchestrator was asked in vain: {failure.msg}"
+                    raise PeerError(msg, details=failure.details, code=Code.ORCHESTRATOR) from failure
 
     def node(self, name: str) -> Json:
         """The orchestrator's object, read now. PeerError when it cannot be asked, or does not know the node."""

@@ -7,6 +7,7 @@ carries it out decides what to do meanwhile: the agent lets its thread go, a pro
 import threading
 import time
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from typing import TypeVar
 
@@ -81,12 +82,12 @@ class Suspended(Exception):
 Steps = Generator[Wait, None, T]
 
 
-def limited(steps: Steps[T], seconds: float) -> Steps[T]:
-    """The same steps under a deadline; the time in which they wait does not count."""
+def limited(steps: Steps[T], seconds: float, inside: Callable[[], AbstractContextManager[None]] = nullcontext) -> Steps[T]:
+    """The same steps under a deadline; the time in which they wait does not count. Each is carried out in `inside()`."""
     try:
         while True:
             began = time.monotonic()
-            with deadline.limit(seconds):
+            with deadline.limit(seconds), inside():
                 try:
                     wait = next(steps)
                 except StopIteration as end:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from svc.attach.journal import Journal
 from svc.attach.record import Record
-from svc.datastore.api import Backend, Entries, Entry, StoreError, Watch, Write
+from svc.datastore.api import Backend, Entries, Entry, Found, StoreError, Watch, Write
 from svc.model.keys import Key, Query
 
 Answer = TypeVar("Answer")
@@ -100,11 +100,17 @@ class FaultyBackend:
     def get(self, key: Key) -> Entry:
         return self._faults.carry_out("get", lambda: self._inner.get(key))
 
+    def get_all(self, keys: Sequence[Key]) -> Sequence[Found]:
+        return self._faults.carry_out("get", lambda: self._inner.get_all(keys))
+
     def list(self, query: Query) -> Entries:
         return self._faults.carry_out("list", lambda: self._inner.list(query))
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         return self._faults.carry_out("write", lambda: self._inner.write(writes, durable=durable))
+
+    def check_writable(self) -> None:
+        self._inner.check_writable()
 
     def generation(self, kind: str) -> int:
         return self._faults.carry_out("generation", lambda: self._inner.generation(kind))

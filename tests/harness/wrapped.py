@@ -12,12 +12,14 @@ from svc.datastore.api import (
     Create,
     Entries,
     Entry,
+    Found,
     PartialWrite,
     StoreError,
     Update,
     Watch,
     Write,
     demand_checks,
+    found_by,
 )
 from svc.ipam.allocator import Ipam
 from svc.model.codec import Codec
@@ -47,6 +49,9 @@ class Through:
         self.calls["get"] += 1
         return self.inner.get(key)
 
+    def get_all(self, keys: Sequence[Key]) -> Sequence[Found]:
+        return [found_by(self.get, key) for key in keys]
+
     def list(self, query: Query) -> Entries:
         self.calls["list"] += 1
         return self.inner.list(query)
@@ -54,6 +59,9 @@ class Through:
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         self.calls["write"] += 1
         return self.inner.write(writes, durable=durable)
+
+    def check_writable(self) -> None:
+        self.inner.check_writable()
 
     def generation(self, kind: str) -> int:
         return self.inner.generation(kind)

@@ -14,6 +14,7 @@ from svc.datastore.api import (
     Entries,
     Entry,
     Event,
+    Found,
     NotFound,
     PartialWrite,
     StoreError,
@@ -21,6 +22,7 @@ from svc.datastore.api import (
     Value,
     Watch,
     Write,
+    found_by,
 )
 from svc.model.codec import Codec, matches
 from svc.model.keys import Key, Query, ResourceKey, counted_kind
@@ -132,6 +134,13 @@ class RemoteStore:
     def get(self, key: Key) -> Entry:
         self._step(f"get {key}")
         return self.cluster.read(key)
+
+    def get_all(self, keys: Sequence[Key]) -> Sequence[Found]:
+        self._step(f"get {', '.join(map(str, keys))}")
+        return [found_by(self.cluster.read, key) for key in keys]
+
+    def check_writable(self) -> None:
+        return
 
     def list(self, query: Query) -> Entries:
         self._step(f"list {query}")

@@ -8,7 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from svc import deadline
-from svc.combine import Combiner, NotBegun, OutcomeUnknown
+from svc.combine import Combiner, NotBegun
+from svc.datastore.api import OutcomeUnknown
 
 THREADS = 16
 PATIENCE = 20.0  # seconds

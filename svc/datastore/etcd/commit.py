@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from svc.datastore.api import Entry, StoreError
+from svc.datastore.api import Entry, OutcomeUnknown, StoreError
 from svc.datastore.etcd import txn
 from svc.datastore.etcd.link import Compacted, Link, Tries, Unanswered
 from svc.datastore.etcd.messages import Message, RangeRequest, WatchCreateRequest
@@ -85,5 +85,7 @@ def _first_event(link: Link, path: bytes, start: int, seconds: float) -> Message
         stream.cancel()
 
 
-def _unknown(reason: str) -> StoreError:
-    return StoreError(f"a write was sent, and whether it was carried out is not known: {reason}", details="read, and decide")
+def _unknown(reason: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"a write was sent, and whether it was carried out is not known: {reason}", details="read, and decide"
+    )

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would print is in the errors that calls raise
+os.environ.setdefault("GRPC_DNS_RESOLVER", "native")  # the system's, which knows /etc/hosts
 
 import grpc
 
@@ -24,6 +25,7 @@ from svc.datastore.etcd.refusals import NO_ANSWER_IN_TIME, remedy_for
 from svc.datastore.etcd.settings import Cluster, Endpoint
 from svc.datastore.etcd.tls import Tls
 from svc.model.errors import SvcError
+from svc.trace import explain
 
 _log = logging.getLogger(__name__)
 
@@ -133,10 +135,11 @@ class Link:
         self._failed = True
 
     def range(self, request: Message, seconds: float) -> Message:
-        return self._call(self._server(), lambda server: server.range(request, timeout=seconds))
+        what = "list" if request.range_end else "get"
+        return self._call(lambda server: server.range(request, timeout=seconds), lambda: f"{what} {_text(request.key)}")
 
     def txn(self, request: Message, seconds: float) -> Message:
-        return self._call(self._server(), lambda server: server.txn(request, timeout=seconds))
+        return self._call(lambda server: server.txn(request, timeout=seconds), lambda: _transaction(request))
 
     def watch(self, create: Message, seconds: float | None = None) -> Stream:
         """With `seconds`, it ends then."""
@@ -187,8 +190,12 @@ class Link:
                 raise _closed()
             return self._servers[self._current]
 
-    def _call(self, server: "_Server", call: Callable[["_Server"], Message]) -> Message:
-        answer = self._on(server, lambda: call(server))
+    def _call(self, call: Callable[["_Server"], Message], what: Callable[[], str]) -> Message:
+        server, began = self._server(), time.monotonic()
+        try:
+            answer = self._on(server, lambda: call(server))
+        finally:
+            explain(lambda: f"etcd at {server.endpoint}: {what()}: {(time.monotonic() - began) * 1000:.1f} ms")
         self.seen = answer.header.revision
         return answer
 
@@ -285,6 +292,18 @@ class _Server:
             request_serializer=WatchRequest.SerializeToString,
             response_deserializer=WatchResponse.FromString,
         )
+
+
+def _text(key: bytes) -> str:
+    return key.decode(errors="replace")
+
+
+def _transaction(request: Message) -> str:
+    """Its keys."""
+    changes = [
+        _text(each.request_put.key or each.request_delete_range.key or each.request_range.key) for each in request.success
+    ]
+    return f"transaction on {', '.join(changes)}"
 
 
 def _closed() -> StoreError:

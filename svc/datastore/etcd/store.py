@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from svc.datastore.api import Damaged, Entries, Entry, Event, NotFound, Write
+from svc.datastore.api import Damaged, Entries, Entry, Event, Found, NotFound, Write, found_by
 from svc.datastore.etcd import txn
 from svc.datastore.etcd.commit import commit
 from svc.datastore.etcd.discovery import Resolver
@@ -53,13 +53,13 @@ class EtcdStore:
 
     def get(self, key: Key) -> Entry:
         answer = self._range(RangeRequest(key=self._codec.path(key).encode()), self._link.tries())
-        if not answer.kvs:
-            raise NotFound(key)
-        try:
-            return self._entry(key, answer.kvs[0])
-        except ValueError as error:
-            message = f"etcd ({self._origin}) holds no valid document at {self._codec.path(key)}: {error}"
-            raise Damaged(message, details="delete the key, or restore it from a copy") from error
+        return self._valid(key, txn.first(answer.kvs))
+
+    def get_all(self, keys: Sequence[Key]) -> Sequence[Found]:
+        request = txn.reading([self._codec.path(key).encode() for key in keys])
+        answer = self._link.tries().repeat(lambda seconds: self._link.txn(request, seconds))
+        stored = dict(zip(keys, txn.states(answer), strict=True))
+        return [found_by(lambda key: self._valid(key, stored[key]), key) for key in keys]
 
     def list(self, query: Query) -> Entries:
         return self._listing(query).entries
@@ -71,6 +71,11 @@ class EtcdStore:
         changes = [txn.change(self._codec, write) for write in writes]
         revision = commit(self._link, changes, self._decoded)
         return [change.entry(revision) for change in changes]
+
+    def check_writable(self) -> None:
+        """A write whose condition never holds: etcd refuses even that where its space is exceeded."""
+        request = txn.impossible(self._codec.path(IpamConfigKey()).encode())
+        self._link.tries().repeat(lambda seconds: self._link.txn(request, seconds))
 
     def generation(self, kind: str) -> int:
         return self._generations.number(kind)
@@ -89,6 +94,15 @@ class EtcdStore:
 
     def _range(self, request: Message, tries: Tries) -> Message:
         return tries.repeat(lambda seconds: self._link.range(request, seconds))
+
+    def _valid(self, key: Key, kv: Message | None) -> Entry:
+        if kv is None:
+            raise NotFound(key)
+        try:
+            return self._entry(key, kv)
+        except ValueError as error:
+            message = f"etcd ({self._origin}) holds no valid document at {self._codec.path(key)}: {error}"
+            raise Damaged(message, details="delete the key, or restore it from a copy") from error
 
     def _listing(self, query: Query) -> Listing:
         """What is there at one moment, and the revision of that moment."""

@@ -118,9 +118,20 @@ def request(changes: Sequence[Change], since: int | None = None) -> Message:
     )
 
 
+def reading(paths: Sequence[bytes]) -> Message:
+    """Reads these keys as they are at one moment."""
+    return TxnRequest(success=[RequestOp(request_range=RangeRequest(key=path)) for path in paths])
+
+
+def impossible(path: bytes) -> Message:
+    """A write of this key that is never carried out."""
+    never = Compare(result=Compare.LESS, target=Compare.VERSION, key=path, version=0)
+    return TxnRequest(compare=[never], success=[RequestOp(request_put=PutRequest(key=path, value=b""))])
+
+
 def states(answer: Message) -> list[Any]:
-    """The KeyValue of each key that a refused transaction has found, None for absent ones."""
-    return [_first(response.response_range.kvs) for response in answer.responses]
+    """The KeyValue of each key that a transaction has read, or a refused one found; None for absent ones."""
+    return [first(response.response_range.kvs) for response in answer.responses]
 
 
 def refusal(changes: Sequence[Change], found: Sequence[Any]) -> KeyedError | None:
@@ -163,7 +174,8 @@ def _candidate(changes: Sequence[Change], found: Sequence[Any], since: int, hist
     return None
 
 
-def _first(kvs: Any) -> Any:
+def first(kvs: Any) -> Any:
+    """The only KeyValue of an answer; None where there is none."""
     return kvs[0] if kvs else None
 
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -24,6 +25,7 @@ from svc.datastore.api import StoreError
 from svc.datastore.orch.access import Access, Credentials
 from svc.datastore.orch.stream import Stream
 from svc.model.faults import without_credentials
+from svc.trace import explain
 
 Json = dict[str, Any]
 Params = Mapping[str, str]
@@ -176,9 +178,12 @@ class Client:
         until = start + deadline.remaining(CALL_SECONDS)
         while True:
             credentials = self._access.current()
+            began = time.monotonic()
             try:
-                answer = self._attempt(request, credentials, until - time.monotonic())
+                answer = self._attempt(request, credentials, until - began)
+                explain(partial(_described, request, str(answer.status), began))
             except Unreachable as error:
+                explain(partial(_described, request, error.msg, began))
                 again = request.is_read or not error.perhaps_done
                 if not again or time.monotonic() + pause > min(until, start + UNREACHABLE_SECONDS) or self._closed.wait(pause):
                     raise
@@ -230,6 +235,10 @@ class Client:
         except ValueError:  # urllib3 quotes what it refuses: a token, perhaps
             details = "the token, or the server's URL, has characters that no header can have"
             raise Unreachable(f"{request} cannot be sent", details=details, perhaps_done=False) from None
+
+
+def _described(request: _Request, outcome: str, began: float) -> str:
+    return f"API server: {request}: {outcome}: {(time.monotonic() - began) * 1000:.1f} ms"
 
 
 def segment(name: str) -> str:

@@ -16,12 +16,14 @@ from svc.datastore.api import (
     Delete,
     Entries,
     Entry,
+    Found,
     NotFound,
     PartialWrite,
     StoreError,
     Update,
     Write,
     demand_checks,
+    found_by,
 )
 from svc.datastore.orch.access import Access
 from svc.datastore.orch.client import Client
@@ -87,6 +89,9 @@ class OrchStore:
     def get(self, key: Key) -> Entry:
         return self._shelf(key).get(key)
 
+    def get_all(self, keys: Sequence[Key]) -> Sequence[Found]:
+        return self._hands.map(lambda key: found_by(self.get, key), keys)
+
     def list(self, query: Query) -> Entries:
         found = self._leases.of(query.node) if isinstance(query, NodeClaimQuery) else self._pods.one(query)
         if found is None:
@@ -110,6 +115,9 @@ class OrchStore:
                 assert isinstance(cause, StoreError)
                 raise PartialWrite(done, cause) if done else cause
         return done
+
+    def check_writable(self) -> None:
+        """Nothing can be told: rights and quotas are those of each kind."""
 
     def generation(self, kind: str) -> int:
         return self._generations.of(kind)
