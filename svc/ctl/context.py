@@ -66,10 +66,10 @@ class Context:
             yield store
 
     @contextmanager
-    def changing(self, *, create: bool = False) -> Iterator[Backend]:
+    def changing(self, target: Target | None = None, *, create: bool = False) -> Iterator[Backend]:
         """Open the datastore for a change, and name it after the answer. With `create`, make an embedded store that does not
         exist. Raise as `store`."""
-        target = self.target
+        target = target or self.target
         if create and target.is_embedded:
             self._demand_state_dir(target)
             with closing(open_backend(target.settings, self.state_dir, target.names)) as store:

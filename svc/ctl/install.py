@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 import click
@@ -12,8 +13,10 @@ import click
 from svc.ctl import conflist, kubeconfig
 from svc.ctl.context import Context, names_option
 from svc.ctl.installation import Installation, find_executable, install
+from svc.ctl.target import Target
 from svc.model import versions
 from svc.model.errors import SvcError
+from svc.model.resource import Resource
 from svc.netconf import netconf as netconfs
 from svc.netconf.installed import FILE_NAME, Installed, add_installed
 from svc.netconf.networklist import read_file, read_others, read_plugin
@@ -36,6 +39,7 @@ class Options:
     datastore: str
     netconf: Path | None
     installation: Path | None
+    apply_pools: bool
     without: tuple[str, ...]
     cni_version: str | None
     service_account: Path | None
@@ -54,6 +58,7 @@ class Options:
 @click.option(
     "--installation", type=_PATH, help="The operator's resource, whose settings count more than those of the network."
 )
+@click.option("--apply-pools", is_flag=True, help="Create or update the pools that the operator's resource lists.")
 @click.option("--without", type=click.Choice(list(conflist.CHAINED)), multiple=True, help="Leaves a chained plugin out.")
 @click.option(
     "--cni-version", type=click.Choice(versions.SUPPORTED), help="At most this one, for a runtime that knows no newer."
@@ -69,11 +74,16 @@ def command(context: Context, /, watch: bool, **options: object) -> None:
     chosen = Options(**options)  # type: ignore[arg-type]
     if chosen.installation and not chosen.conf_dir:
         raise click.UsageError("--installation needs --conf-dir: it is about the network")
+    if chosen.apply_pools and not chosen.installation:
+        raise click.UsageError("--apply-pools needs --installation: it lists the pools")
     if watch and not (chosen.conf_dir and chosen.datastore == "orch"):
         raise click.UsageError("--watch needs --conf-dir and --datastore orch: nothing else has a token")
     context = context.with_own_names
+    listed = _listed_pools(context, chosen)
     for path, outcome in _install(context, chosen):
         click.echo(f"{path} {outcome}")
+    if chosen.apply_pools:
+        _apply_pools(context, chosen, listed)
     if watch:
         _keep_fresh(context, chosen)
 
@@ -91,6 +101,31 @@ def _install(context: Context, options: Options) -> Sequence[tuple[Path, str]]:
     outcomes = install(options.bin_dir.absolute(), executable, context.names, installation, network)
     is_new = add_installed(context.state_dir.absolute(), _record(context, options, installation.profile))
     return [*outcomes, (context.state_dir.absolute() / FILE_NAME, "installed" if is_new else "unchanged")]
+
+
+def _listed_pools(context: Context, options: Options) -> list[Resource] | None:
+    """Read before anything is installed, so that a fault of a pool changes nothing."""
+    if not options.apply_pools or options.installation is None:
+        return None
+    from svc.ctl import operated, operated_pools
+
+    data, source = read_file(options.installation), str(options.installation)
+    operated.read(data, source, context.names)
+    return operated_pools.read(data, source, context.names)
+
+
+def _apply_pools(context: Context, options: Options, listed: list[Resource] | None) -> None:
+    """In the datastore of the installed network, with the credentials as this process finds them."""
+    from svc.ctl import operated_pools
+
+    assert options.conf_dir
+    names, conf_dir = context.names, options.conf_dir.absolute()
+    entry = _entry(context, options, str(conf_dir / kubeconfig.kubeconfig_name(names)))
+    netconf = netconfs.read(entry | {"name": names.network}, names)
+    target = Target(names, netconf.datastore.to_json(), context.state_dir, netconf, str(conf_dir / names.conflist))
+    with context.changing(target, create=True) as store:
+        for name, outcome in operated_pools.apply(store, listed, datetime.now(timezone.utc)):
+            click.echo(f"pool {name} {outcome}")
 
 
 def _record(context: Context, options: Options, profile: str) -> Installed:

@@ -1,7 +1,7 @@
 """The operator's resource `Installation` (specification 2.9): what of it the network configuration is made of.
 
 Where an operator installs the plugin, users do not write a network configuration: they write this resource. Of its `spec` we
-read what is about the plugin, and leave everything else to the operator; pools are made by whoever applies them.
+read what is about the plugin, and leave everything else to the operator; `operated_pools` makes its pools.
 """
 
 from dataclasses import dataclass

@@ -11,15 +11,16 @@ from harness.node import Node
 from harness.site import Site, session
 from svc.attach.ready import KEY as READY
 from svc.model.resource import Resource
+from svc.names import DEFAULT
 
 
-def install(node: Node, folder: Path, config: dict[str, object]) -> Path:
+def install(node: Node, folder: Path, config: dict[str, object], *options: str) -> Path:
     """The network list of a node, without chained plugins."""
     entry, conf_dir = folder / "entry.json", folder / "net.d"
     entry.write_text(json.dumps(config))
     node.prepare(
         "install", "--bin-dir", str(node.bin_dir), "--socket", str(node.socket), "--conf-dir", str(conf_dir),
-        "--netconf", str(entry), "--without", "portmap", "--without", "bandwidth",
+        "--netconf", str(entry), "--without", "portmap", "--without", "bandwidth", *options,
     )  # fmt: skip
     return conf_dir / "10-svc.conflist"
 
@@ -48,6 +49,19 @@ def test_lock_reaches_the_datastore_of_the_network(cluster_node: ClusterNode, in
     assert told.endswith(f", from {installed}\n")
     assert cluster_node.svcctl("clusterinfo", "unlock").stdout.startswith("unlocked\n")
     assert not (cluster_node.state_dir / "store.db").exists()
+
+
+def test_pools_of_the_operator_are_applied(cluster_node: ClusterNode, tmp_path: Path) -> None:
+    """To the datastore of the network that is installed with them."""
+    network = {"ipPools": [{"cidr": "10.97.0.0/16", "encapsulation": "None"}]}
+    head = {"apiVersion": DEFAULT.operator_api_version, "kind": "Installation", "metadata": {"name": "default"}}
+    (tmp_path / "installation.json").write_text(json.dumps(head | {"spec": {DEFAULT.operator_network: network}}))
+    resource = ("--installation", str(tmp_path / "installation.json"), "--apply-pools")
+    install(cluster_node, tmp_path, cluster_node.netconf(), *resource)
+    assert "default-ipv4-ippool  10.97.0.0/16" in cluster_node.svcctl("pool", "get").stdout
+    assert not (cluster_node.state_dir / "store.db").exists()
+    cluster_node.prepare("uninstall", "--bin-dir", str(cluster_node.bin_dir))
+    cluster_node.prepare("install", "--bin-dir", str(cluster_node.bin_dir), "--socket", str(cluster_node.socket))
 
 
 def test_network_that_cannot_be_read_is_never_replaced(cluster_node: ClusterNode, installed: Path) -> None:

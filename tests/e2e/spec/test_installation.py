@@ -56,7 +56,7 @@ def ranged(kube: Kube) -> Iterator[str]:
     "`spec.svcNetwork` of the operator's resource `Installation` `default` says how long pods wait for policy"
     " (`linuxPolicySetupTimeoutSeconds`) and which pools there are (`ipPools[].cidr`).",
     "`svcctl install --installation` writes them to the network: `policy_setup_timeout_seconds`, and the families to assign.",
-    choice="The pools themselves are made by `svcctl pool apply`, and what else the resource has is the operator's.",
+    choice="The pools themselves are made with `--apply-pools`, and what else the resource has is the operator's.",
 )
 def test_operator_says_how_long_pods_wait_and_their_families(make: MakePod, install: Callable[..., None]) -> None:
     pod = make()
