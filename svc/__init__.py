@@ -1,5 +1,7 @@
 """svc: a container network plugin (CNI) with its own address management, agent and command line."""
 
+__distribution__ = "svc-cni"  # as the package indexes know it: `svc` there is another project
+
 __version__: str
 
 
@@ -10,6 +12,6 @@ def __getattr__(name: str) -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
-        return version("svc")
+        return version(__distribution__)
     except PackageNotFoundError:  # a source tree that was never installed
         return "0.0.0"

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from svc.datastore.api import StoreError
-from svc.datastore.orch.client import APPLY_PATCH, Client
+
+if TYPE_CHECKING:
+    from svc.datastore.orch.client import Client  # its packages come with an extra
 
 Json = dict[str, Any]
 
@@ -14,11 +16,11 @@ SERVED_SECONDS = 30.0  # until a server has taken up a new definition
 _POLL = 0.1
 
 
-def apply(client: Client, documents: Sequence[Json]) -> Iterator[str]:
+def apply(client: "Client", documents: Sequence[Json]) -> Iterator[str]:
     """The name of each object once it is applied; a definition also is served then. StoreError."""
     for document in documents:
         path = _path(document)
-        client.patch(path, document, APPLY_PATCH, fieldManager=MANAGER, force="true")
+        client.apply(path, document, MANAGER)
         if document["kind"] == "CustomResourceDefinition":
             _await_established(client, path)
         yield str(document["metadata"]["name"])
@@ -29,7 +31,7 @@ def _path(document: Json) -> str:
     return f"/apis/{document['apiVersion']}/{document['kind'].lower()}s/{document['metadata']['name']}"
 
 
-def _await_established(client: Client, path: str) -> None:
+def _await_established(client: "Client", path: str) -> None:
     deadline = time.monotonic() + SERVED_SECONDS
     while not _is_established(client.get(path)):
         if time.monotonic() > deadline:

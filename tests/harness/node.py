@@ -70,6 +70,8 @@ class Calling:
 class Node:
     """`directory` holds its state, its socket and its executables; `netns` is what its interfaces live in."""
 
+    programs = BIN  # whose svcctl and svc-agent it runs
+
     def __init__(self, directory: Path, *, agent: bool = True) -> None:
         self.directory = directory
         self.state_dir, self.run_dir, self.bin_dir = (directory / name for name in ("state", "run", "bin"))
@@ -111,7 +113,7 @@ class Node:
         return "--state-dir", str(self.state_dir), "--run-dir", str(self.run_dir)
 
     def svcctl(self, *arguments: str, check: bool = True, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        command = [str(BIN / "svcctl"), *self._directories, *arguments]
+        command = [str(self.programs / "svcctl"), *self._directories, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False, input=stdin)
         if check and done.returncode:
             raise RuntimeError(f"{' '.join(command)}: exit status {done.returncode}: {done.stdout}{done.stderr}")
@@ -130,7 +132,7 @@ class Node:
         """Returns when it answers, and has `recovered` what was interrupted; `program` takes the place of svc-agent,
         `environment` is added to the test's own."""
         logged = self.log.stat().st_size if self.log.exists() else 0
-        program = program or (str(BIN / "svc-agent"),)
+        program = program or (str(self.programs / "svc-agent"),)
         command = [*program, "run", "--state-dir", str(self.state_dir), "--run-dir", str(self.run_dir), *options]
         with self.log.open("ab") as log:
             self._agent = subprocess.Popen(

@@ -224,9 +224,17 @@ except KeyError:
     assert run(program) == "apart\n"
 
 
-@pytest.mark.parametrize(("package", "setting"), [("etcd3", "etcd_endpoints"), ("dns", "etcd_discovery_srv")])
-def test_a_missing_package_is_named(tmp_path: Path, package: str, setting: str) -> None:
-    """With the extra that brings it."""
+@pytest.mark.parametrize(
+    ("package", "distribution", "setting"),
+    [
+        ("etcd3", "etcd3", "etcd_endpoints"),
+        ("grpc", "grpcio", "etcd_endpoints"),
+        ("google", "protobuf", "etcd_endpoints"),
+        ("dns", "dnspython", "etcd_discovery_srv"),
+    ],
+)
+def test_a_missing_package_is_named(tmp_path: Path, package: str, distribution: str, setting: str) -> None:
+    """By the distribution that installs it, and with the extra: a name that is imported may be another project there."""
     program = f"""
 import sys
 from pathlib import Path
@@ -244,5 +252,5 @@ except Exception as error:
 """
     printed = run(program)
     assert printed.startswith("CallerError")
-    assert package in printed
-    assert "svc[etcd]" in printed
+    assert f"package {distribution} is not installed" in printed
+    assert "pip install 'svc-cni[etcd]'" in printed

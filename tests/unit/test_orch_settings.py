@@ -224,7 +224,7 @@ def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     for name in [name for name in sys.modules if name.startswith("kubernetes.")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(CallerError, match=r"'kubernetes.*' is not installed: install the extra: pip install 'svc\[orch\]'"):
+    with pytest.raises(CallerError, match=r"kubernetes is not installed: install the extra orch: .*'svc-cni\[orch\]'"):
         open_client({"orch_api_root": "https://h"})
 
 

@@ -36,7 +36,6 @@ PAGE = 500  # objects of a list at a time
 WATCH_SECONDS = 240  # after which the server ends a watch, so that one behind a dead connection does not live for ever
 
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
 _CONNECT_SECONDS = 3.0
@@ -45,6 +44,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 _WAIT = (429, 503)  # the server wants us to come again
 _UNCERTAIN = (500, 502, 504)  # of a write: it may have been carried out all the same
 _JSON = "application/json"
+_APPLY_PATCH = "application/apply-patch+yaml"
 
 
 class ApiError(StoreError):
@@ -124,6 +124,10 @@ class Client:
 
     def patch(self, path: str, body: Any, content_type: str, **params: str) -> Json:
         return self._call("PATCH", path, body, content_type, params)
+
+    def apply(self, path: str, body: Json, manager: str) -> Json:
+        """Server-side apply: `manager` becomes the owner of every field of the body."""
+        return self.patch(path, body, _APPLY_PATCH, fieldManager=manager, force="true")
 
     def delete(self, path: str, body: Json) -> Json:
         return self._call("DELETE", path, body)

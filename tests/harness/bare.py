@@ -1,0 +1,103 @@
+"""A virtual environment with the wheel and what it declares, and nothing else.
+
+Declared distributions are those of the tests' own environment, as links: no index is asked.
+"""
+
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from harness.cluster_node import ClusterNode
+from harness.shim import ROOT
+from harness.site import Site
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build the wheel. A build directory that stays in the checkout saves the compiler its work the next time."""
+    settings = "--no-build-isolation", "--config-settings=build-dir=build/wheel"
+    _run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", *settings, "--wheel-dir", str(folder), str(ROOT))
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def environment(folder: Path, wheel: Path, *extras: str) -> Path:
+    """Return the directory of programs of a new environment with the wheel and these extras."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    programs = folder / "bin"
+    _run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(programs / "python"),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        str(wheel),
+    )
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
+    (metadata,) = site.glob("*.dist-info")
+    for each in _closure(Distribution.at(metadata).requires or (), frozenset(extras)):
+        _link(distribution(each), site)
+    return programs
+
+
+def _closure(requirements: Iterable[str], extras: frozenset[str]) -> set[str]:
+    """Return the names of all distributions that are asked for, directly or not. AssertionError if a version does not fit."""
+    found: set[str] = set()
+    waiting = list(_wanted(requirements, extras))
+    while waiting:
+        each = waiting.pop()
+        here = distribution(each.name)
+        assert each.specifier.contains(here.version, prereleases=True), f"{each}: {here.version} is installed"
+        if each.name not in found:
+            found.add(each.name)
+            waiting += _wanted(here.requires or (), frozenset(each.extras))
+    return found
+
+
+def _wanted(requirements: Iterable[str], extras: frozenset[str]) -> Iterator[Requirement]:
+    for each in map(Requirement, requirements):
+        if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in (*extras, "")):
+            yield each
+
+
+def _link(wanted: Distribution, site: Path) -> None:
+    """Link each file. Programs of the distribution are left out."""
+    for file in wanted.files or ():
+        if ".." not in file.parts:
+            target = site / file
+            _make(target.parent)
+            with suppress(FileExistsError):  # some distributions install the same file
+                target.symlink_to(Path(str(wanted.locate_file(file))))
+
+
+@cache
+def _make(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+class BareNode(ClusterNode):
+    """A node whose commands are those of another environment."""
+
+    def __init__(self, programs: Path, directory: Path, *sites: Site) -> None:
+        self.programs = programs
+        super().__init__(directory, "node1", *sites)
+
+    def prepare(self, *arguments: str, stdin: str | None = None) -> None:
+        self.svcctl(*arguments, stdin=stdin)
+
+
+def _run(*command: str, check: bool = True, stdin: str | None = None) -> "subprocess.CompletedProcess[str]":
+    done = subprocess.run(command, capture_output=True, text=True, check=False, input=stdin)
+    assert not check or done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
+    return done

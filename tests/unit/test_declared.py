@@ -1,0 +1,58 @@
+"""What the sources import is declared: by the project itself, or by one of its extras, under the name of a distribution."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+ON_INDEX = re.compile(r"pip[3]? install (?!-)['\"]?([\w.-]+)")
+OTHERS = {"auditwheel", "build", "ziglang", "pip-tools"}  # tools that documents name
+
+
+def distribution(requirement: str) -> str:
+    return re.split(r"[<>=;\[ ]", requirement)[0].lower()
+
+
+def imported() -> Iterator[tuple[str, str]]:
+    """Return the packages that are not of the standard library, with the source."""
+    for source in sorted((ROOT / "svc").rglob("*.py")):
+        for node in ast.walk(ast.parse(source.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            packages = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"svc"}
+            yield from ((package, str(source.relative_to(ROOT))) for package in packages)
+
+
+def test_every_imported_package_is_declared() -> None:
+    declared = {distribution(each) for each in (*PROJECT["project"]["dependencies"], *EXTRAS["etcd"], *EXTRAS["orch"])}
+    known = packages_distributions()
+    undeclared = [
+        (package, source)
+        for package, source in imported()
+        if not declared & {name.lower() for name in known.get(package, [package])} and package != "tomllib"
+    ]
+    assert undeclared == []
+
+
+def test_groups_of_the_tests_have_what_the_extras_install() -> None:
+    groups = PROJECT["dependency-groups"]
+    for name, requirements in EXTRAS.items():
+        assert groups[name] == requirements
+
+
+def test_nothing_tells_to_install_a_foreign_package() -> None:
+    """`svc` on the index is another project."""
+    name = PROJECT["project"]["name"]
+    files = [ROOT / "README.md", *(path for part in ("svc", "docs", "wheels") for path in (ROOT / part).rglob("*.[pm][yd]"))]
+    told = {(str(path.relative_to(ROOT)), found) for path in files for found in ON_INDEX.findall(path.read_text())}
+    assert {(path, found) for path, found in told if found not in {name, ".", *OTHERS}} == set()
