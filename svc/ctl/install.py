@@ -25,6 +25,8 @@ from svc.orch.ranges import not_told
 from svc.placing import File, place
 
 WATCH_SECONDS = 1.0  # between looks at the service account: two small files
+_WITH_GC = "1.1.0"
+_NEWER_PLUGINS = "install containernetworking-plugins 1.6.0 or newer, or leave plugins out with --without, and repeat this"
 _SUPPORTED = " and ".join(conflist.CHAINED)
 _PATH = click.Path(path_type=Path)
 
@@ -160,7 +162,16 @@ def _conflist(context: Context, options: Options, executable: Path) -> list[File
     entry = _entry(context, options, str(access))
     document = conflist.render(entry, chained, version, names, others)
     _warn_of_ranges(netconfs.read(entry | {"name": names.network}, names))
+    _warn_of_version(version, options)
     return [File(conf_dir / names.conflist, document, 0o600)]
+
+
+def _warn_of_version(version: str, options: Options) -> None:
+    """Tell that the runtime will not call GC and STATUS."""
+    if versions.at_least(version, _WITH_GC):
+        return
+    cause = "as --cni-version asks" if version == options.cni_version else _NEWER_PLUGINS
+    click.echo(f"note: the network is CNI {version}: the runtime never calls GC and STATUS of {_WITH_GC}; {cause}", err=True)
 
 
 def _others(context: Context, options: Options) -> list[conflist.Json]:

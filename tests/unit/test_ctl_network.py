@@ -247,6 +247,27 @@ def test_network_is_installed_with_the_executables(installer: Installer) -> None
     assert installer.state() == {}
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            (),
+            "the network is CNI 1.0.0: the runtime never calls GC and STATUS of 1.1.0; install containernetworking",
+        ),
+        (
+            ("--cni-version", "0.4.0"),
+            "the network is CNI 0.4.0: the runtime never calls GC and STATUS of 1.1.0; as --cni-version",
+        ),
+        (("--without", "portmap", "--without", "bandwidth"), ""),
+    ],
+)
+def test_a_network_without_gc_and_status_is_told(installer: Installer, options: tuple[str, ...], told: str) -> None:
+    done = installer(*options)
+    assert done.returncode == 0, done
+    assert told in done.stderr
+    assert ("GC and STATUS" in done.stderr) == bool(told)
+
+
 def test_other_plugins_of_a_given_list_are_kept_with_a_warning(
     installer: Installer, plugin: MakePlugin, tmp_path: Path
 ) -> None:
@@ -258,9 +279,8 @@ def test_other_plugins_of_a_given_list_are_kept_with_a_warning(
     (tmp_path / "mine.conflist").write_text(json.dumps(given))
     done = installer("--netconf", str(tmp_path / "mine.conflist"))
     assert done.returncode == 0, done
-    assert done.stderr == (
-        "warning: plugin 'tuning' is kept in the chain, but only portmap and bandwidth are supported there\n"
-    )
+    warning, _ = done.stderr.splitlines()
+    assert warning == "warning: plugin 'tuning' is kept in the chain, but only portmap and bandwidth are supported there"
     document = json.loads((installer.conf_dir / "10-svc.conflist").read_text())
     assert document["cniVersion"] == "0.3.1"
     assert document["plugins"] == [ours, *conflist.CHAINED.values(), tuning]
