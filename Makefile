@@ -3,6 +3,7 @@
 #   make test     lint, types and every test that this machine can run
 #   make simulate 1,000,000 simulated schedules of calls, kills and faults (SCHEDULES=, SEED=): see tests/simulation
 #   make bench    our figures beside the peers', in one run
+# LOCKED=1 installs the exact distributions of requirements/ci.txt, checked by their hashes.
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
@@ -41,7 +42,12 @@ $(VENV)/.system:
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.system $(SOURCES)
+ifdef LOCKED
+	$(BIN)/pip install --quiet --require-hashes -r requirements/ci.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
+else
 	$(BIN)/pip install --quiet -e . --group test --group lint --group bench
+endif
 	@touch $@
 
 clean:

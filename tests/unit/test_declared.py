@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 ON_INDEX = re.compile(r"pip[3]? install (?!-)['\"]?([\w.-]+)")
-OTHERS = {"auditwheel", "build", "ziglang", "pip-tools"}  # tools that documents name
+OTHERS = {"auditwheel", "build", "uv"}  # tools that documents name
+LOCKED = {"node.txt": [], "node-etcd.txt": EXTRAS["etcd"], "node-orch.txt": EXTRAS["orch"]}
+PINNED = re.compile(r"^([\w.-]+)==[^\\]+ \\\n(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", re.MULTILINE)
 
 
 def distribution(requirement: str) -> str:
@@ -53,6 +55,25 @@ def test_groups_of_the_tests_have_what_the_extras_install() -> None:
 def test_nothing_tells_to_install_a_foreign_package() -> None:
     """`svc` on the index is another project."""
     name = PROJECT["project"]["name"]
-    files = [ROOT / "README.md", *(path for part in ("svc", "docs", "wheels") for path in (ROOT / part).rglob("*.[pm][yd]"))]
+    files = [
+        ROOT / "README.md",
+        *(path for part in ("svc", "docs", "wheels", "requirements") for path in (ROOT / part).rglob("*.[pm][yd]")),
+    ]
     told = {(str(path.relative_to(ROOT)), found) for path in files for found in ON_INDEX.findall(path.read_text())}
     assert {(path, found) for path, found in told if found not in {name, ".", *OTHERS}} == set()
+
+
+def locked(name: str) -> set[str]:
+    """Return the distributions of a lock file. AssertionError if a line is not part of a pinned version with its hashes."""
+    text = (ROOT / "requirements" / name).read_text()
+    assert PINNED.sub("", text) == ""
+    return {found.lower() for found in PINNED.findall(text)}
+
+
+def test_lock_files_pin_what_is_declared_by_hash() -> None:
+    own = PROJECT["project"]["dependencies"]
+    for name, more in LOCKED.items():
+        assert {distribution(each) for each in (*own, *more)} <= locked(name), f"{name}: sh requirements/renew.sh"
+    groups = PROJECT["dependency-groups"].values()
+    wanted = {distribution(each) for group in groups for each in group if isinstance(each, str)}
+    assert {*wanted, *map(distribution, own)} <= locked("ci.txt"), "ci.txt: sh requirements/renew.sh"
