@@ -5,24 +5,29 @@ process, which is all that a running attachment needs: a power cut ends the sand
 the old boot held. What is owed after an answered DEL is nobody else's to remember, so that write is durable.
 """
 
+import logging
+import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from svc.attach.journal_file import next_epoch, prepare
+from svc.attach.journal_damage import decode
+from svc.attach.journal_file import COLUMNS, INSERT, ROW, next_epoch, prepare, replace_damaged, set_aside
 from svc.attach.record import DELETING, AttachmentId, Record
 from svc.datastore import sqlite
+from svc.datastore.api import StoreError
 from svc.datastore.checkpoint import Checkpoints
 from svc.model.errors import Code, PeerError
 
 _KEY = "network = ? AND container = ? AND ifname = ?"
-_ROW = f"{_KEY} AND generation = ?"
-_COLUMNS = "network, container, ifname, host_name, record, generation"
-_BEGIN = f"REPLACE INTO attachments ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
-_BEGIN_AFTER = f"REPLACE INTO attachments ({_COLUMNS}) SELECT ?, ?, ?, ?, ?, ? FROM attachments WHERE {_ROW}"  # noqa: S608
-_UPDATE = f"UPDATE attachments SET record = ? WHERE {_ROW}"  # noqa: S608
-_REMOVE = f"DELETE FROM attachments WHERE {_ROW}"  # noqa: S608
+_BEGIN_AFTER = f"REPLACE INTO attachments ({COLUMNS}) SELECT ?, ?, ?, ?, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
+_UPDATE = f"UPDATE attachments SET record = ? WHERE {ROW}"  # noqa: S608
+_REMOVE = f"DELETE FROM attachments WHERE {ROW}"  # noqa: S608
 _EPOCH_BITS = 32  # a generation: the epoch of the process that began it, and in these bits its count of them
+
+_log = logging.getLogger(__name__)
 
 
 class IntentLost(PeerError):
@@ -36,22 +41,27 @@ class Journal:
 
     Each row has a generation, which no other row gets in the life of the file. The row of a record is the one at the record's
     generation: what has replaced it is another attachment's, and no call on the old record changes it.
+
+    `losses` counts the times that rows may have been lost: attachments may exist that have none. It is 1 for a new file.
     """
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
+        self._reading, self._writing = sqlite.LockWait(), sqlite.LockWait()  # a file that is read may still take no write
         self._errors = sqlite.Errors(path)
         self._checkpoints = Checkpoints(path)
         self._generation = 0
+        self._path = path
         with self._errors:
-            self._connection = prepare(path)
+            self._connection, incomplete = prepare(path)
+        self.losses = int(incomplete)
 
     def begin(self, record: Record, *, after: Record | None = None, durable: bool = False) -> None:
         """Write the record as a new row, in place of the attachment's earlier one, and set `record.generation`.
 
         `after` is the row that it continues: raise IntentLost if that does not exist any more.
         """
-        statement = _BEGIN if after is None else _BEGIN_AFTER
+        statement = INSERT if after is None else _BEGIN_AFTER
         condition = () if after is None else (*_key(after.id), after.generation)
 
         def insert() -> int:
@@ -76,7 +86,8 @@ class Journal:
 
     def require(self, record: Record) -> None:
         """Raise IntentLost unless the record's row stands."""
-        if not self._read(f"SELECT 1 FROM attachments WHERE {_ROW}", (*_key(record.id), record.generation)):  # noqa: S608
+        row = (*_key(record.id), record.generation)
+        if not self._read(f"SELECT 1 FROM attachments WHERE {ROW}", row):  # noqa: S608
             raise intent_lost(record.id)
 
     def owe(self, record: Record) -> None:
@@ -129,13 +140,32 @@ class Journal:
 
     def _write(self, work: Callable[[], sqlite.Result], *, durable: bool = False) -> sqlite.Result:
         def attempt() -> sqlite.Result:
+            result = self._durably(work) if durable else work()
+            self._checkpoints.committed()
+            return result
+
+        return self._run(attempt, self._writing)
+
+    def _run(self, work: Callable[[], sqlite.Result], wait: sqlite.LockWait) -> sqlite.Result:
+        """Call `work` under the lock, which is not held while another process locks the file. A damaged file is replaced."""
+
+        def attempt() -> sqlite.Result:
             with self._lock:
-                result = self._durably(work) if durable else work()
-                self._checkpoints.committed()
-                return result
+                try:
+                    return work()
+                except sqlite3.DatabaseError as error:
+                    if not sqlite.is_damage(error):
+                        raise
+                    self._replace_damaged(str(error))
+                return work()
 
         with self._errors:
-            return sqlite.retry_while_locked(attempt)
+            return wait.run(attempt)
+
+    def _replace_damaged(self, reason: str) -> None:
+        self._connection.close()
+        self._connection = replace_damaged(self._path, reason)
+        self._generation, self.losses = 0, self.losses + 1
 
     def _durably(self, work: Callable[[], sqlite.Result]) -> sqlite.Result:
         self._connection.execute("PRAGMA synchronous = FULL")
@@ -150,16 +180,24 @@ class Journal:
         return self._generation
 
     def _records(self, where: str, parameters: Sequence[str]) -> list[Record]:
-        rows = self._read(f"SELECT record, generation FROM attachments WHERE {where}", parameters)  # noqa: S608
-        return [Record.from_bytes(data, generation) for data, generation in rows]
+        statement = f"SELECT network, container, ifname, record, generation FROM attachments WHERE {where}"  # noqa: S608
+        found = []
+        for *key, data, generation in self._read(statement, parameters):
+            try:
+                found.append(decode((key[0], key[1], key[2]), data, generation))
+            except ValueError as error:
+                self._set_aside((key[0], key[1], key[2]), generation, str(error))
+        return found
 
-    def _read(self, statement: str, parameters: Sequence[str | int]) -> list[tuple[bytes, int]]:
-        def attempt() -> list[tuple[bytes, int]]:
-            with self._lock:
-                return self._connection.execute(statement, parameters).fetchall()
+    def _read(self, statement: str, parameters: Sequence[str | int]) -> list[Any]:
+        return self._run(lambda: self._connection.execute(statement, parameters).fetchall(), self._reading)
 
-        with self._errors:
-            return sqlite.retry_while_locked(attempt)
+    def _set_aside(self, key: tuple[str, str, str], generation: int, reason: str) -> None:
+        """Move a row that cannot be decoded to another table. A file that takes no write keeps it where it is."""
+        _log.error("journal %s: the row of %s %s in %s is set aside: %s", self._path, key[1], key[2], key[0], reason)
+        self.losses += 1
+        with suppress(StoreError):
+            self._write(lambda: set_aside(self._connection, key, generation, reason))
 
 
 def _key(key: AttachmentId) -> tuple[str, str, str]:

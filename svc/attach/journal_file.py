@@ -1,8 +1,10 @@
 """The journal's file: its tables, their versions, and the migration of a file of an earlier release."""
 
 import sqlite3
+from datetime import datetime, timezone
 from pathlib import Path
 
+from svc.attach.journal_damage import move_aside, salvage
 from svc.datastore import sqlite
 from svc.datastore.api import StoreError
 
@@ -12,23 +14,54 @@ _ATTACHMENTS = """CREATE TABLE attachments (
     network TEXT NOT NULL, container TEXT NOT NULL, ifname TEXT NOT NULL, host_name TEXT NOT NULL, record BLOB NOT NULL,
     generation INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (network, container, ifname)
 ) WITHOUT ROWID"""
+_KEY_COLUMNS = {"network", "container", "ifname", "host_name", "record"}
+COLUMNS = "network, container, ifname, host_name, record, generation"
+INSERT = f"REPLACE INTO attachments ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
 _HOST_NAMES = "CREATE INDEX by_host_name ON attachments (host_name)"
 _SET_ASIDE = """CREATE TABLE set_aside (
     network TEXT NOT NULL, container TEXT NOT NULL, ifname TEXT NOT NULL, record BLOB NOT NULL, reason TEXT NOT NULL,
     time TEXT NOT NULL
 )"""
+ROW = "network = ? AND container = ? AND ifname = ? AND generation = ?"
+_KEEP = f"INSERT INTO set_aside SELECT network, container, ifname, record, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
 _ABOUT = "CREATE TABLE about (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
 
 
-def prepare(path: Path) -> sqlite3.Connection:
-    """Open the journal's file, without a busy timeout. Create it if it is missing, migrate it if an earlier release wrote it.
+def prepare(path: Path) -> tuple[sqlite3.Connection, bool]:
+    """Open the journal's file, without a busy timeout, and tell whether rows may be missing in it.
 
-    Raise StoreError if a newer release wrote the file or another program did, sqlite3.Error or OSError if it is unusable.
+    Create it if it does not exist, and migrate it if an earlier release wrote it. A damaged file is moved aside, and its
+    readable rows are in the new one. Raise StoreError if a newer release wrote the file, sqlite3.Error or OSError if it is
+    unusable in another way.
     """
-    if not path.exists():
+    present = path.exists()
+    if not present:
         sqlite.create(path, _create)
+    try:
+        return _opened(path), not present
+    except sqlite3.DatabaseError as error:
+        if not sqlite.is_damage(error):
+            raise
+        return replace_damaged(path, str(error)), True
+
+
+def replace_damaged(path: Path, reason: str) -> sqlite3.Connection:
+    """Move a damaged file aside; open a new one with the rows that can be read. sqlite3.Error, OSError."""
+    kept = move_aside(path, reason)
+    rows = salvage(kept)
+    sqlite.create(path, _create)
+    connection = _opened(path)
+    numbered = [(*row, number) for number, row in enumerate(rows, 1)]
+    sqlite.in_transaction(connection, lambda: connection.executemany(INSERT, numbered))
+    return connection
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    if not path.is_file():
+        raise sqlite3.DatabaseError("it is not a database, and not a regular file")
     connection = sqlite.connect(path)
     try:
+        _demand_sound(connection)
         if _versions(connection) != (_APPLICATION, VERSION):
             _migrate(path, connection)
     except BaseException:
@@ -36,6 +69,25 @@ def prepare(path: Path) -> sqlite3.Connection:
         raise
     connection.execute("PRAGMA busy_timeout = 0")
     return connection
+
+
+def _demand_sound(connection: sqlite3.Connection) -> None:
+    """Raise sqlite3.DatabaseError if a page of the file, which has a few hundred rows, cannot be read."""
+    (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if finding != "ok":
+        raise sqlite3.DatabaseError(f"database disk image is malformed: {finding}")
+
+
+def set_aside(connection: sqlite3.Connection, key: tuple[str, str, str], generation: int, reason: str) -> None:
+    """Move a row to the table of those that are kept for diagnosis alone. sqlite3.Error."""
+    row = (*key, generation)
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+    def move() -> None:
+        connection.execute(_KEEP, (reason, now, *row))
+        connection.execute(f"DELETE FROM attachments WHERE {ROW}", row)  # noqa: S608
+
+    sqlite.in_transaction(connection, move)
 
 
 def next_epoch(connection: sqlite3.Connection) -> int:
@@ -68,8 +120,8 @@ def _migrate(path: Path, connection: sqlite3.Connection) -> None:
             return
         if found[0] == _APPLICATION and found[1] > VERSION:
             raise _newer(path, connection, found[1])
-        if found != (0, 0) or not _columns(connection):
-            raise StoreError(f"journal {str(path)!r} is a database of another program", details="move the file away")
+        if found != (0, 0) or not _columns(connection) >= _KEY_COLUMNS:
+            raise sqlite3.DatabaseError("file is not a database of this program")
         _number_rows(connection)
         _add_version_2(connection)
 

@@ -1,6 +1,7 @@
 """What is remembered of an attachment, enough to check it, to answer for it again, and to take it down."""
 
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
 
 import orjson
@@ -111,12 +112,41 @@ class Record:
 
     @staticmethod
     def from_bytes(data: bytes, generation: int = 0) -> "Record":
-        fields = orjson.loads(data)
-        fields["id"] = AttachmentId(**fields["id"])
-        fields["sandbox"] = tuple(fields["sandbox"])
-        record = Record(**fields)
+        """Decode a row. Fields that are not known are left out. Raise ValueError if it is not a record."""
+        try:
+            fields = orjson.loads(data)
+            known = {name: fields[name] for name in fields.keys() & _KINDS.keys()}
+            known["id"] = AttachmentId(**fields["id"])
+            device, inode = fields["sandbox"]
+            known["sandbox"] = (device, inode)
+            record = Record(**known)
+            _require_kinds(record)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"not a record: {error}") from error
         record.generation = generation
         return record
+
+
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("id", "sandbox"), (AttachmentId, tuple)),
+    **dict.fromkeys(("boot_id", "node", "host_name", "mac", "pod", "namespace", "profile"), str),
+    **dict.fromkeys(("mtu", "queues", "host_index", "peer_index"), int),
+    **dict.fromkeys(("allow_ip_forwarding", "shares", "unmanaged"), bool),
+    **dict.fromkeys(("result", "delegate"), (dict, NoneType)),
+    "state": str,
+    "settings": dict,
+    "addresses": list,
+    "routes": (list, NoneType),
+}
+
+
+def _require_kinds(record: Record) -> None:
+    for name, kinds in _KINDS.items():
+        if not isinstance(getattr(record, name), kinds):
+            raise TypeError(f"{name} is a {type(getattr(record, name)).__name__}")
+    if record.state not in (WAITING, ADDING, ADDED, DELETING):
+        raise TypeError(f"state is {record.state!r}")
+    record.address_list()
 
 
 def handle_of(network: str, container_id: str) -> str:

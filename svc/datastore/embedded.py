@@ -102,6 +102,7 @@ class EmbeddedStore:
         self._checkpoints = Checkpoints(path)
         self._reading = threading.Lock()
         self._writing = threading.Lock()
+        self._read_wait, self._write_wait = sqlite.LockWait(), sqlite.LockWait()
         try:
             if not path.exists():
                 sqlite.create(path, self._fill)
@@ -145,7 +146,7 @@ class EmbeddedStore:
             return ()
         changes = [self._change(write) for write in writes]
         try:
-            number = sqlite.retry_while_locked(lambda: self._write(changes, durable))
+            number = self._write_wait.run(lambda: self._write(changes, durable))
         except sqlite3.Error as error:
             raise sqlite.store_error(self._path, error) from error
         return [_written(write, number) for write in writes]
@@ -189,6 +190,7 @@ class EmbeddedStore:
                 yield _Committed(self._codec, change.write.key, change.data, number)
 
     def _write(self, changes: Sequence[_Change], durable: bool) -> int:
+        """Commit the changes and tell the watchers; return the number of the transaction."""
         with self._writing:
             number = self._transact(changes, durable)
             self._checkpoints.committed()
@@ -260,7 +262,7 @@ class EmbeddedStore:
                 return read()
 
         try:
-            return sqlite.retry_while_locked(attempt)
+            return self._read_wait.run(attempt)
         except sqlite3.Error as error:
             raise sqlite.store_error(self._path, error) from error
 
@@ -308,6 +310,8 @@ class EmbeddedStore:
         """StoreError when the file is not one of ours, or of another version."""
         application = self._reader.execute("PRAGMA application_id").fetchone()[0]
         schema = self._reader.execute("PRAGMA user_version").fetchone()[0]
+        if application != _APPLICATION and not self._reader.execute("PRAGMA page_count").fetchone()[0]:
+            raise sqlite3.DatabaseError("file is not a database: it is empty")
         if application != _APPLICATION:
             raise StoreError(f"store {str(self._path)!r} is a database of another program", details="name another file")
         if schema != _SCHEMA:

@@ -8,6 +8,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -17,13 +18,20 @@ from svc.datastore.api import StoreError
 
 BUSY_SECONDS = 5.0  # how long a write waits for another process before it gives up
 _MIN_BACKOFF, _MAX_BACKOFF = 0.001, 0.05  # seconds between two attempts to get a lock that another process has
+_SEEN_SECONDS = 1.0  # after which a file that was locked counts as free again
 LOG_PAGES = 10_000  # of 4 KB, in the log beside a file, from which on a commit itself makes the checkpoint
+
+_WRITE_LOCK = "120"  # the byte of the file -shm that a writer locks (SQLite's WAL index format)
 
 Result = TypeVar("Result")
 
+_RESTORE = (
+    "it is damaged: stop its users, move it away with the files beside it, and run `svcctl store restore FILE` with a copy "
+    "that `svcctl store backup FILE` made; without a copy, a fresh store is created in its place, which knows none of its pods"
+)
 _REMEDIES = (  # what SQLite's message says, what to do
-    ("not a database", "it is damaged or something else: move it away, a fresh store is created in its place"),
-    ("malformed", "it is damaged: stop all users, move it away, and a fresh store is created in its place"),
+    ("not a database", _RESTORE),
+    ("malformed", _RESTORE),
     ("is full", "free space on its file system"),
     ("readonly", "make the file and its directory writable for this user"),
     ("unable to open", "make the file and its directory exist and writable for this user"),
@@ -39,7 +47,29 @@ def store_error(path: Path, error: sqlite3.Error | OSError) -> StoreError:
         details = f"have a directory {str(path.parent)!r} that this user may write to"
         return StoreError(f"store {str(path)!r} cannot be made: {error.strerror}", details=details)
     remedy = next((remedy for text, remedy in _REMEDIES if text in str(error)), "this is unexpected: please report it")
+    if "is locked" in str(error) and (holder := _writer_of(path)):
+        remedy = f"{holder} has locked it for over {BUSY_SECONDS:.0f} seconds: stop it"
     return StoreError(f"store {str(path)!r} failed: {error}", details=remedy)
+
+
+def _writer_of(path: Path) -> str:
+    """Return the process that has SQLite's lock for writers, from the kernel's table; empty if it is not known.
+
+    The locked file itself must not be opened: closing it would release every lock that this process has on it.
+    """
+    with suppress(OSError):
+        status = path.with_name(f"{path.name}-shm").stat()
+        file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+        for line in Path("/proc/locks").read_text().splitlines():
+            _, kind, _, mode, *fields = line.split()
+            if (kind, mode, *fields[1:3]) == ("POSIX", "WRITE", file, _WRITE_LOCK):
+                return f"process {fields[0]} ({Path('/proc', fields[0], 'comm').read_text().strip()})"
+    return ""
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file is not what SQLite, or this program, wrote."""
+    return any(text in str(error) for text in ("not a database", "malformed"))
 
 
 class Errors:
@@ -60,22 +90,40 @@ class Errors:
             raise store_error(self._path, failure) from failure
 
 
-def retry_while_locked(attempt: Callable[[], Result]) -> Result:
-    """Return what `attempt` returns. Repeat it while another connection locks the file, for BUSY_SECONDS and until the deadline
-    of the call at most.
-
-    `attempt` must not wait by itself: its connection has no busy timeout, and it releases every lock when it raises. So the
-    threads of a process wait side by side. Raise the last sqlite3.OperationalError after that time.
+class LockWait:
+    """The wait for other processes that lock a file. Its limit counts for the file, not for each call: if the file has been
+    locked for BUSY_SECONDS, calls that come later, the rollback of a failed one for example, fail at their first attempt.
     """
-    until, pause = time.monotonic() + deadline.remaining(BUSY_SECONDS), _MIN_BACKOFF
-    while True:
-        try:
-            return attempt()
-        except sqlite3.OperationalError as failure:
-            if "is locked" not in str(failure) or time.monotonic() + pause > until:
-                raise
-        time.sleep(pause)
-        pause = min(2 * pause, _MAX_BACKOFF)
+
+    def __init__(self) -> None:
+        self._since = 0.0  # found locked then, and at every attempt since
+        self._last = 0.0
+
+    def run(self, attempt: Callable[[], Result]) -> Result:
+        """Return what `attempt` returns. Repeat it while another connection locks the file, until the deadline of
+        the call at most.
+
+        `attempt` must not wait by itself: its connection has no busy timeout, and it releases every lock when it raises. So
+        the threads of a process wait side by side. Raise the last sqlite3.OperationalError when the time is over.
+        """
+        pause = _MIN_BACKOFF
+        while True:
+            try:
+                result = attempt()
+            except sqlite3.OperationalError as failure:
+                if "is locked" not in str(failure) or self._is_over(time.monotonic()):
+                    raise
+            else:
+                self._last = 0.0
+                return result
+            time.sleep(pause)
+            pause = min(2 * pause, _MAX_BACKOFF)
+
+    def _is_over(self, now: float) -> bool:
+        if now - self._last > _SEEN_SECONDS:
+            self._since = now
+        self._last = now
+        return now - self._since >= BUSY_SECONDS or deadline.is_over()
 
 
 def in_transaction(connection: sqlite3.Connection, work: Callable[[], Result]) -> Result:

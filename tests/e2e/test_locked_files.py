@@ -1,0 +1,47 @@
+"""Another process keeps a file of the node locked: calls wait for it side by side, and say what to do."""
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness.node import Node
+from harness.pod import Pod
+from harness.state import remains
+
+pytestmark = pytest.mark.root
+
+ADDS = 12
+SECONDS = 9.0  # the time for one wait, and for what a busy machine adds to it
+
+MakePod = Callable[..., Pod]
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another program writes to the file, and does not end."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize("file", ["journal.db", "store.db"])
+def test_adds_with_a_locked_file_fail_side_by_side(own_pods: MakePod, node: Node, file: str) -> None:
+    """They need the time of one, name the process that has the file, and leave nothing."""
+    pods = [own_pods() for _ in range(ADDS)]
+    with locked(node.state_dir / file):
+        began = time.monotonic()
+        calls = [pod.begin("ADD") for pod in pods]
+        outputs = [call.result().output for call in calls]
+        assert time.monotonic() - began < SECONDS
+    assert {output["code"] for output in outputs} == {104}
+    assert all(f"process {os.getpid()} (" in output["details"] for output in outputs), outputs[0]
+    assert [pod.netns.links() for pod in pods] == [[]] * ADDS
+    assert remains(node) == []
+    pods[0].add()
+    pods[0].delete()
