@@ -1,6 +1,6 @@
 """What is remembered of an attachment, enough to check it, to answer for it again, and to take it down."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import NoneType
 from typing import Any
 
@@ -114,10 +114,10 @@ class Record:
     def from_bytes(data: bytes, generation: int = 0) -> "Record":
         """Decode a row. Fields that are not known are left out. Raise ValueError if it is not a record."""
         try:
-            fields = orjson.loads(data)
-            known = {name: fields[name] for name in fields.keys() & _KINDS.keys()}
-            known["id"] = AttachmentId(**fields["id"])
-            device, inode = fields["sandbox"]
+            document = orjson.loads(data)
+            known = {name: document[name] for name in document.keys() & _FIELDS}
+            known["id"] = AttachmentId(**document["id"])
+            device, inode = document["sandbox"]
             known["sandbox"] = (device, inode)
             record = Record(**known)
             _require_kinds(record)
@@ -127,6 +127,7 @@ class Record:
         return record
 
 
+_FIELDS = frozenset(each.name for each in fields(Record) if each.init)
 _KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("id", "sandbox"), (AttachmentId, tuple)),
     **dict.fromkeys(("boot_id", "node", "host_name", "mac", "pod", "namespace", "profile"), str),

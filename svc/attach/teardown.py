@@ -13,8 +13,8 @@ from svc.attach.endpoints import edit_profiles
 from svc.attach.holdings import Holdings
 from svc.attach.ready import Locked
 from svc.attach.record import ADDED, ADDING, WAITING, Record
-from svc.datastore.api import NotFound, StoreError
-from svc.model.errors import PeerError
+from svc.datastore.api import NotFound
+from svc.model.errors import SvcError
 from svc.trace import Trace
 
 ANSWER_SECONDS = 5.0  # for a datastore to say whether it is locked; one that is slower is not waited for
@@ -22,26 +22,25 @@ RELEASE_SECONDS = 10.0  # for all that is released
 
 
 def take_down(context: Context, record: Record, trace: Trace) -> bool:
-    """Unwires the attachment, then frees what it has in the datastore and of another IPAM plugin. What cannot be freed now
-    stays owed, durably.
+    """Remove the attachment's interface, then release what it has in the datastore and of another IPAM plugin. Note durably
+    what cannot be released now.
 
-    Whether nothing is owed. SvcError when the datastore is locked (then nothing is done), when the interface stays, or
-    when the journal cannot note a debt: then nothing is forgotten either.
+    Return whether no release is pending. Raise SvcError if the datastore is locked (then nothing is done), if the interface
+    stays, or if the journal cannot note the pending release: then the call may be repeated.
     """
     if record.state == WAITING:  # nothing is attached yet
         context.journal.remove(record)
         return True
-    held = _refuse_when_locked(context, record, trace)
+    held = _held(context, record, trace)
     with trace.phase("unwire"):
-        unwire(context, record)
+        existed = unwire(context, record)
     if held is None:
-        owe(context, record)
-        return False
+        return _put_off(context, record, existed=existed)
     try:
         with trace.phase("datastore"), deadline.limit(RELEASE_SECONDS):
             settle(context, record, trace, held)
-    except PeerError as failure:
-        trace.warning(f"release of {record.handle} is owed: {failure}")
+    except SvcError as failure:
+        trace.warning(f"release of {record.handle} is pending and will be retried: {failure}")
         owe(context, record)
         return False
     context.journal.remove(record)
@@ -54,13 +53,14 @@ def put_off(context: Context, record: Record) -> None:
     owe(context, record)
 
 
-def unwire(context: Context, record: Record) -> None:
-    """Returns when the interface pair is gone, host routes included. PeerError when it stays."""
+def unwire(context: Context, record: Record) -> bool:
+    """Return, when the interface pair is gone, host routes included, whether there was one. PeerError if it stays."""
     if not record.is_wired or record.boot_id != context.boot_id:
-        return
+        return False
     index = record.host_index or _unrecorded_index(context, record)
     if index:
         context.reaper.remove(index, record.host_name, peer_index=record.peer_index)
+    return bool(index)
 
 
 def settle(context: Context, record: Record, trace: Trace, held: Holdings) -> None:
@@ -103,13 +103,25 @@ def _may_own(context: Context, other: Record, index: int) -> bool:
     return other.boot_id == context.boot_id and (other.host_index == index or other.state == ADDING)
 
 
-def _refuse_when_locked(context: Context, record: Record, trace: Trace) -> Holdings | None:
-    """What the datastore answers; one that does not is not asked anything more, for each time may be a time-out."""
+def _put_off(context: Context, record: Record, *, existed: bool) -> bool:
+    """Note the pending release of an attachment whose datastore does not answer; return whether there is nothing to note.
+
+    An attachment without a row or an interface was never made: an ADD writes its row before anything else.
+    """
+    if not record.generation and not existed:
+        return True
+    owe(context, record)
+    return False
+
+
+def _held(context: Context, record: Record, trace: Trace) -> Holdings | None:
+    """What the datastore has of the attachment; None if it cannot be reached, for whatever reason. One that cannot is not asked
+    anything more, because each request may be a timeout. Raise Locked."""
     try:
         with deadline.limit(ANSWER_SECONDS):
             return holdings.read(context.session(record.profile, record.settings, record.node), record)
     except Locked:
         raise
-    except StoreError as failure:
-        trace.warning(f"release of {record.handle} is owed: {failure}")
+    except SvcError as failure:
+        trace.warning(f"the datastore of {record.handle} cannot be reached, what it has there is released later: {failure}")
         return None

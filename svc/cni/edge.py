@@ -5,6 +5,7 @@ import math
 import time
 import traceback
 from contextlib import suppress
+from dataclasses import replace
 
 import orjson
 
@@ -17,7 +18,8 @@ from svc.cni.inputs import Inputs, Reply
 from svc.cni.verbs import HANDLERS, Invocation, attach
 from svc.dataplane import kernel
 from svc.model import versions
-from svc.model.errors import InternalError, SvcError
+from svc.model.errors import CallerError, InternalError, SvcError
+from svc.names import DEFAULT, Names
 from svc.netconf import netconf as netconfs
 from svc.netconf.args import pod_in
 from svc.netconf.netconf import NetConf
@@ -79,9 +81,9 @@ class _Answer:
 
     def carry_out(self) -> Steps[bytes]:
         inputs, trace = self._inputs, self._trace
-        names = self._context.names_of(inputs.profile)
-        ipam = inputs.name == names.ipam_plugin
         verb = inputs.environment.get("CNI_COMMAND", "")
+        names = self._names(verb)
+        ipam = inputs.name == names.ipam_plugin
         trace.fields["verb"] = verb if verb.isalpha() else repr(verb)  # it may hold a line break
         call = parse_environment(inputs.environment, ipam=ipam)
         self.verb = call.verb
@@ -110,6 +112,17 @@ class _Answer:
         """For STATUS: how an ADD has ended."""
         if self.verb == "ADD" and self.netconf is not None:
             self._context.health.record(self.netconf.name, error)
+
+    def _names(self, verb: str) -> Names:
+        """The names of the executable's profile. A DEL does without it: what the journal has of the attachment is enough to
+        remove the interface, and the release waits until the profile is readable."""
+        try:
+            return self._context.names_of(self._inputs.profile)
+        except CallerError as error:
+            if verb != "DEL":
+                raise
+            self._trace.warning(f"the names profile is not readable: {error}")
+            return replace(DEFAULT, ipam_plugin=self._inputs.name) if self._inputs.name.endswith("-ipam") else DEFAULT
 
     def failed(self, error: SvcError) -> bytes:
         self._trace.error(f"code {int(error.code)}: {error} {self._trace.phases_text()}")

@@ -1,0 +1,109 @@
+"""A datastore that cannot be reached at DEL, for whatever reason: the release waits for it, and the DEL succeeds."""
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cluster_node import ClusterNode, remains
+from harness.netns import Netns
+from harness.node import Node
+from harness.pod import Pod
+from harness.site import OrchSite
+from harness.state import pod_links
+from harness.state import remains as left
+from svc.attach.journal import Journal
+from svc.names import Names
+from svc.netconf.profiles import load_profile
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+Json = dict[str, Any]
+
+MISSING = "/nonexistent/file"
+TLS = {"etcd_endpoints": "https://127.0.0.1:1", "etcd_ca_cert_file": MISSING}
+UNREACHABLE: dict[str, Json] = {
+    "certificate": {"datastore_type": "etcdv3", **TLS},
+    "key": {"datastore_type": "etcdv3", **TLS, "etcd_cert_file": MISSING, "etcd_key_file": MISSING},
+    "name of a server": {"datastore_type": "etcdv3", "etcd_endpoints": "http://no.such.host.invalid:2379"},
+    "SRV record": {"datastore_type": "etcdv3", "etcd_discovery_srv": "no.such.host.invalid"},
+    "server": {"datastore_type": "etcdv3", "etcd_endpoints": "http://127.0.0.1:1"},
+    "kubeconfig": {"datastore_type": "orch", "orch": {"kubeconfig": MISSING}},
+    "no access at all": {"datastore_type": "orch"},
+}
+
+
+def states(node: Node) -> list[str]:
+    with closing(Journal(node.state_dir / "journal.db")) as journal:
+        return [record.state for record in journal.all()]
+
+
+def install(node: Node, profile: str, names: Names, cidr: str) -> None:
+    node.prepare("install", "--bin-dir", str(node.bin_dir), "--socket", str(node.socket), "--names", profile)
+    node.prepare("--names", profile, "clusterinfo", "init")
+    pool = {"apiVersion": names.api_version, "kind": "IPPool", "metadata": {"name": "pool4"}, "spec": {"cidr": cidr}}
+    node.prepare("--names", profile, "pool", "apply", "-f", "-", stdin=json.dumps(pool))
+
+
+@pytest.mark.parametrize("config", UNREACHABLE.values(), ids=UNREACHABLE.keys())
+def test_container_that_was_never_attached(pods: MakePod, shared_node: Node, config: Json) -> None:
+    """Its ADD fails before it reaches the datastore, its DEL succeeds, and no release is pending."""
+    pod = pods(args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default", nodename="node1", **config)
+    assert pod.failed("ADD").output["code"] in (7, 104)
+    pod.delete()
+    assert left(shared_node) == []
+
+
+@pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
+def test_profile_that_is_gone(node: Node, sandbox: Callable[[], Netns], tmp_path: Path, agent: bool) -> None:
+    """The interface goes, the release waits for the profile; a container that was never attached is no trouble."""
+    file = tmp_path / "names.toml"
+    text = 'plugin = "third"\nipam_plugin = "third-ipam"\nkey_root = "/third"\ninterface_prefix = "thi"\n'
+    file.write_text(text)
+    install(node, str(file), load_profile(str(file)), "10.68.0.0/16")
+    config = {"cniVersion": "1.1.0", "name": "net", "type": "third", "datastore_type": "embedded", "ipam": {"type": "third-ipam"}}
+    pod = Pod(node, sandbox(), "c1", config, plugin="third")
+    pod.add()
+    file.unlink()
+    if not agent:
+        node.stop_agent()
+    pod.copy(container="c2").delete()
+    pod.delete()
+    assert pod.netns.links() == []
+    assert states(node) == ["deleting"]
+    file.write_text(text)
+    pod.delete()
+    assert states(node) == []
+    if not agent:
+        node.start_agent()
+
+
+@pytest.mark.parametrize("site", ["orch"], indirect=True)
+@pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
+def test_kubeconfig_that_is_gone(
+    cluster_node: ClusterNode, orch_site: OrchSite, sandbox: Callable[[], Netns], tmp_path: Path, agent: bool
+) -> None:
+    """As during a rotation: interface and row are taken down at once."""
+    kubeconfig = tmp_path / "kubeconfig"
+    content = orch_site.kubeconfig.read_bytes()
+    kubeconfig.write_bytes(content)
+    orch_site.add_pod("web-0")
+    pod = cluster_node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default", orch={"kubeconfig": str(kubeconfig)})
+    pod.add()
+    cluster_node.stop_agent()
+    kubeconfig.unlink()
+    if agent:
+        cluster_node.start_agent()
+    pod.copy(container="fedcba9876543210").delete()
+    pod.delete()
+    assert pod_links(cluster_node) == {}
+    assert states(cluster_node) == ["deleting"]
+    kubeconfig.write_bytes(content)
+    pod.delete()
+    if not agent:
+        cluster_node.start_agent()
+    assert remains([cluster_node]) == []
