@@ -9,6 +9,7 @@ from types import TracebackType
 from svc import deadline
 from svc._core.cidr import Address
 from svc.attach.addresses import Taken, give_back, source_of
+from svc.attach.adopt import wired_result
 from svc.attach.choice import Choice, choose_now
 from svc.attach.context import Context
 from svc.attach.earlier import is_replaceable
@@ -16,15 +17,16 @@ from svc.attach.endpoints import creation, drop_endpoint, require_place, write_e
 from svc.attach.hold import await_policy, must_wait, waits_for_policy
 from svc.attach.intent import await_policy_again, clear_away, earlier_row, new_record, pass_gates, recorded_result
 from svc.attach.journal import IntentLost
+from svc.attach.pod import read_pod
 from svc.attach.profiles import ensure_profile
 from svc.attach.ready import Locked
 from svc.attach.record import ADDED, WAITING, Record
 from svc.attach.request import AddRequest, Sandbox
+from svc.attach.restore import restore_rows
 from svc.attach.session import Session
 from svc.attach.shared import join, may_join
 from svc.attach.teardown import is_another_networks, owe, unwire
 from svc.combine import NotBegun
-from svc.dataplane.plan import effective_mtu
 from svc.dataplane.wire import HostNameTaken, PairTaken, Wired, interface_exists, wire
 from svc.datastore.api import StoreError
 from svc.ipam.requests import Companion
@@ -32,7 +34,7 @@ from svc.model.endpoint import PodFacts, endpoint, has_endpoint, host_interface
 from svc.model.errors import CallerError, Code, PeerError, SvcError
 from svc.model.pod import facts_of
 from svc.model.resource import Resource
-from svc.model.result import Interface, Result
+from svc.model.result import Result
 from svc.netconf import fields
 from svc.orch.info import PodInfo
 from svc.trace import Trace
@@ -48,6 +50,8 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
     session = _session(context, request)
     require_place(session, request)
     previous = earlier_row(context, request)
+    if previous is None and restore_rows(context, session, request.where.profile, trace):
+        previous = earlier_row(context, request)
     if previous is not None and previous.state != WAITING:
         session.require_ready()
         result = recorded_result(context, session, previous, request, trace)
@@ -58,7 +62,7 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
     intent, pod = None, None
     if request.gates.urls or must_wait(session):
         if request.gates.urls:
-            pod = _pod(context, session, request)
+            pod = read_pod(context, session, request)
         intent, took_long = yield from pass_gates(context, session, request, previous, trace)
         previous = None
         if took_long:
@@ -87,7 +91,7 @@ def _attach(
     """Everything that does not wait: a finished addition, or the result of an interface that it shares."""
     with nullcontext() if request.delegation else session.ipam.announced():
         if pod is None:
-            pod = _pod(context, session, request)
+            pod = read_pod(context, session, request)
         choice = choose_now(session.names, request, pod, trace)
         if previous is not None and previous.state != WAITING:
             clear_away(context, previous, trace)
@@ -100,17 +104,6 @@ def _attach(
             if shared is None:
                 raise
             return shared
-
-
-def _pod(context: Context, session: Session, request: AddRequest) -> PodInfo:
-    """What the orchestrator says, where it is to be asked. Whether the datastore is locked is asked meanwhile; right now where
-    no write of an address will ask again."""
-    workload, ask = request.workload, session.require_ready if request.delegation else session.expect_ready
-    if not (request.orchestrator and workload.is_pod) or (request.delegation and not request.policy):
-        ask()
-        return PodInfo()
-    pods = context.orchestrators.pods(request.orchestrator)
-    return pods.read(workload.namespace, workload.pod if request.policy else "", request.pod_uid, ask)
 
 
 class _Rollback(ExitStack):
@@ -198,7 +191,7 @@ class Addition:
 
     def wire(self, sandbox: Sandbox) -> None:
         with self._trace.phase("kernel"):
-            self._undo.callback(self._undoing, lambda: unwire(self._context, self._record))
+            self._undo.callback(self._undoing, self._unwire)
             wired = self._wire_once(sandbox)
             self._record.host_index, self._record.peer_index = wired.host_index, wired.peer_index
 
@@ -255,6 +248,9 @@ class Addition:
                 code=Code.KERNEL,
             ) from taken
 
+    def _unwire(self) -> None:
+        unwire(self._context, self._record)
+
     def _drop_endpoint(self) -> None:
         if not is_another_networks(self._context, self._record):
             drop_endpoint(self._session, self._record)
@@ -303,17 +299,7 @@ class Addition:
         sandbox = self._request.sandbox
         if sandbox is None:
             return Result(ips=self._taken.ips, routes=self._taken.routes)
-        record = self._record
-        mtu = effective_mtu(record.wiring())
-        return Result(
-            interfaces=(
-                Interface(record.host_name),
-                Interface(record.id.ifname, mac=record.mac, mtu=mtu, sandbox=sandbox.path),
-            ),
-            ips=self._taken.ips,
-            routes=self._taken.routes,
-            dns=self._taken.dns,
-        )
+        return wired_result(self._record, sandbox, self._taken.ips, self._taken.routes, self._taken.dns)
 
 
 def _remove_stale_interface(context: Context, record: Record) -> None:

@@ -1,17 +1,18 @@
 """DEL: what was attached is taken down; what is gone already is no error."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from svc._core import nsock, rtnl
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
-from svc.attach.endpoints import endpoint_owner
+from svc.attach.endpoints import endpoint_of_interface, endpoint_owner
 from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.request import NodeSettings, Sandbox
+from svc.attach.restore import restore_rows_of
 from svc.attach.teardown import take_down
-from svc.dataplane.kernel import link_of, refused
-from svc.datastore.api import StoreError
+from svc.dataplane.kernel import is_host_side, link_of, refused
 from svc.model.endpoint import Workload, host_interface
+from svc.model.errors import CallerError, SvcError
 from svc.trace import Trace
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ def delete(
     SvcError when its interface stays, or the datastore is locked.
     """
     record = context.journal.get(key)
+    if record is None:
+        restore_rows_of(context, where, trace)
+        record = context.journal.get(key)
     if record is not None:
         if record.delegate is not None and delegation is not None:
             delegation.tell_path(record.delegate)
@@ -43,12 +47,16 @@ def delete(
     if delegation is not None and (missing := delegation.why_missing()):
         trace.warning(f"{missing}: nothing is known of an address that it would have to free")
         delegation = None
+    try:
+        context.names_of(where.profile)
+    except CallerError:  # nothing could be attached without it
+        return
     is_others = wired and _is_of_another_network(context, key)
     record = _reconstructed(context, key, workload, where, delegation, wired=wired and not is_others)
     record.shares |= is_others and not workload.is_pod
     take_down(context, record, trace)
     if record.is_wired and sandbox is not None:
-        _remove_inside(sandbox, key.ifname)
+        _remove_inside(context, record, sandbox)
 
 
 def _is_of_another_network(context: Context, key: AttachmentId) -> bool:
@@ -67,9 +75,9 @@ def _reconstructed(
 ) -> Record:
     """What the attachment must have been, when the journal does not know it.
 
-    A pod's host interface is named after the pod: when a newer sandbox of the pod has the endpoint, the interface is
-    that one's, and an empty boot id says that nothing of ours is in the kernel. A bare container may have joined the
-    interface of another network, which its endpoint names first.
+    A pod's host interface is named after the pod. Only the endpoint tells whether it is this container's: without one, an
+    empty boot id says that no interface is to be removed by its name. A bare container may have joined the interface of
+    another network, which its endpoint names first.
     """
     record = Record(
         id=key,
@@ -86,7 +94,7 @@ def _reconstructed(
         delegate=None if delegation is None else delegation.remembered(),
     )
     container, network = _owner(context, record) if wired else (None, None)
-    if container is not None and container != key.container_id:
+    if container != key.container_id and (container is not None or workload.is_pod):
         record.boot_id = ""
     elif not workload.is_pod and network not in (None, key.network):
         record.host_name, record.shares = "", True
@@ -96,15 +104,15 @@ def _reconstructed(
 def _owner(context: Context, record: Record) -> tuple[str | None, str | None]:
     try:
         return endpoint_owner(context.session(record.profile, record.settings, record.node), record)
-    except StoreError:
+    except SvcError:
         return None, None
 
 
-def _remove_inside(sandbox: Sandbox, ifname: str) -> None:
-    """An interface left in the sandbox under our name: its pair was not where the journal or its name said."""
+def _remove_inside(context: Context, record: Record, sandbox: Sandbox) -> None:
+    """Remove an interface that is left in the sandbox under the attachment's name, unless it is another container's."""
     with nsock.Socket(sandbox.fd) as socket:
-        link = link_of(socket, name=ifname)
-        if link is None or link["kind"] != "veth":
+        link = link_of(socket, name=record.id.ifname)
+        if link is None or _is_of_another_container(context, record, link):
             return
         batch = rtnl.Batch()
         batch.delete_link(link["index"])
@@ -112,3 +120,19 @@ def _remove_inside(sandbox: Sandbox, ifname: str) -> None:
             socket.execute(batch)
         except rtnl.NetlinkError as refusal:
             raise refused(refusal) from refusal
+
+
+def _is_of_another_container(context: Context, record: Record, link: dict[str, Any]) -> bool:
+    """Whether the journal or an endpoint gives the interface to another container, or nobody can tell."""
+    host = context.kernel.find_link(index=link["peer_index"])
+    if host is None or not is_host_side(host, link["index"]):
+        return True
+    for other in context.journal.all():
+        if other.boot_id == context.boot_id and other.host_index == host["index"]:
+            return True
+    try:
+        session = context.session(record.profile, record.settings, record.node)
+        container = endpoint_of_interface(session, host["name"])
+    except SvcError:
+        return True
+    return container not in (None, record.id.container_id)

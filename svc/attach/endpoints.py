@@ -10,7 +10,7 @@ from svc.attach.session import Session
 from svc.datastore.api import Conflict, Create, Delete, Entry, Found, NotFound, StoreError, Update, entry_of
 from svc.model.endpoint import KIND, has_endpoint
 from svc.model.errors import Code
-from svc.model.keys import ResourceKey
+from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.resource import Resource, stamp
 
 _TRIES = 6
@@ -134,6 +134,16 @@ def endpoint_owner(session: Session, record: Record) -> tuple[str | None, str | 
     except NotFound:
         return None, None
     return _container(entry), next(iter(_profiles(entry)), None)
+
+
+def endpoint_of_interface(session: Session, host_name: str) -> str | None:
+    """The container whose endpoint on this node has the host interface; None if no endpoint has it. StoreError."""
+    for entry in session.backend.list(ResourceQuery(KIND)):
+        assert isinstance(entry.value, Resource)
+        spec = entry.value.spec
+        if (spec.get("interfaceName"), spec.get("node")) == (host_name, session.node):
+            return _container(entry)
+    return None
 
 
 def _take_over(session: Session, present: Entry, resource: Resource) -> None:

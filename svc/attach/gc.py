@@ -8,6 +8,7 @@ from svc._core.cidr import Address
 from svc.attach.context import Context
 from svc.attach.record import ADDED, ADDING, WAITING, Record, handle_of
 from svc.attach.request import NodeSettings
+from svc.attach.restore import restore_rows
 from svc.attach.session import Session
 from svc.attach.teardown import take_down
 from svc.ipam.blocks import allocations
@@ -38,6 +39,7 @@ def collect(
     session.require_ready()
     if session.claim is not None:
         session.claim.require_decided()
+    restore_rows(context, session, where.profile, trace)
     known = frozenset(valid)
     failures = [
         *_take_down_unknown(context, network, known, trace),

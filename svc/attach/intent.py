@@ -3,7 +3,9 @@
 import time
 from contextlib import suppress
 
+from svc._core import nsock
 from svc.attach.addresses import not_held
+from svc.attach.adopt import adopt
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
 from svc.attach.endpoints import endpoint_stands
@@ -11,9 +13,11 @@ from svc.attach.hold import STORE_SECONDS, await_gates, await_policy, await_stor
 from svc.attach.journal import intent_lost
 from svc.attach.record import ADDED, ADDING, WAITING, Record
 from svc.attach.request import AddRequest
+from svc.attach.restore import UNKNOWN_SANDBOX
 from svc.attach.session import Session
 from svc.attach.shared import still_shares
 from svc.attach.teardown import take_down
+from svc.dataplane.kernel import link_of
 from svc.model.errors import Code, PeerError, SvcError
 from svc.model.result import Result
 from svc.trace import Trace
@@ -98,7 +102,7 @@ def new_record(context: Context, session: Session, request: AddRequest) -> Recor
 
 def recorded_result(context: Context, session: Session, record: Record, request: AddRequest, trace: Trace) -> Result | None:
     """The result of an ADD that still stands: same sandbox and boot, interface alive, addresses held. None otherwise."""
-    if record.state != ADDED or record.boot_id != context.boot_id or record.sandbox != _identity(request):
+    if record.state != ADDED or record.boot_id != context.boot_id or not _is_in_sandbox(record, request):
         return None
     if not_held(session, record, trace):
         return None
@@ -106,7 +110,20 @@ def recorded_result(context: Context, session: Session, record: Record, request:
         return None
     if record.shares and not still_shares(context, session, record):
         return None
+    if record.result is None and record.is_wired:
+        adopt(context, session, record, request, trace)
     return Result.from_json(record.result or {})
+
+
+def _is_in_sandbox(record: Record, request: AddRequest) -> bool:
+    """A restored row does not know its sandbox: there the pair tells."""
+    if record.sandbox != UNKNOWN_SANDBOX or request.sandbox is None:
+        return record.sandbox == _identity(request)
+    with nsock.Socket(request.sandbox.fd) as socket:
+        link = link_of(socket, name=record.id.ifname)
+    if link is not None and not record.mac:  # a pod's endpoint on the API does not have it
+        record.mac = link["mac"].hex(":")
+    return link is not None and (link["index"], link["peer_index"]) == (record.peer_index, record.host_index)
 
 
 def _wiring_stands(context: Context, session: Session, record: Record) -> bool:

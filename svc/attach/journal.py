@@ -23,6 +23,7 @@ from svc.model.errors import Code, PeerError
 
 _KEY = "network = ? AND container = ? AND ifname = ?"
 _BEGIN_AFTER = f"REPLACE INTO attachments ({COLUMNS}) SELECT ?, ?, ?, ?, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
+_RESTORE = f"INSERT OR IGNORE INTO attachments ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
 _UPDATE = f"UPDATE attachments SET record = ? WHERE {ROW}"  # noqa: S608
 _REMOVE = f"DELETE FROM attachments WHERE {ROW}"  # noqa: S608
 _EPOCH_BITS = 32  # a generation: the epoch of the process that began it, and in these bits its count of them
@@ -77,6 +78,16 @@ class Journal:
     def check_writable(self) -> None:
         """Write something that changes nothing. StoreError where an ADD would get one."""
         self._write(lambda: self._connection.execute("UPDATE about SET value = value WHERE name = 'epoch'"))
+
+    def restore(self, record: Record) -> bool:
+        """Write the record as a new row, unless the attachment has one; return whether it had none."""
+
+        def insert() -> int:
+            record.generation = self._next_generation()
+            row = (*_key(record.id), record.host_name, record.to_bytes(), record.generation)
+            return self._connection.execute(_RESTORE, row).rowcount
+
+        return bool(self._write(insert))
 
     def update(self, record: Record, *, durable: bool = False) -> None:
         """Write the record in its row. Raise IntentLost if the row does not exist any more; never create one."""

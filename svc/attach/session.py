@@ -24,6 +24,13 @@ def store_key(names: Names, settings: Settings) -> StoreKey:
     return names, tuple(sorted(settings.items()))
 
 
+@dataclass(slots=True)
+class Rows:
+    """The journal's number of losses after which the rows of a session's attachments were last restored; -1: never."""
+
+    restored_after: int = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """A warm datastore, as one deployment names what is in it, and the addresses of one node there."""
@@ -36,6 +43,7 @@ class Session:
     ipam: Ipam
     claim: NodeNameClaim | None = None  # None where the datastore belongs to one node
     profiles: set[str] = field(default_factory=set)  # that are known to exist
+    rows: Rows = field(default_factory=Rows)
 
     def require_claim(self) -> None:
         """Raise PeerError unless this machine may assign addresses under the node's name; StoreError."""

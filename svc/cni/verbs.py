@@ -14,6 +14,7 @@ from svc.attach.delete import delete
 from svc.attach.gc import collect
 from svc.attach.record import AttachmentId
 from svc.attach.request import AddRequest, NodeSettings, Sandbox, open_sandbox
+from svc.attach.restore import restore_rows_of
 from svc.attach.status import Wanted, not_ready, status
 from svc.cni import results
 from svc.cni.environment import Call
@@ -130,6 +131,8 @@ def _check(invocation: Invocation) -> None:
     if invocation.netconf.prev_result is None:
         raise CallerError("prevResult is missing", details="CHECK needs the result of the ADD in prevResult")
     previous = results.parse_prev_result(invocation.netconf.prev_result, invocation.version)
+    if invocation.context.journal.get(invocation.id) is None:
+        restore_rows_of(invocation.context, invocation.where, invocation.trace)
     if invocation.call.ipam:
         check(invocation.context, invocation.id, None, previous, invocation.trace)
         return

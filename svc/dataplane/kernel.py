@@ -35,6 +35,16 @@ class Kernel:
         """The host's link; None when there is none."""
         return link_of(self.host(), index=index, name=name)
 
+    def host_sides(self) -> list[dict[str, Any]]:
+        """The host's links that are the host's side of a pair of ours. PeerError."""
+        request = rtnl.Batch()
+        request.dump_links()
+        try:
+            links = map(rtnl.unpack_link, self.host().query(request))
+            return [link for link in links if link["kind"] == "veth" and link["mac"] == HOST_MAC]
+        except rtnl.NetlinkError as refusal:
+            raise refused(refusal) from refusal
+
 
 def link_of(socket: nsock.Socket, *, index: int = 0, name: str = "") -> dict[str, Any] | None:
     """The link that a socket's namespace has by this index or name; None when there is none."""

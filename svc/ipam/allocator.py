@@ -16,7 +16,7 @@ from svc.ipam.assigning import pools_for
 from svc.ipam.group import Group, Outcome
 from svc.ipam.host import Host
 from svc.ipam.plan import Plan
-from svc.ipam.requests import Answer, Assign, Assigned, Freed, Held, Release, ReleaseAddresses, Request
+from svc.ipam.requests import Allocation, Answer, Assign, Assigned, Freed, Held, Release, ReleaseAddresses, Request
 from svc.ipam.view import View, read_pools
 from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
@@ -99,6 +99,15 @@ class Ipam:
     def holds(self, handle: str, addresses: Sequence[Address]) -> bool:
         """Whether the datastore says, right now, that the handle holds every one of these addresses."""
         return set(self.addresses_of(handle)).issuperset(addresses)
+
+    def allocations(self, handle: str, addresses: Sequence[Address]) -> tuple[Allocation, ...]:
+        """The given addresses with the blocks that the handle names for them, read now. StoreError."""
+        entry = self._stored(handle)
+        if entry is None:
+            return ()
+        assert isinstance(entry.value, Handle)
+        cidrs = [Cidr(text) for text in entry.value.blocks]
+        return tuple(Allocation(address, cidr) for address in addresses for cidr in cidrs if address in cidr)
 
     def standing(self, address: Address) -> tuple[str, str]:
         """The pool that has the address, and the handle that holds it there, as they are now; empty where there is none."""

@@ -1,7 +1,7 @@
 """A datastore that cannot be reached at DEL, for whatever reason: the release waits for it, and the DEL succeeds."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ import pytest
 
 from harness.cluster_node import ClusterNode, remains
 from harness.netns import Netns
-from harness.node import Node
+from harness.node import Node, netconf
 from harness.pod import Pod
-from harness.site import OrchSite
+from harness.site import OrchSite, Site
 from harness.state import pod_links
 from harness.state import remains as left
 from svc.attach.journal import Journal
@@ -35,6 +35,13 @@ UNREACHABLE: dict[str, Json] = {
     "kubeconfig": {"datastore_type": "orch", "orch": {"kubeconfig": MISSING}},
     "no access at all": {"datastore_type": "orch"},
 }
+
+
+@pytest.fixture
+def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
+    """One for each test: its agent is ended."""
+    with ClusterNode(tmp_path / "node", "node1", site) as node:
+        yield node
 
 
 def states(node: Node) -> list[str]:
@@ -65,7 +72,7 @@ def test_profile_that_is_gone(node: Node, sandbox: Callable[[], Netns], tmp_path
     text = 'plugin = "third"\nipam_plugin = "third-ipam"\nkey_root = "/third"\ninterface_prefix = "thi"\n'
     file.write_text(text)
     install(node, str(file), load_profile(str(file)), "10.68.0.0/16")
-    config = {"cniVersion": "1.1.0", "name": "net", "type": "third", "datastore_type": "embedded", "ipam": {"type": "third-ipam"}}
+    config = netconf(type="third", ipam={"type": "third-ipam"})
     pod = Pod(node, sandbox(), "c1", config, plugin="third")
     pod.add()
     file.unlink()

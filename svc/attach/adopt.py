@@ -1,0 +1,39 @@
+"""The result of an attachment, and how a repeated ADD completes a row that was restored without one."""
+
+from svc.attach.choice import choose_now
+from svc.attach.context import Context
+from svc.attach.pod import read_pod
+from svc.attach.record import Record
+from svc.attach.request import AddRequest, Sandbox
+from svc.attach.session import Session
+from svc.dataplane.plan import effective_mtu
+from svc.model.result import Dns, Interface, IpConfig, Result, Route
+from svc.trace import Trace
+
+NO_DNS = Dns()
+
+
+def wired_result(
+    record: Record, sandbox: Sandbox, ips: tuple[IpConfig, ...], routes: tuple[Route, ...], dns: Dns = NO_DNS
+) -> Result:
+    """The result of an attachment that svc has wired."""
+    mtu = effective_mtu(record.wiring())
+    inside = Interface(record.id.ifname, mac=record.mac, mtu=mtu, sandbox=sandbox.path)
+    return Result(interfaces=(Interface(record.host_name), inside), ips=ips, routes=routes, dns=dns)
+
+
+def adopt(context: Context, session: Session, record: Record, request: AddRequest, trace: Trace) -> None:
+    """Complete a restored row with what its repeated ADD says, so that the result is that of the first one. SvcError."""
+    sandbox = request.sandbox
+    assert sandbox is not None
+    record.sandbox, record.mtu, record.queues = sandbox.identity, request.mtu, request.queues
+    record.allow_ip_forwarding = request.allow_ip_forwarding
+    record.routes = None if request.routes is None else [str(route) for route in request.routes]
+    choice = choose_now(session.names, request, read_pod(context, session, request), trace)
+    ips = tuple(IpConfig(str(address.host()), interface=1) for address in record.address_list())
+    routes: tuple[Route, ...] = ()
+    if not (record.unmanaged or choice.wishes.addresses):
+        allocations = session.ipam.allocations(record.handle, record.address_list())
+        routes = tuple(Route(f"{each.address}/{each.block.length}") for each in allocations)
+    record.result = wired_result(record, sandbox, ips, routes).to_json()
+    context.journal.update(record)
