@@ -2,6 +2,7 @@
 
 import logging
 import random
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -13,7 +14,8 @@ from svc.attach.record import Record
 from svc.attach.recover import Store, pay_debt, store_of
 from svc.trace import Trace, new_request_id
 
-RETRY_SECONDS = 30.0  # between rounds of releases
+RETRY_SECONDS = 30.0  # between rounds of releases, and before the first retry in a datastore that has failed
+MAX_RETRY_SECONDS = 300.0  # of the delay, which doubles with each failure
 IDLE_SECONDS = 900.0  # after which a datastore that no call has asked for is closed
 
 log = logging.getLogger("svc.agent")
@@ -34,6 +36,8 @@ class Upkeep:
         self._is_paused = is_paused
         self._stopping = False
         self._under_way: set[Store] = set()
+        self._delays: dict[Store, float] = {}  # of datastores that failed last
+        self._not_before: dict[Store, float] = {}  # the time of their next attempt
 
     def tasks(self) -> Sequence[Task]:
         """What `Periodic` has to run."""
@@ -51,7 +55,8 @@ class Upkeep:
         owed: dict[Store, list[Record]] = defaultdict(list)
         for record in self._context.journal.owed():
             owed[store_of(record)].append(record)
-        for store in owed.keys() - self._under_way:
+        now = time.monotonic()
+        for store in [store for store in owed.keys() - self._under_way if self._not_before.get(store, 0.0) <= now]:
             self._under_way.add(store)
             self._go_on(store, random.sample(owed[store], len(owed[store])))
 
@@ -70,6 +75,16 @@ class Upkeep:
             with trace.activated():
                 paid = pay_debt(self._context, record.id, trace)
         finally:
+            self._note_attempt(store, succeeded=paid)
             self._go_on(store, others if paid else [])
         if not paid:
             log.warning("%s is still owed: %s", record.handle, "".join(text for _, text in trace.messages[-1:]))
+
+    def _note_attempt(self, store: Store, *, succeeded: bool) -> None:
+        """Delay the next attempt in a datastore that fails."""
+        if succeeded:
+            self._delays.pop(store, None)
+            self._not_before.pop(store, None)
+            return
+        delay = self._delays[store] = min(2 * self._delays.get(store, RETRY_SECONDS / 2), MAX_RETRY_SECONDS)
+        self._not_before[store] = time.monotonic() + delay

@@ -124,7 +124,7 @@ def _remove_inside(context: Context, record: Record, sandbox: Sandbox) -> None:
 
 def _is_of_another_container(context: Context, record: Record, link: dict[str, Any]) -> bool:
     """Whether the journal or an endpoint gives the interface to another container, or nobody can tell."""
-    host = context.kernel.find_link(index=link["peer_index"])
+    host = context.kernel.find_link(index=link["peer_index"]) if link["peer_index"] else None
     if host is None or not is_host_side(host, link["index"]):
         return True
     for other in context.journal.all():

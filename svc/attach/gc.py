@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from svc._core.cidr import Address
 from svc.attach.context import Context
-from svc.attach.record import ADDED, ADDING, WAITING, Record, handle_of
+from svc.attach.credentials import without_secrets
+from svc.attach.record import ADDED, ADDING, DELETING, WAITING, Record, handle_of
+from svc.attach.recover import Store, store_of
 from svc.attach.request import NodeSettings
 from svc.attach.restore import restore_rows
 from svc.attach.session import Session
-from svc.attach.teardown import take_down
+from svc.attach.teardown import put_off, take_down
 from svc.ipam.blocks import allocations
 from svc.ipam.requests import Release
 from svc.ipam.view import read_blocks
@@ -42,7 +44,7 @@ def collect(
     restore_rows(context, session, where.profile, trace)
     known = frozenset(valid)
     failures = [
-        *_take_down_unknown(context, network, known, trace),
+        *_take_down_unknown(context, network, known, where, trace),
         *(_free_unknown(context, session, network, known, trace) if delegation is None else _have_freed(delegation, trace)),
     ]
     if failures:
@@ -51,14 +53,24 @@ def collect(
         )
 
 
-def _take_down_unknown(context: Context, network: str, valid: frozenset[tuple[str, str]], trace: Trace) -> list[str]:
+def _take_down_unknown(
+    context: Context, network: str, valid: frozenset[tuple[str, str]], where: NodeSettings, trace: Trace
+) -> list[str]:
+    """A datastore that has failed once is not asked for the rest, whose releases become pending."""
     failures = []
+    own: Store = (where.profile, tuple(sorted(without_secrets(where.datastore).items())), "")
+    failing: set[Store] = set()
     for record in context.journal.of_network(network):
         if (record.id.container_id, record.id.ifname) in valid or _is_under_way(context, record):
             continue
+        if record.state == DELETING and store_of(record) != own:
+            continue  # it is retried apart from every call
         trace.info(f"collecting {record.id.container_id} {record.id.ifname}: the runtime does not know it")
         try:
-            take_down(context, record, trace)
+            if store_of(record) in failing:
+                put_off(context, record)
+            elif not take_down(context, record, trace):
+                failing.add(store_of(record))
         except SvcError as failure:
             failures.append(f"{record.id.container_id} {record.id.ifname}: {failure}")
     return failures

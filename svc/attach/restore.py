@@ -24,7 +24,7 @@ UNKNOWN_SANDBOX = (0, 0)  # of a restored row, until the next ADD shows its own
 
 def restore_rows(context: Context, session: Session, profile: str, trace: Trace) -> bool:
     """Write a row for each interface of the session's deployment that has an endpoint of this node, and no row. Return whether
-    rows were looked for.
+    rows were missing.
 
     It is done once a session, and again after rows were lost. A datastore that fails now is asked again by the next call.
     """
@@ -40,7 +40,7 @@ def restore_rows(context: Context, session: Session, profile: str, trace: Trace)
         trace.warning(f"rows of the journal cannot be restored now: {failure}")
     else:
         session.rows.restored_after = losses
-    return True
+    return bool(links)
 
 
 def restore_rows_of(context: Context, where: NodeSettings, trace: Trace) -> None:
