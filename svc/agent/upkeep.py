@@ -52,6 +52,7 @@ class Upkeep:
 
     def retry_releases(self) -> None:
         """Queue the first pending release of each datastore that has none in the queue."""
+        self._context.journal.refill_reserve()
         owed: dict[Store, list[Record]] = defaultdict(list)
         for record in self._context.journal.owed():
             owed[store_of(record)].append(record)

@@ -16,6 +16,7 @@ from typing import Any
 from svc.attach.journal_damage import decode
 from svc.attach.journal_file import COLUMNS, INSERT, ROW, next_epoch, prepare, replace_damaged, set_aside
 from svc.attach.record import DELETING, AttachmentId, Record
+from svc.attach.reserve import Reserve
 from svc.datastore import sqlite
 from svc.datastore.api import StoreError
 from svc.datastore.checkpoint import Checkpoints
@@ -56,6 +57,8 @@ class Journal:
         with self._errors:
             self._connection, incomplete = prepare(path)
         self.losses = int(incomplete)
+        self._reserve = Reserve(path)
+        self._reserve.fill()
 
     def begin(self, record: Record, *, after: Record | None = None, durable: bool = False) -> None:
         """Write the record as a new row, in place of the attachment's earlier one, and set `record.generation`.
@@ -144,6 +147,10 @@ class Journal:
         """Whose host interface has, or had, this name."""
         return self._records("host_name = ?", (host_name,))
 
+    def refill_reserve(self) -> None:
+        """Allocate the room for pending releases again, if the disk has it."""
+        self._reserve.fill()
+
     def close(self) -> None:
         self._checkpoints.close()
         with self._lock:
@@ -151,11 +158,23 @@ class Journal:
 
     def _write(self, work: Callable[[], sqlite.Result], *, durable: bool = False) -> sqlite.Result:
         def attempt() -> sqlite.Result:
-            result = self._durably(work) if durable else work()
+            try:
+                result = self._durably(work) if durable else work()
+            except sqlite3.OperationalError as failure:
+                if not durable or "is full" not in str(failure):
+                    raise
+                self._make_room()
+                result = self._durably(work)
             self._checkpoints.committed()
             return result
 
         return self._run(attempt, self._writing)
+
+    def _make_room(self) -> None:
+        """On a full disk: give up the reserve, and let SQLite reuse its log."""
+        self._reserve.release()
+        with suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA wal_checkpoint(RESTART)")
 
     def _run(self, work: Callable[[], sqlite.Result], wait: sqlite.LockWait) -> sqlite.Result:
         """Call `work` under the lock, which is not held while another process locks the file. A damaged file is replaced."""

@@ -13,7 +13,7 @@ from svc.attach.endpoints import edit_profiles
 from svc.attach.holdings import Holdings
 from svc.attach.ready import Locked
 from svc.attach.record import ADDED, ADDING, WAITING, Record
-from svc.datastore.api import NotFound
+from svc.datastore.api import NotFound, StoreError
 from svc.model.errors import SvcError
 from svc.trace import Trace
 
@@ -43,7 +43,10 @@ def take_down(context: Context, record: Record, trace: Trace) -> bool:
         trace.warning(f"release of {record.handle} is pending and will be retried: {failure}")
         owe(context, record)
         return False
-    context.journal.remove(record)
+    try:
+        context.journal.remove(record)
+    except StoreError as failure:  # nothing of it is left: to release it again does nothing
+        trace.warning(f"the row of {record.handle} stays for now: {failure}")
     return True
 
 

@@ -154,7 +154,7 @@ class EmbeddedStore:
     def check_writable(self) -> None:
         """A transaction that changes nothing: there may be no room for it, or another process may keep the file locked."""
         try:
-            sqlite.retry_while_locked(self._rewrite_counter)
+            self._write_wait.run(self._rewrite_counter)
         except sqlite3.Error as error:
             raise sqlite.store_error(self._path, error) from error
 
