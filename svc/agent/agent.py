@@ -21,7 +21,9 @@ from svc.agent.listener import Listener
 from svc.agent.lobby import Lobby
 from svc.agent.notify import notify, watchdog_seconds
 from svc.agent.periodic import Periodic, Task
+from svc.agent.preload import preload
 from svc.agent.queue import AdmissionQueue, Job
+from svc.agent.upgrade import CHECK_SECONDS, UpgradeCheck
 from svc.agent.upkeep import Upkeep
 from svc.attach.context import Context
 from svc.attach.record import Record
@@ -96,9 +98,11 @@ class Agent:
         self._state_lock.admit_calls_of_last_release()
         self._crew.start()
         self._heartbeat.start()
+        preload(settings.state_dir, self._context.journal)
         self._upkeep = Upkeep(self._context, self._put, self._queue.is_paused)
         places = Task("directories", PLACES_SECONDS, self._check_places)
-        self._periodic = Periodic([*self._upkeep.tasks(), places])
+        upgrade = Task("installed version", CHECK_SECONDS, UpgradeCheck(self._context).run)
+        self._periodic = Periodic([*self._upkeep.tasks(), places, upgrade])
         self._periodic.start()
 
     def _serve(self) -> None:

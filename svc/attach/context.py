@@ -46,6 +46,7 @@ class Context:
         self.reaper = Reaper(self.kernel)
         self.metrics = Metrics()
         self.health = Health()
+        self.restart_reason = ""  # why the agent is to be restarted, for the log of STATUS
         self._gates: Gates | None = None
         self._status_files: StatusFiles | None = None
         self._lock = threading.Lock()

@@ -166,6 +166,8 @@ def _status(invocation: Invocation) -> None:
             netconf.orchestrator,
             policy=netconf.policy,
         )
+    if invocation.context.restart_reason:
+        invocation.trace.warning(invocation.context.restart_reason)
     status(invocation.context, wanted, invocation.trace)
 
 

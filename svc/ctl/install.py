@@ -14,6 +14,7 @@ from svc.ctl import conflist, kubeconfig
 from svc.ctl.context import Context, names_option
 from svc.ctl.installation import Installation, find_executable, install
 from svc.ctl.target import Target
+from svc.deploy import systemd
 from svc.model import versions
 from svc.model.errors import SvcError
 from svc.model.resource import Resource
@@ -27,6 +28,8 @@ from svc.placing import File, place
 WATCH_SECONDS = 1.0  # between looks at the service account: two small files
 _WITH_GC = "1.1.0"
 _NEWER_PLUGINS = "install containernetworking-plugins 1.6.0 or newer, or leave plugins out with --without, and repeat this"
+UNIT_DIR = Path("/etc/systemd/system")
+HOST_LOCAL_DIR = Path("/var/lib/cni")  # where host-local keeps its addresses
 _SUPPORTED = " and ".join(conflist.CHAINED)
 _PATH = click.Path(path_type=Path)
 
@@ -47,6 +50,8 @@ class Options:
     service_account: Path | None
     socket: Path | None
     executable: Path | None
+    systemd: bool
+    unit_dir: Path
 
 
 @click.command(name="install")
@@ -69,6 +74,8 @@ class Options:
 @click.option("--watch", is_flag=True, help="For --datastore orch: goes on until SIGTERM, and keeps the token fresh.")
 @click.option("--socket", type=_PATH, help="Where the agent listens.  [default: agent.sock in the run directory]")
 @click.option("--executable", type=_PATH, help="What to install.  [default: the one installed with this Python]")
+@click.option("--systemd", is_flag=True, help="Install a systemd unit for the agent, too.")
+@click.option("--unit-dir", type=_PATH, default=UNIT_DIR, show_default=True, help="Directory of the unit.")
 @names_option
 @click.pass_obj
 def command(context: Context, /, watch: bool, **options: object) -> None:
@@ -99,9 +106,14 @@ def _install(context: Context, options: Options) -> Sequence[tuple[Path, str]]:
         run_dir=context.run_dir.absolute(),
         profile=canonical(context.profile),
     )
-    network = [*_access(context, options), *_conflist(context, options, executable)]
+    network = [*_unit(context, options), *_access(context, options), *_conflist(context, options, executable)]
     outcomes = install(options.bin_dir.absolute(), executable, context.names, installation, network)
     is_new = add_installed(context.state_dir.absolute(), _record(context, options, installation.profile))
+    if options.systemd:
+        name = systemd.unit_name(context.names.plugin)
+        click.echo(
+            f"start the agent with: systemctl daemon-reload && systemctl enable {name} && systemctl restart {name}", err=True
+        )
     return [*outcomes, (context.state_dir.absolute() / FILE_NAME, "installed" if is_new else "unchanged")]
 
 
@@ -128,6 +140,20 @@ def _apply_pools(context: Context, options: Options, listed: list[Resource] | No
     with context.changing(target, create=True) as store:
         for name, outcome in operated_pools.apply(store, listed, datetime.now(timezone.utc)):
             click.echo(f"pool {name} {outcome}")
+
+
+def _unit(context: Context, options: Options) -> list[File]:
+    """Return the agent's systemd unit, if it was asked for."""
+    if not options.systemd:
+        return []
+    names, state_dir, run_dir = context.names, context.state_dir.absolute(), context.run_dir.absolute()
+    command = [sys.executable, "-I", "-m", "svc.agent.main", "run", "--state-dir", str(state_dir), "--run-dir", str(run_dir)]
+    writable = [Path(names.log_dir).parent, HOST_LOCAL_DIR]
+    if options.socket:
+        command += ["--socket", str(options.socket.absolute())]
+        writable.append(options.socket.absolute().parent)
+    text = systemd.render_unit(names.plugin, command, state_dir, run_dir, writable)
+    return [File(options.unit_dir.absolute() / systemd.unit_name(names.plugin), text.encode(), 0o644)]
 
 
 def _record(context: Context, options: Options, profile: str) -> Installed:

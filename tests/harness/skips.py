@@ -6,11 +6,13 @@ import pytest
 
 from harness.podman import NO_CNI
 
+NO_ANALYZE = "systemd-analyze is not installed"
 ONE_PROCESSOR = "this machine has one processor"
 
 # Reason (as the test gives it) and why it may occur where the whole suite is meant to run.
 EXPECTED: dict[str, str] = {
     NO_CNI: "Debian trixie and Ubuntu 24.10 have none any more that does",
+    NO_ANALYZE: "images of containers have no systemd",
     ONE_PROCESSOR: "what spreads threads over processors, or gathers them, has nothing to do there",
 }
 

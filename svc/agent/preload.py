@@ -1,0 +1,72 @@
+"""Import at start what the calls of this node will need.
+
+An upgrade in place replaces the package under a running agent. Modules that were not imported by then would come from the other
+version, or be missing. What costs much memory is imported only for networks and attachments that use it.
+"""
+
+import importlib
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from svc.attach.journal import Journal
+from svc.model.errors import SvcError
+from svc.netconf.installed import read_networks
+from svc.netconf.netconf import NetConf
+
+log = logging.getLogger("svc.agent")
+
+_SMALL: Final = (  # together less than 1 MiB
+    "svc.attach.delegation",
+    "svc.cni.delegations",
+    "svc.cni.rotated",
+    "svc.netconf.annotations",
+    "svc.waits.gates",
+    "svc.waits.policy",
+)
+_LARGE: Final[Mapping[str, tuple[str, ...]]] = {
+    "embedded": (),
+    "etcdv3": ("svc.datastore.etcd.store",),
+    "orch": ("svc.datastore.orch.store", "svc.orch.pods"),
+    "orch-pods": ("svc.orch.pods",),  # pods and namespaces, beside another datastore
+    "srv": ("dns.resolver",),
+    "tls": ("ssl",),
+}
+
+
+def preload(state_dir: Path, journal: Journal) -> None:
+    """Import what the installed networks and the recorded attachments use. What is missing fails the calls that need it."""
+    features = {feature for netconf in _networks(state_dir) for feature in _features(netconf)}
+    features |= {record.settings["kind"] for record in journal.all() if record.settings.get("kind") in _LARGE}
+    _import(_SMALL)
+    for feature in sorted(features):
+        _import(_LARGE[feature])
+
+
+def _networks(state_dir: Path) -> list[NetConf]:
+    try:
+        networks, errors = read_networks(state_dir)
+    except SvcError as damage:
+        networks, errors = [], [damage]
+    for error in errors:
+        log.warning("an installed network cannot be read: %s", error)
+    return [network.netconf for network in networks]
+
+
+def _features(netconf: NetConf) -> Iterable[str]:
+    options = dict(netconf.datastore.options)
+    yield netconf.datastore.kind
+    if netconf.orchestrator and netconf.policy:
+        yield "orch-pods"
+    if options.get("etcd_discovery_srv"):
+        yield "srv"
+    if any(url.startswith("https:") for url in netconf.gates.urls):
+        yield "tls"
+
+
+def _import(names: Iterable[str]) -> None:
+    for name in names:
+        with suppress(ImportError):  # an extra that is not installed: calls say so
+            importlib.import_module(name)

@@ -1,0 +1,90 @@
+"""The agent with exactly the rights of its systemd unit: capabilities, file system and system calls that gain privileges."""
+
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.cluster_node import ClusterNode
+from harness.local import offer, section
+from harness.netns import Netns
+from harness.node import BIN, Node
+from harness.pod import Pod
+from harness.site import EtcdSite, furnish
+from harness.state import remains
+from svc.deploy.systemd import CAPABILITIES
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+
+# ProtectSystem=strict with ReadWritePaths=: all is read-only but the directories of the arguments.
+CONFINED = """
+set -e
+mount --make-rprivate /
+for directory in $0; do mount --bind "$directory" "$directory"; done
+mount -o remount,ro,bind /
+for directory in $0; do mount -o remount,rw,bind "$directory"; done
+exec "$@"
+"""
+
+
+def confine(node: Node, capabilities: tuple[str, ...] = CAPABILITIES) -> None:
+    """Start the agent so."""
+    if node.has_agent:
+        node.stop_agent()
+    for directory in (node.state_dir, node.run_dir, node.directory / "networks"):
+        directory.mkdir(exist_ok=True)
+    names = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in capabilities)
+    rights = ["setpriv", f"--bounding-set=-all,{names}", "--inh-caps=-all", "--no-new-privs", str(BIN / "svc-agent")]
+    directories = [str(node.state_dir), str(node.run_dir), str(node.directory / "networks")]
+    node.start_agent("unshare", "--mount", "sh", "-c", CONFINED, shlex.join(directories), *rights)
+
+
+@pytest.fixture(autouse=True)
+def _tools() -> None:
+    for name in ("setpriv", "unshare"):
+        assert shutil.which(name), f"{name} of util-linux is missing"
+
+
+def works(pod: Pod) -> None:
+    pod.add()
+    assert pod.check().status == 0
+    valid = [{"containerID": pod.container, "ifname": "eth0"}]
+    assert pod.node.call("GC", {**pod.config, "cni.dev/valid-attachments": valid}).status == 0
+    assert pod.call("STATUS").status == 0
+    assert pod.check().status == 0
+    pod.delete()
+
+
+def test_rights_of_the_unit_suffice(own_pods: MakePod, node: Node) -> None:
+    """On the embedded store and with host-local, with forwarding switched on in host and pod."""
+    offer(node)
+    confine(node)
+    assert f"CapBnd:\t{capability_mask():016x}" in Path(f"/proc/{node.agent_pid}/status").read_text()
+    works(own_pods(ipam={"assign_ipv6": "true"}, container_settings={"allow_ip_forwarding": True}, mtu=1400))
+    works(own_pods(ipam=section(node, "10.66.0.0/24")))
+    assert remains(node) == []
+
+
+def test_rights_of_the_unit_suffice_with_etcd(tmp_path: Path, etcd_site: EtcdSite, sandbox: Callable[[], Netns]) -> None:
+    with ClusterNode(tmp_path / "node", "node1", etcd_site, agent=False) as node:
+        furnish(etcd_site, "node1")
+        try:
+            confine(node)
+            works(node.pod(sandbox()))
+        finally:
+            etcd_site.clear()
+
+
+@pytest.mark.parametrize("missing", CAPABILITIES)
+def test_each_right_of_the_unit_is_needed(own_pods: MakePod, node: Node, missing: str) -> None:
+    confine(node, tuple(name for name in CAPABILITIES if name != missing))
+    assert own_pods().call("ADD").status == 1
+
+
+def capability_mask() -> int:
+    numbers = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+    return sum(1 << numbers[name] for name in CAPABILITIES)

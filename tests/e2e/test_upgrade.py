@@ -1,0 +1,116 @@
+"""An upgrade in place: the package is replaced under the running agent, which goes on with what it has imported."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import svc
+from harness.cluster_node import ClusterNode
+from harness.gate import serving, status
+from harness.gated import LONG
+from harness.local import offer, section
+from harness.netns import Netns
+from harness.node import Node, netconf
+from harness.patience import wait_until
+from harness.pod import Pod
+from harness.site import EtcdSite, furnish
+from svc._core import nsock
+from svc.netconf.installed import Installed, add_installed
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+DISTRIBUTION = svc.__distribution__.replace("-", "_")
+
+# Without the site's hooks, which would find the package where it is developed.
+PROGRAM = """
+import sys
+sys.path[:0] = sys.argv.pop(1).split(":")
+import svc.agent.agent, svc.agent.main, svc.agent.upgrade
+svc.agent.agent.CHECK_SECONDS = 0.2
+sys.exit(svc.agent.main.main())
+"""
+
+
+def copy_package(target: Path, version: str) -> None:
+    """The package with its compiled modules, as an installation has it."""
+    shutil.copytree(Path(svc.__file__).parent, target / "svc", ignore=shutil.ignore_patterns("__pycache__"))
+    for module in Path(str(nsock.__file__)).parent.glob("*.so"):
+        shutil.copy(module, target / "svc" / "_core")
+    metadata = target / f"{DISTRIBUTION}-{version}.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.1\nName: {svc.__distribution__}\nVersion: {version}\n")
+
+
+def record(node: Node, *configs: dict[str, object]) -> None:
+    """As `svcctl install` does for its networks."""
+    for number, config in enumerate(configs):
+        path = node.directory / f"{number}.conflist"
+        path.write_text(json.dumps({"cniVersion": "1.1.0", "name": "net", "plugins": [config]}))
+        add_installed(node.state_dir, Installed("", str(node.bin_dir / str(number)), (), str(path)))
+
+
+def start(node: Node, folder: Path) -> None:
+    """The copy's agent in place of the node's own."""
+    if node.has_agent:
+        node.stop_agent()
+    site, started = Path(pytest.__file__).parents[1], node.log.read_text().count("serving on") if node.log.exists() else 0
+    copy_package(folder, "1.0.0")
+    node.start_agent(sys.executable, "-S", "-c", PROGRAM, f"{folder}:{site}")
+    wait_until(lambda: node.log.read_text().count("serving on") > started)
+
+
+def test_agent_needs_nothing_of_its_package_after_its_start(own_pods: MakePod, node: Node, tmp_path: Path) -> None:
+    """ADDs that wait at a gate, of host-local, with logs that are rotated: all of which is imported seldom."""
+    record(node, netconf())
+    start(node, tmp_path)
+    (tmp_path / "svc").rename(tmp_path / "gone")
+    log = node.directory / "cni.log"
+    offer(node)
+    delegated = own_pods(ipam=section(node, "10.66.0.0/24"))
+    with serving(status(200), inside=node.netns) as gate:
+        gated = own_pods(readiness_gates=[gate.url], log_file_path=str(log), policy_setup_timeout_seconds=1, **LONG)
+        gated.add()
+        assert gated.call("ADD").status == 0
+    delegated.add()
+    for pod in (delegated, gated):
+        pod.delete()
+
+
+def test_store_of_an_installed_network_is_imported_too(
+    tmp_path: Path, etcd_site: EtcdSite, sandbox: Callable[[], Netns]
+) -> None:
+    """gRPC and what is built upon it."""
+    with ClusterNode(tmp_path / "node", "node1", etcd_site, agent=False) as node:
+        furnish(etcd_site, "node1")
+        try:
+            record(node, node.netconf())
+            start(node, tmp_path)
+            (tmp_path / "svc").rename(tmp_path / "gone")
+            pod = node.pod(sandbox())
+            pod.add()
+            pod.delete()
+        finally:
+            etcd_site.clear()
+
+
+def test_other_version_on_the_disk_is_noticed(own_pods: MakePod, node: Node, tmp_path: Path) -> None:
+    """In the log, in the lines of STATUS and in the metrics; a restart is enough."""
+    start(node, tmp_path)
+    pod = own_pods()
+    pod.add()
+    (tmp_path / "svc").rename(tmp_path / "old")
+    shutil.rmtree(tmp_path / f"{DISTRIBUTION}-1.0.0.dist-info")
+    copy_package(tmp_path, "2.0.0")
+    told = "the agent runs version 1.0.0, and version 2.0.0 has been installed since: restart svc-agent"
+    wait_until(lambda: told in node.log.read_text())
+    called = node.call("STATUS", netconf())
+    assert (called.status, told in called.stderr) == (0, True)
+    node.stop_agent()
+    node.start_agent()
+    assert told not in node.call("STATUS", netconf()).stderr
+    pod.delete()

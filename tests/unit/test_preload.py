@@ -1,0 +1,87 @@
+"""What an agent imports at its start: what its networks and attachments need, and nothing large besides."""
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svc.attach.journal import Journal
+from svc.attach.record import ADDED, AttachmentId, Record
+from svc.netconf.installed import Installed, add_installed
+
+EMBEDDED: dict[str, Any] = {"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
+ETCD = EMBEDDED | {"datastore_type": "etcdv3"}
+KUBECONFIG = {"orch": {"kubeconfig": "/nonexistent"}}
+LARGE = ("grpc", "etcd3", "kubernetes", "ssl", "dns.resolver")
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from svc.agent import agent
+from svc.agent.preload import preload
+from svc.attach.journal import Journal
+before = set(sys.modules)
+journal = Journal(Path(sys.argv[1]) / "journal.db")
+preload(Path(sys.argv[1]), journal)
+print(*(set(sys.modules) - before))
+"""
+
+
+def preloaded(state_dir: Path) -> set[str]:
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(state_dir)], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def install(state_dir: Path, *entries: dict[str, Any]) -> None:
+    for number, entry in enumerate(entries):
+        path = state_dir / f"{number}.conflist"
+        state_dir.mkdir(exist_ok=True)
+        path.write_text(json.dumps({"cniVersion": "1.0.0", "name": "net", "plugins": [entry]}))
+        add_installed(state_dir, Installed("", f"/bin{number}", (), str(path)))
+
+
+@pytest.mark.parametrize(
+    ("entries", "large"),
+    [
+        ([], set()),
+        ([EMBEDDED], set()),
+        ([ETCD], {"grpc", "etcd3"}),
+        ([ETCD | {"etcd_discovery_srv": "example.org"}], {"grpc", "etcd3", "dns.resolver"}),
+        ([EMBEDDED | KUBECONFIG | {"datastore_type": "orch"}], {"kubernetes", "ssl"}),
+        ([EMBEDDED | KUBECONFIG | {"policy": {"type": "k8s"}}], {"kubernetes", "ssl"}),
+        ([EMBEDDED | {"readiness_gates": ["https://127.0.0.1/ready"]}], {"ssl"}),
+        ([EMBEDDED, ETCD], {"grpc", "etcd3"}),
+    ],
+    ids=["nothing", "embedded", "etcd", "srv", "orch", "policy", "https", "two"],
+)
+def test_large_packages_come_with_the_networks_that_need_them(
+    tmp_path: Path, entries: list[dict[str, Any]], large: set[str]
+) -> None:
+    install(tmp_path / "state", *entries)
+    found = preloaded(tmp_path / "state")
+    assert large <= found
+    if "kubernetes" not in large:
+        assert not (set(LARGE) - large - {"ssl"}) & found
+    assert {"svc.waits.gates", "svc.waits.policy", "svc.attach.delegation", "svc.netconf.annotations"} <= found
+
+
+def test_store_of_an_attachment_is_needed_too(tmp_path: Path) -> None:
+    """Its network may be gone."""
+    journal = Journal(tmp_path / "journal.db")
+    with closing(journal):
+        journal.begin(
+            Record(AttachmentId("net", "c1", "eth0"), ADDED, "boot", (1, 2), "node", {"kind": "etcdv3"}, "svc0", "mac")
+        )
+    assert "svc.datastore.etcd.store" in preloaded(tmp_path)
+
+
+def test_network_that_cannot_be_read_is_no_obstacle(tmp_path: Path) -> None:
+    install(tmp_path / "state", ETCD)
+    add_installed(tmp_path / "state", Installed("", "/bin9", (), "/nonexistent/list"))
+    assert "grpc" in preloaded(tmp_path / "state")
+    (tmp_path / "state/installed.json").write_text("{")
+    assert "svc.waits.gates" in preloaded(tmp_path / "state")

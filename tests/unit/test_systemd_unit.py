@@ -1,0 +1,92 @@
+"""The agent's systemd unit: its text, and how svcctl installs and removes it."""
+
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.cli import Cli
+from harness.skips import NO_ANALYZE
+from svc.deploy.systemd import render_unit
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path)
+
+
+@pytest.fixture
+def executable(tmp_path: Path) -> Path:
+    path = tmp_path / "built"
+    path.write_bytes(b"\x7fELF, or at least it begins like one")
+    return path
+
+
+def render(state_dir: str = "/var/lib/svc", run_dir: str = "/var/run/svc", *command: str) -> list[str]:
+    return render_unit(
+        "svc", command or ("/usr/bin/python3",), Path(state_dir), Path(run_dir), [Path("/var/log/svc")]
+    ).splitlines()
+
+
+def test_unit_names_the_rights_that_suffice() -> None:
+    lines = render()
+    assert "CapabilityBoundingSet=CAP_NET_ADMIN CAP_SYS_ADMIN" in lines
+    assert {"Type=notify", "WatchdogSec=60", "NoNewPrivileges=yes", "ProtectSystem=strict", "Restart=always"} <= set(lines)
+    assert "RestrictAddressFamilies=AF_UNIX AF_NETLINK AF_INET AF_INET6" in lines
+
+
+def test_directories_are_writable() -> None:
+    """Below /run they are made at each start, for they vanish with the machine's."""
+    assert {"ReadWritePaths=/var/lib/svc", "ReadWritePaths=-/var/log/svc", "RuntimeDirectory=svc"} <= set(render())
+    assert "RuntimeDirectory=a/b" in render("/s", "/run/a/b")
+    lines = render("/srv/state", "/srv/run")
+    assert {"ReadWritePaths=/srv/state", "ReadWritePaths=/srv/run"} <= set(lines)
+    assert not any(line.startswith("RuntimeDirectory") for line in lines)
+
+
+def test_odd_paths_are_quoted() -> None:
+    lines = render("/a b", "/run/svc", "/p q/python%3", "$x", 'a"b')
+    assert 'ExecStart="/p q/python%%3" $$x "a\\"b"' in lines
+    assert 'ReadWritePaths="/a b"' in lines
+
+
+def test_unit_is_installed_once_and_removed(cli: Cli, tmp_path: Path, executable: Path) -> None:
+    """With the directories and the Python of the installation; a changed one is kept."""
+    unit = tmp_path / "units" / "svc-agent.service"
+    arguments = ("install", "--bin-dir", str(tmp_path / "bin"), "--executable", str(executable), "--systemd", "--unit-dir",
+                 str(unit.parent))  # fmt: skip
+    assert f"{unit} installed" in cli.prints(*arguments)
+    assert f"{unit} unchanged" in cli.prints(*arguments)
+    assert stat.S_IMODE(unit.stat().st_mode) == 0o644
+    (start,) = [line for line in unit.read_text().splitlines() if line.startswith("ExecStart=")]
+    assert start.startswith(f"ExecStart={sys.executable} -I -m svc.agent.main run --state-dir ")
+    assert f"{unit} removed" in cli.prints("uninstall", "--bin-dir", str(tmp_path / "bin"))
+    assert list(unit.parent.iterdir()) == []
+    cli.prints(*arguments)
+    unit.write_text(unit.read_text() + "# mine\n")
+    assert f"{unit} kept" in cli.prints("uninstall", "--bin-dir", str(tmp_path / "bin"))
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    if not shutil.which("systemd-analyze"):
+        pytest.skip(NO_ANALYZE)
+    path = tmp_path / "svc-agent.service"
+    command = [sys.executable, "-I", "-m", "svc.agent.main", "run"]
+    path.write_text(render_unit("svc", command, Path("/var/lib/svc"), Path("/var/run/svc"), [Path("/var/log/svc")]))
+    return path
+
+
+def test_systemd_finds_no_mistake_in_the_unit(unit: Path) -> None:
+    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert [line for line in done.stderr.splitlines() if "svc-agent" in line] == []
+
+
+def test_systemd_calls_the_unit_well_protected(unit: Path) -> None:
+    """Below 5.0 of 10: what is left over are the two capabilities and the network."""
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=50", "--no-pager", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
