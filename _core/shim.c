@@ -50,12 +50,14 @@ enum {  // of a frame, in bytes: layout 1 has the magic and the numbers alone
 enum {  // in place of an exit status
     PATIENCE = 256,  // the call waits, its reply may take so many milliseconds from now on
     ALIVE = 257,     // the agent works
+    HANDOVER = 258,  // the agent stops: the call goes on with the next one, which it waits for so many milliseconds at most
 };
 
 struct limit { int64_t ms; const char *text; };
 #define SECONDS(n) {(n) * SECOND_MS, #n " s"}
 static const struct limit INPUT_WAIT = SECONDS(10), SEND_WAIT = SECONDS(2), OUTPUT_WAIT = SECONDS(10);
 static const struct limit SILENCE = SECONDS(5);  // without any frame: the agent sends one after 2 s and every 2 s
+static const int64_t NEXT_AGENT_MS = 15 * SECOND_MS, LOOK_MS = 100;  // after a handover: until the one-shot, between looks
 static const int64_t OPTIONAL_INPUT_MS = 50;  // VERSION and refused calls need no stdin: a runtime may send nothing
 
 enum { ADD = 1, DEL = 2, CHECK = 4, GC = 8, STATUS = 16, VERSION = 32 };
@@ -309,6 +311,9 @@ static void read_install(void) {
 }
 
 // ---- the agent
+// What an agent has handed over: the generation of the call's row in the journal, in digits, and until when to look for
+// the next agent.
+static struct { char intent[CONTINUATION_SIZE + 1]; int64_t until; } handover;
 
 static _Noreturn void fail_agent(const char *what, const char *more) {
     fail_unavailable(TEXT("the agent ", what, more), TEXT("see its log and repeat the call; socket ", agent_socket));
@@ -440,14 +445,21 @@ static _Noreturn void print_reply(int fd, struct reply reply, size_t header_size
     _exit(printed || reply.status ? (int)reply.status : 1);
 }
 
-// Returns when the agent has closed the connection without a word.
-static void await_reply(int fd, int64_t started) {
+static void take_over(int fd, size_t header_size, size_t have, int64_t ms, struct deadline deadline) {
+    require_received(receive(fd, output.data, header_size + CONTINUATION_SIZE, sizeof output.data, &have, deadline));
+    memcpy(handover.intent, output.data + header_size, CONTINUATION_SIZE);
+    memcpy(request.data + PREFIX_SIZE, handover.intent, CONTINUATION_SIZE);
+    handover.until = now_ms() + (ms < NEXT_AGENT_MS ? ms : NEXT_AGENT_MS);
+}
+
+// Returns true when the agent has handed the call over, false when it has closed the connection without a word.
+static bool await_reply(int fd, int64_t started) {
     size_t have = 0, header_size = (request.start ? MAGIC_SIZE : PREFIX_SIZE) + sizeof(struct reply);
     struct deadline deadline = {started + verb->limit.ms, verb->limit.text};
     for (;;) {
         bool received = receive(fd, output.data, MAGIC_SIZE, sizeof output.data, &have, deadline);
         if (have == 0)
-            return;
+            return false;
         require_received(received);
         if (memcmp(output.data, magic, MAGIC_SIZE) != 0) {
             receive(fd, output.data, PREFIX_SIZE, sizeof output.data, &have, deadline);
@@ -457,6 +469,10 @@ static void await_reply(int fd, int64_t started) {
         struct reply reply;
         memcpy(&reply, output.data + header_size - sizeof reply, sizeof reply);
         reply = (struct reply){le32toh(reply.status), le32toh(reply.stdout_size), le32toh(reply.stderr_size)};
+        if (reply.status == HANDOVER) {
+            take_over(fd, header_size, have, reply.stdout_size, deadline);
+            return true;
+        }
         if (reply.status != ALIVE && (reply.status != PATIENCE || reply.stdout_size > INT32_MAX))
             print_reply(fd, reply, header_size, have, deadline);
         have -= header_size;
@@ -466,15 +482,16 @@ static void await_reply(int fd, int64_t started) {
     }
 }
 
-// Returns when the agent has closed the connection without a word.
-static void call_agent(int fd, int64_t started, const struct limit *send_limit) {
+// As await_reply.
+static bool call_agent(int fd, int64_t started, const struct limit *send_limit) {
     int cause = send_request(fd, started + send_limit->ms);
     if (cause == ETIMEDOUT)
         fail_agent("did not take the call within ", send_limit->text);
     if (cause && cause != EPIPE && cause != ECONNRESET)  // these two: it may have refused the call, and said why
         fail_agent("cannot be told: ", strerror(cause));
-    await_reply(fd, started);
+    bool is_handed_over = await_reply(fd, started);
     close(fd);
+    return is_handed_over;
 }
 
 // ---- the one-shot
@@ -550,7 +567,8 @@ static _Noreturn void run_one_shot(int why) {
     if (!python)
         python = directory_size && access(beside, X_OK) == 0 ? beside : "/usr/bin/python3";
     char *test = why ? NULL : "--test";
-    char *arguments[] = {python, "-I", "-m", "svc.cni", "--name", name, "--install", install_path, test, NULL};
+    char *option = *handover.intent ? "--intent" : test, *intent = *handover.intent ? handover.intent : NULL;
+    char *arguments[] = {python, "-I", "-m", "svc.cni", "--name", name, "--install", install_path, option, intent, NULL};
     char **kept = environ;
     for (char **entry = environ; *entry; entry++)
         if (belongs_to_call(*entry) || strncmp(*entry, "PATH=", 5) == 0 || strncmp(*entry, "HOME=", 5) == 0)
@@ -589,16 +607,19 @@ int main(int argc, char **argv) {
     read_install();
     pack_request();
     const struct limit *send_limit = verb->limit.ms < SEND_WAIT.ms ? &verb->limit : &SEND_WAIT;
-    int64_t started = now_ms();
-    int fd = connect_agent(send_limit->ms);
-    if (fd >= 0) {
-        call_agent(fd, started, send_limit);
-        use_first_layout();
-        if ((fd = connect_agent(send_limit->ms)) >= 0)
-            call_agent(fd, started, send_limit);
-        require_received(false);
+    for (;;) {
+        int64_t started = now_ms();
+        int fd = connect_agent(send_limit->ms), cause = errno;
+        bool is_handed_over = fd >= 0 && call_agent(fd, started, send_limit);
+        if (fd < 0 && cause == EAGAIN)
+            fail_agent("did not accept the call within ", send_limit->text);
+        if (!is_handed_over && request.start)  // closed, or gone, when it was asked in the layout of the last release
+            require_received(false);
+        if (fd >= 0 && !is_handed_over)
+            use_first_layout();
+        else if (fd < 0 && now_ms() >= handover.until)
+            run_one_shot(cause);
+        else
+            poll(NULL, 0, LOOK_MS);
     }
-    if (errno == EAGAIN)
-        fail_agent("did not accept the call within ", send_limit->text);
-    run_one_shot(errno);
 }

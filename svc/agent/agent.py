@@ -30,7 +30,7 @@ from svc.attach.record import Record
 from svc.attach.recover import Recovery, interrupted, store_of
 from svc.cni.edge import answer
 from svc.cni.frame import PROTOCOL, Frame, own_version
-from svc.cni.inputs import Inputs
+from svc.cni.inputs import INTENT, Inputs
 from svc.cni.locks import AGENT, SocketLock, StateLock
 from svc.datastore.open import open_backend
 from svc.model.errors import SvcError
@@ -170,7 +170,11 @@ class Agent:
             open_ends.count(is_gone=is_gone)
 
     def _admit(self, connection: socket.socket, frame: Frame, netns_fd: int) -> None:
-        inputs = Inputs(frame.name, frame.environment, frame.stdin, netns_fd, frame.profile)
+        environment = frame.environment
+        if frame.continuation:
+            environment[INTENT] = frame.continuation.decode(errors="replace")
+        resumable = frame.protocol == PROTOCOL
+        inputs = Inputs(frame.name, environment, frame.stdin, netns_fd, frame.profile, resumable)
         verb, container = frame.environment.get("CNI_COMMAND", ""), frame.environment.get("CNI_CONTAINERID", "")
         lane = lane_of(verb, frame.stdin)
         ended = partial(self._heartbeat.remove, connection)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from svc.agent.queue import HURRIES, Job
-from svc.cni.frame import PROTOCOL, pack_patience, pack_reply
+from svc.cni.frame import PROTOCOL, pack_handover, pack_patience, pack_reply
 from svc.cni.inputs import Inputs, Reply
 from svc.metrics import Metrics
 from svc.trace import Trace, new_request_id
@@ -43,6 +43,7 @@ class Call:
         self._metrics = metrics
         self._trace = Trace(new_request_id())
         self._steps: Steps[Reply] | None = None
+        self._waits_until = 0.0  # of the last wait, of the monotonic clock
         self._expected = 0.0  # by when, of the monotonic clock, the client expects the reply
 
     def run(self, job: Job) -> Wait | None:
@@ -74,6 +75,7 @@ class Call:
 
     def _announced(self, wait: Wait) -> Wait:
         """The client learns of a wait that it would not sit out."""
+        self._waits_until = wait.deadline
         until = wait.deadline + WORK_SECONDS
         if until > self._expected:
             self._expected = until
@@ -93,9 +95,15 @@ class Call:
             log.log(level, "%s", text)
         self.connection.settimeout(REPLY_SECONDS)
         try:
-            self.connection.sendall(pack_reply(reply.status, reply.stdout, reply.stderr, self._protocol))
+            self.connection.sendall(self._packed(reply))
         except OSError as failure:
             log.warning("[%s] the client did not take its reply: %s", self._trace.request_id, failure)
+
+    def _packed(self, reply: Reply) -> bytes:
+        if reply.intent:
+            left = max(0.0, self._waits_until - time.monotonic())
+            return pack_handover(str(reply.intent).encode(), left / 2)  # the rest is for the wait itself
+        return pack_reply(reply.status, reply.stdout, reply.stderr, self._protocol)
 
 
 def _hung_up(connection: socket.socket) -> bool:

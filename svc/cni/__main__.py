@@ -37,10 +37,12 @@ def main() -> int:
     parser.add_argument(
         "--test", action="store_true", help="test the servers that the network configuration names, and no more"
     )
+    parser.add_argument("--intent", default="", help="generation of the call's row in the journal, if an agent has begun it")
     options = parser.parse_args()
     log_to_stderr("WARNING")
     installed = read_record(options.install, DEFAULT)
-    inputs = Inputs(options.name, os.environ, sys.stdin.buffer.read(), profile=installed.profile, resumable=True)
+    environment = {**os.environ, INTENT: options.intent} if options.intent else os.environ
+    inputs = Inputs(options.name, environment, sys.stdin.buffer.read(), profile=installed.profile, resumable=True)
     reply = _test(inputs, installed) if options.test else _answer(inputs, installed)
     for stream, text in ((sys.stderr, reply.stderr), (sys.stdout, reply.stdout)):
         stream.buffer.write(text)
@@ -123,7 +125,7 @@ def _carried_out(lock: StateLock, inputs: Inputs, installed: Installed, trace: T
 def _handed_on(inputs: Inputs, installed: Installed) -> Reply | None:
     """By the agent, as if the executable had found it in the first place; None when it is gone and has not heard of it."""
     from svc.cni.client import call
-    from svc.cni.frame import Frame, FrameError
+    from svc.cni.frame import Frame, FrameError, Handover
 
     environment = {name: text for name, text in inputs.environment.items() if name.startswith("CNI_") or name in _PASSED_ON}
     frame = Frame(inputs.name, environment, inputs.stdin, has_descriptor=False, profile=inputs.profile)
@@ -136,6 +138,8 @@ def _handed_on(inputs: Inputs, installed: Installed) -> Reply | None:
             return call(str(installed.socket), frame, netns_fd=netns, timeout=AGENT_SECONDS)
         except (ConnectionRefusedError, FileNotFoundError):
             return None
+        except Handover as handover:
+            return Reply(0, b"", b"", int(handover.continuation))
         except (OSError, FrameError) as failure:
             raise PeerError(
                 f"the agent, which has been started meanwhile, did not answer: {failure}",

@@ -4,15 +4,15 @@ One request and one reply per connection. All integers are little-endian u32. Ea
 
 Layout 2. Both headers begin with `SVC2` and the program version of the sender (28 bytes, padded with NUL); every later layout
 begins so too, that each side can name the other's version in a refusal.
-Request: a continuation (20 bytes, zeros: none), lengths of name, profile, environment and stdin, flags (bit 0: a descriptor
-comes with the first byte), then name, profile, environment (`KEY=VALUE` strings, each ended by a NUL) and stdin. The profile is
-that of the installation, never of the call.
+Request: a continuation (20 digits, padded with NUL, or zeros), lengths of name, profile, environment and stdin, flags
+(bit 0: a descriptor comes with the first byte), then name, profile, environment (`KEY=VALUE` strings, each ended by a NUL) and
+stdin. The profile is that of the installation, never of the call.
 Reply: exit status, lengths of stdout and stderr, then stdout and stderr.
 Before it, any number of times, in place of status and lengths:
     256, milliseconds, 0    The call waits for something: its reply may take so long from now on, rather than what is usual.
     257, 0, 0               A sign of life, after 2 s and every 2 s. The executable gives up after 5 s without any frame.
 In place of it:
-    258, milliseconds, 0    The agent stops while the call waits. A continuation (20 bytes) follows: the executable repeats the
+    258, milliseconds, 0    The agent stops while the call waits. A continuation follows (20 bytes): the executable repeats the
                             request with it to the next agent, which it waits for so long at most, or serves the call itself.
 
 Layout 1 begins with `SVC1` and has neither version nor continuation; of the frames beside the reply it has 256 alone.
@@ -166,10 +166,10 @@ class RequestReader:
         continuation, version = b"", ""
         if protocol != 1:
             version = _version_in(self._data)
-            continuation = bytes(self._data[4 + _VERSION_BYTES : 4 + _VERSION_BYTES + CONTINUATION_BYTES])
+            continuation = bytes(self._data[4 + _VERSION_BYTES : 4 + _VERSION_BYTES + CONTINUATION_BYTES]).rstrip(b"\0")
         return Frame(
             name.decode(*_TEXT), variables, stdin, flags == _DESCRIPTOR, profile.decode(*_TEXT),
-            continuation if any(continuation) else b"", protocol, version,
+            continuation, protocol, version,
         )  # fmt: skip
 
 
@@ -199,7 +199,7 @@ class ReplyReader:
 
     def _hand_over(self, start: int, seconds: float) -> None:
         if len(self._data) >= start + CONTINUATION_BYTES:
-            raise Handover(bytes(self._data[start : start + CONTINUATION_BYTES]), seconds)
+            raise Handover(bytes(self._data[start : start + CONTINUATION_BYTES]).rstrip(b"\0"), seconds)
 
 
 def parse_reply(data: bytes) -> Reply:

@@ -1,8 +1,11 @@
 """Calls that wait at a readiness gate: what others notice, how the agent ends meanwhile, and waiting without an agent."""
 
+import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,8 @@ from harness.node import Calling, Node
 from harness.patience import wait_until
 from harness.pod import Pod
 from harness.state import faults, remains
+from svc.cni.client import call
+from svc.cni.frame import Frame
 
 pytestmark = pytest.mark.root
 
@@ -116,15 +121,72 @@ def test_client_that_is_killed_ends_its_wait(own_pods: MakePod, node: Node, own_
 # the agent's end
 
 
-def test_sigterm_fails_what_waits(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """At once, and with what to do about it."""
-    own_gate.behaviour = silent
-    calls = [own_pods(readiness_gates=[own_gate.url], **LONG).begin("ADD") for _ in range(5)]
+def test_next_agent_goes_on_with_what_waits(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """The executables hold on: no pod fails, and none starts before its gate is open."""
+    pods = [own_pods(readiness_gates=[own_gate.url], **LONG) for _ in range(5)]
+    calls = [pod.begin("ADD") for pod in pods]
     wait_until(lambda: waiting(node) == 5 and own_gate.asked > 0)
     assert node.stop_agent() == 0
-    outcomes = [call.result() for call in calls]
-    assert {called.output["code"] for called in outcomes} == {110}
+    node.start_agent()
+    wait_until(lambda: waiting(node) == 5)
+    assert not any(call.is_over for call in calls)
+    own_gate.behaviour = status(200)
+    assert [call.result().status for call in calls] == [0] * 5
+    assert faults(node) == []
+    for pod in pods:
+        pod.delete()
     assert remains(node) == []
+
+
+def test_wait_does_not_start_over(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """It ends when it would have ended without the agent's end."""
+    began = time.monotonic()
+    calling = own_pods(readiness_gates=[own_gate.url], readiness_gates_timeout_seconds=6).begin("ADD")
+    wait_until(lambda: waiting(node) == 1)
+    time.sleep(2)
+    node.stop_agent()
+    node.start_agent()
+    assert calling.result().output["code"] == 115
+    assert time.monotonic() - began < 9
+    assert remains(node) == []
+
+
+def test_delete_between_two_agents_ends_the_call(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """After it was answered nothing of the container appears."""
+    pod = own_pods(readiness_gates=[own_gate.url], **LONG)
+    calling = pod.begin("ADD")
+    wait_until(lambda: waiting(node) == 1)
+    node.stop_agent()
+    pod.delete()
+    own_gate.behaviour = status(200)
+    node.start_agent()
+    assert calling.result().output["code"] == 3
+    assert remains(node) == []
+
+
+def test_executable_of_the_last_release_is_refused_as_ever(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """It cannot go on elsewhere."""
+    own_gate.behaviour = silent
+    pod = own_pods(readiness_gates=[own_gate.url], **LONG)
+    variables = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": pod.container, "CNI_IFNAME": "eth0", "CNI_NETNS": pod.netns.path}
+    frame = Frame("svc", variables, json.dumps(pod.config).encode(), False, protocol=1)
+    with ThreadPoolExecutor(1) as executor:
+        reply = executor.submit(call, str(node.socket), frame, timeout=20)
+        wait_until(lambda: waiting(node) == 1 and own_gate.asked > 0)
+        assert node.stop_agent() == 0
+        assert json.loads(reply.result().stdout)["code"] == 110
+    assert remains(node) == []
+
+
+def test_call_goes_on_without_an_agent(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """Where none comes while the wait lasts."""
+    pod = own_pods(readiness_gates=[own_gate.url], readiness_gates_timeout_seconds=8)
+    calling = pod.begin("ADD")
+    wait_until(lambda: waiting(node) == 1)
+    node.stop_agent()
+    own_gate.behaviour = status(200)
+    assert calling.result().status == 0
+    assert faults(node) == []
 
 
 def test_killed_agent_leaves_nothing_of_what_waited(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:

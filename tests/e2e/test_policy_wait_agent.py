@@ -2,7 +2,9 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -80,13 +82,56 @@ def test_client_that_is_killed_keeps_nothing(own_pods: MakePod, node: Node, dire
 # the agent's end
 
 
-def test_sigterm_lets_pods_start(own_pods: MakePod, node: Node, directory: Path) -> None:
-    calling = begin(make(own_pods, directory))
+def test_pod_waits_on_for_its_policy_when_the_agent_stops(own_pods: MakePod, node: Node, directory: Path) -> None:
+    """With the next agent, and with the addresses that it has."""
+    pod = make(own_pods, directory)
+    calling = begin(pod)
     assert node.stop_agent() == 0
-    called = calling.result()
-    assert not is_set_up(called)
-    assert "the agent stops" in called.stderr
+    node.start_agent()
+    wait_until(lambda: len(descriptors_of_sandboxes(node)) == 1)
+    assert not calling.is_over
+    file_of(pod, directory).touch()
+    assert is_set_up(calling.result())
     assert faults(node) == []
+
+
+def descriptors_of_sandboxes(node: Node) -> list[str]:
+    found = []
+    for fd in Path(f"/proc/{node.agent_pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found += [name for name in [os.readlink(fd)] if "/svc-sandbox-" in name]
+    return found
+
+
+def test_pod_is_not_held_longer_than_without_the_end(own_pods: MakePod, node: Node, directory: Path) -> None:
+    """It starts without its policy when its time is over, which does not start over."""
+    pod = make(own_pods, directory, 5)
+    calling = begin(pod)
+    began = time.monotonic()
+    node.stop_agent()
+    node.start_agent()
+    assert not is_set_up(calling.result())
+    assert time.monotonic() - began < 7
+    assert faults(node) == []
+
+
+def test_pod_waits_on_without_an_agent(own_pods: MakePod, node: Node, directory: Path) -> None:
+    pod = make(own_pods, directory, 20)
+    calling = begin(pod)
+    node.stop_agent()
+    time.sleep(1)
+    assert not calling.is_over
+    calling.kill()
+
+
+def test_delete_between_two_agents_ends_the_call(own_pods: MakePod, node: Node, directory: Path) -> None:
+    pod = make(own_pods, directory)
+    calling = begin(pod)
+    node.stop_agent()
+    pod.delete()
+    node.start_agent()
+    assert calling.result().output["code"] == 3
+    assert remains(node) == []
 
 
 def test_killed_agent_leaves_what_a_delete_finds(own_pods: MakePod, node: Node, directory: Path) -> None:

@@ -31,7 +31,7 @@ from svc.cni.frame import (
 )
 from svc.cni.inputs import Reply
 
-CONTINUATION = bytes(range(20))
+CONTINUATION = b"12345678901234567890"
 FRAME = Frame(
     "svc", {"CNI_COMMAND": "ADD", "CNI_ARGS": "", "TRACEPARENT": "a=b"}, b'{"name":"net"}', True, "other", CONTINUATION
 )

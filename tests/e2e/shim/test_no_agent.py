@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +19,13 @@ from harness.shim import (
     CALLS,
     NETCONF,
     FakeAgent,
+    Handler,
     Shim,
     error_of,
+    hang,
+    write_one_shot,
 )
-from svc.cni.frame import STDIN_LIMIT
+from svc.cni.frame import STDIN_LIMIT, pack_alive, pack_handover, pack_reply
 
 # No agent
 
@@ -37,6 +42,54 @@ def test_without_an_agent_the_one_shot_takes_over(lonely_shim: Shim, verb: str) 
     assert sorted(told["environment"]) == sorted(f"{name}={value}" for name, value in ours.items())
     assert told["stdin"] == NETCONF.decode()
     assert told["descriptors"] == ["0", "1", "2", "3"]  # 3 lists them
+
+
+# An agent that stops
+
+
+def handing_over(continuation: bytes, seconds: float, next_one: Handler | None = None) -> Handler:
+    """Then it is gone, or another one serves."""
+
+    def handle(agent: FakeAgent, connection: socket.socket) -> None:
+        agent.receive(connection)
+        if agent.received[-1].frame.continuation and next_one:
+            connection.sendall(pack_reply(0, b"by the next agent", b""))
+            return
+        if not next_one:
+            agent.path.unlink()
+        connection.sendall(pack_alive() + pack_handover(continuation, seconds))
+
+    return handle
+
+
+@pytest.mark.parametrize("continuation", [b"7", b"18446744073709551615"])
+def test_next_agent_gets_the_same_request(shim: Shim, continuation: bytes) -> None:
+    """With what the first one has handed over."""
+    with FakeAgent(shim.socket, handing_over(continuation, 20, hang)) as agent:
+        result = shim.run("ADD")
+    assert (result.returncode, result.stdout) == (0, b"by the next agent")
+    first, second = (received.frame for received in agent.received)
+    assert (first.continuation, second.continuation) == (b"", continuation)
+    assert replace(first, continuation=continuation) == second
+    assert agent.received[0].descriptor == agent.received[1].descriptor is not None
+
+
+@pytest.mark.parametrize(("seconds", "least", "most"), [(0.0, 0, 5), (0.5, 0.5, 5)])
+def test_one_shot_goes_on_where_no_agent_comes(lonely_shim: Shim, seconds: float, least: float, most: float) -> None:
+    """Not before the wait is over, in which another one may come."""
+    began = time.monotonic()
+    with FakeAgent(lonely_shim.socket, handing_over(b"77", seconds)):
+        told = json.loads(lonely_shim.run("ADD").stdout)
+    assert least <= time.monotonic() - began < most
+    assert told["arguments"][-2:] == ["--intent", "77"]
+    assert told["stdin"] == NETCONF.decode()
+
+
+def test_next_agent_is_not_looked_for_for_ever(hasty_shim: Shim, tmp_path: Path) -> None:
+    """15 s are 150 ms here, however long the wait could go on."""
+    hasty_shim.record(f"socket={hasty_shim.socket}\npython={write_one_shot(tmp_path / 'python')}\n")
+    with FakeAgent(hasty_shim.socket, handing_over(b"77", 3600)):
+        assert json.loads(hasty_shim.run("ADD").stdout)["arguments"][-2:] == ["--intent", "77"]
 
 
 @pytest.mark.parametrize("size", [0, 1 << 16, STDIN_LIMIT])
