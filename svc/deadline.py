@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-RESERVED_SECONDS = 3.0  # of the limit of a call that can be rolled back: for the rollback
+RESERVED_SECONDS = 3.0  # of the limit of a call that can be rolled back: for the rollback, and for what is not counted
+ROLLBACK_SECONDS = 2.0
 
 _deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)  # of the monotonic clock
 
@@ -27,7 +28,7 @@ def limit(seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def extended(seconds: float = RESERVED_SECONDS) -> Iterator[None]:
+def extended(seconds: float = ROLLBACK_SECONDS) -> Iterator[None]:
     """Inside, there is so much more time: for what ends a call whose time is over."""
     token = _deadline.set(_deadline.get() + seconds)
     try:

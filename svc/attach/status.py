@@ -1,5 +1,6 @@
 """STATUS: whether an ADD would be served right now."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING
 from svc.attach.context import Context
 from svc.attach.request import NodeSettings
 from svc.attach.session import Session
-from svc.model.errors import Code, PeerError, SvcError
+from svc.model.errors import CallerError, Code, PeerError, SvcError
 from svc.trace import Trace
 
 if TYPE_CHECKING:
@@ -44,8 +45,11 @@ def status(context: Context, wanted: Wanted, trace: Trace) -> None:
         return context.session(where.profile, where.datastore, where.node)
 
     def look_at_books() -> None:
+        _require_kubeconfig(wanted)
         context.journal.check_writable()
         session().require_ready()
+        if not session().backend.needs_node:  # a file, which is no further away than the journal
+            session().backend.check_writable()
 
     def look_at_room() -> None:
         session().require_claim()
@@ -56,6 +60,13 @@ def status(context: Context, wanted: Wanted, trace: Trace) -> None:
 
     with not_ready():
         context.health.require(wanted.key, wanted.network, look_at_books, look_at_room)
+
+
+def _require_kubeconfig(wanted: Wanted) -> None:
+    """The client that reads it takes longer to load than STATUS may take."""
+    name = dict(wanted.orchestrator).get("kubeconfig", "")
+    if name and not os.access(name, os.R_OK):
+        raise CallerError(f"kubeconfig {name!r} cannot be read", details="name a file that exists and that this user may read")
 
 
 def _require_addresses(context: Context, session: Session, wanted: Wanted, trace: Trace) -> None:

@@ -106,3 +106,30 @@ def test_a_thread_that_the_system_refuses_fails_no_commit(path: Path, monkeypatc
         commit(connection, checkpoints, 1)
         eventually(lambda: in_file(path) == 4)
         checkpoints.close()
+
+
+def test_the_log_is_cut_off_after_a_long_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it reads, the log only grows; then it is short again, also where nobody commits any more."""
+    monkeypatch.setattr(checkpoint, "LONGEST_LOG", 1 << 20)
+    monkeypatch.setattr(checkpoint, "AGAIN_SECONDS", 0.05)
+    path = tmp_path / "file.db"
+    sqlite.create(path, _fill_blobs)
+    log = tmp_path / "file.db-wal"
+    checkpoints = checkpoint.Checkpoints(path)
+    with closing(sqlite.connect(path)) as writer, closing(sqlite.connect(path)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM t").fetchone()
+        for _ in range(200):
+            writer.execute("INSERT INTO t VALUES (zeroblob(8192))")
+            checkpoints.committed()
+        assert log.stat().st_size > checkpoint.LONGEST_LOG
+        reader.execute("COMMIT")
+        until = time.monotonic() + 20
+        while log.stat().st_size > checkpoint.LONGEST_LOG:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        checkpoints.close()
+
+
+def _fill_blobs(connection: sqlite3.Connection) -> None:
+    connection.execute("CREATE TABLE t (x BLOB)")

@@ -1,0 +1,56 @@
+"""Assignments whose outcome is unknown, and handles that are lost: a release leaves nothing behind."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from harness.ipam import put_node, put_pool
+from harness.wrapped import Through
+from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, OutcomeUnknown, Write
+from svc.ipam.allocator import Ipam
+from svc.ipam.requests import Assign, Release
+from svc.model.ipam import Block
+from svc.model.keys import BlockQuery, HandleKey
+
+
+class Late(Through):
+    """Carries the write of an assignment out when it is told to, after its caller has given up."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.sent: list[Sequence[Write]] = []
+
+    def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        if not self.sent and any(isinstance(write, Create) and isinstance(write.key, HandleKey) for write in writes):
+            self.sent.append(writes)
+            raise OutcomeUnknown("sent, and not answered")
+        return super().write(writes, durable=durable)
+
+
+def held(store: Backend) -> int:
+    return sum(entry.value.ordinals.used for entry in store.list(BlockQuery()) if isinstance(entry.value, Block))
+
+
+def test_an_assignment_in_flight_is_not_carried_out_after_its_release(backend: Backend) -> None:
+    if not backend.atomic:
+        pytest.skip("the handle is there before the block")
+    put_pool(backend, "pool4", "10.65.0.0/24")
+    put_node(backend, "node1")
+    late = Late(backend)
+    ipam = Ipam(late, "node1")
+    with pytest.raises(OutcomeUnknown):
+        ipam.assign(Assign("net.c1", {"node": "node1"}))
+    ipam.release(Release("net.c1"))
+    with pytest.raises(Conflict):
+        backend.write(late.sent[0])
+    assert held(backend) == 0
+
+
+def test_a_release_finds_what_blocks_show_where_the_handle_is_lost(backend: Backend) -> None:
+    put_pool(backend, "pool4", "10.65.0.0/24")
+    put_node(backend, "node1")
+    ipam = Ipam(backend, "node1")
+    addresses = ipam.assign(Assign("net.c1", {"node": "node1"})).addresses
+    backend.write([Delete(HandleKey("net.c1"))])
+    ipam.release(Release("net.c1", addresses=addresses))
+    assert held(backend) == 0

@@ -1,0 +1,86 @@
+"""A datastore that does not answer: it holds up no other network, and every call ends in its time."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from harness.cluster_node import ClusterNode, remains
+from harness.netns import Netns
+from harness.node import netconf
+from harness.pod import Pod
+from svc.cni.frame import Frame, pack_request
+
+pytestmark = pytest.mark.root
+
+MakeSandbox = Callable[[], Netns]
+
+CROWD = 200
+ADD_SECONDS, DEL_SECONDS, AT_ONCE_SECONDS = 30.0, 20.0, 5.0
+PATIENCE = 60.0
+SLACK = 1.0  # for processes to start
+
+
+@pytest.fixture
+def lasting_node(site: Any, tmp_path: Path) -> Iterator[ClusterNode]:
+    """One for each test: its datastore is not reached."""
+    with ClusterNode(tmp_path / "node", "node1", site) as node:
+        yield node
+
+
+def ask(stack: ExitStack, node: ClusterNode, config: dict[str, Any], netns: Netns, number: int) -> None:
+    """An ADD of a client that waits for as long as the block lasts."""
+    environment = {
+        "CNI_COMMAND": "ADD", "CNI_CONTAINERID": f"stuck{number}", "CNI_NETNS": netns.path, "CNI_IFNAME": "eth0",
+        "CNI_PATH": str(node.bin_dir), "CNI_ARGS": "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default",
+    }  # fmt: skip
+    client = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    client.connect(str(node.socket))
+    client.sendall(pack_request(Frame("svc", environment, orjson.dumps(config), has_descriptor=False)))
+
+
+def test_a_silent_datastore_holds_up_nobody_else(web: Pod, cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
+    """An ADD in another network is served at once beside a crowd; a DEL is answered, and its release is pending."""
+    node = cluster_node
+    node.apply_pools()
+    web.add()
+    here = Pod(node, sandbox(), "here", netconf(name="here"))
+    with ExitStack() as stack:
+        with node.silenced(node.site):
+            elsewhere = sandbox()
+            for number in range(CROWD):
+                ask(stack, node, node.netconf(), elsewhere, number)
+            began = time.monotonic()
+            here.add()
+            assert time.monotonic() - began < AT_ONCE_SECONDS
+            web.delete()
+            assert time.monotonic() - began < DEL_SECONDS + AT_ONCE_SECONDS
+            assert web.netns.links() == []
+            here.delete()
+    until = time.monotonic() + PATIENCE
+    while remains([node]):  # some of the crowd may have been served after all
+        assert time.monotonic() < until, remains([node])
+        node.call("GC", node.netconf(**{"cni.dev/valid-attachments": []}), container="", ifname="")
+        web.delete()
+
+
+def test_an_add_ends_in_its_time(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
+    """However many share the requests that are not answered."""
+    node = cluster_node
+    for number in range(8):
+        node.site.add_pod(f"web-{number}")
+    pods = [node.pod(sandbox(), f"c{n}", args=f"K8S_POD_NAME=web-{n};K8S_POD_NAMESPACE=default") for n in range(8)]
+    pods[0].add()
+    with node.silenced(node.site):
+        began = time.monotonic()
+        callings = [pod.begin("ADD") for pod in pods[1:]]
+        outcomes = [calling.result() for calling in callings]
+        assert time.monotonic() - began < ADD_SECONDS + SLACK
+    assert {called.output["code"] for called in outcomes} <= {104, 111}
+    for pod in pods:
+        pod.delete()
