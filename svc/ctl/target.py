@@ -45,7 +45,7 @@ class Target:
 
     def __str__(self) -> str:
         """Describe the datastore without credentials."""
-        return f"{_description(self.settings, self.file)}{f', from {self.origin}' if self.origin else ''}"
+        return f"{describe(self.settings, self.file)}{f', from {self.origin}' if self.origin else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,8 @@ def _only(networks: Sequence[InstalledNetwork], state_dir: Path) -> Target | Non
     return Target(first.names, first.netconf.datastore.to_json(), state_dir, first.netconf, str(first.path))
 
 
-def _description(settings: dict[str, str], file: Path) -> str:
+def describe(settings: dict[str, str], file: Path) -> str:
+    """Name a datastore without credentials; `file` is that of an embedded one."""
     match settings["kind"]:
         case "embedded":
             return f"embedded store {file}"

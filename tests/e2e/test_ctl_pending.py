@@ -1,0 +1,54 @@
+"""svcctl pending: releases that an unreachable datastore left pending are shown, and can be dropped."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.cluster_node import ClusterNode, remains
+from harness.node import Node
+from harness.pod import Pod
+from harness.site import Site
+from harness.state import pod_links
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
+    """One for each test: its connections are ended."""
+    with ClusterNode(tmp_path / "node", "node1", site) as node:
+        yield node
+
+
+def test_pending_release_is_shown_and_dropped(web: Pod, cluster_node: ClusterNode) -> None:
+    """The reason is noted; nothing retries it afterwards, and other releases stay pending."""
+    web.add()
+    with cluster_node.cut_off():
+        web.delete()
+        (shown,) = json.loads(cluster_node.svcctl("pending", "get", "-o", "json").stdout)
+        assert (shown["container"], shown["addresses"]) == (web.container, web.addresses)
+        assert shown["datastore"].startswith(("etcd http://127.0.0.1:", "Kubernetes API of kubeconfig "))
+        key = (shown["network"], shown["container"], shown["ifname"])
+        wrong = cluster_node.svcctl("pending", "drop", *key[:2], "eth9", "--reason", "x", check=False)
+        assert (wrong.returncode, "eth9 is pending: see" in wrong.stderr) == (1, True)
+        told = cluster_node.svcctl("pending", "drop", *key, "--reason", "gone for good").stdout.splitlines()
+        assert told[1] == f"datastore: {shown['datastore']}"
+        assert json.loads(cluster_node.svcctl("pending", "get", "-o", "json").stdout) == []
+    notes = cluster_node.state_dir / "dropped-releases.jsonl"
+    assert notes.stat().st_mode & 0o777 == 0o600
+    noted = json.loads(notes.read_text())
+    assert (noted["reason"], noted["addresses"]) == ("gone for good", web.addresses)
+    notes.unlink()
+    assert pod_links(cluster_node) == {}
+    assert [entry for entry in remains([cluster_node]) if web.addresses[0] in entry]  # dropped means not released
+    cluster_node.site.clear()
+
+
+def test_nothing_is_pending(node: Node, tmp_path: Path) -> None:
+    """A mistyped state directory is an error, and gets no journal."""
+    assert node.svcctl("pending", "get").stdout.split() == ["NETWORK", "CONTAINER", "IFNAME", "ADDRESSES", "DATASTORE"]
+    wrong = node.svcctl("--state-dir", str(tmp_path / "wrong"), "pending", "get", check=False)
+    assert (wrong.returncode, "does not exist" in wrong.stderr) == (1, True)
+    assert not (tmp_path / "wrong").exists()
