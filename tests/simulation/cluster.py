@@ -125,7 +125,7 @@ class NoWatch:
 class RemoteStore:
     """A process's session with the cluster."""
 
-    needs_node = False
+    needs_node = True
 
     def __init__(self, cluster: Cluster, *, atomic: bool) -> None:
         self.cluster = cluster

@@ -53,7 +53,9 @@ class ScriptedPolicy:
             runnable = [task for task in runnable if not self._held.search(task.operation.text)] or runnable
         task = last if last in runnable and last is not None else max(runnable, key=_precedence)
         number, self._count = self._count, self._count + 1
-        if not self.calm:
+        if self.calm:
+            self.menus.append([])
+        else:
             others = [Move(other.number) for other in runnable if other is not task]
             self.menus.append([*others, *(Move(task.number, fault) for fault in task.operation.faults)])
             move = self._script.get(number)
@@ -62,10 +64,13 @@ class ScriptedPolicy:
         return Move(task.number)
 
 
-def _precedence(task: Task) -> tuple[bool, int]:
-    """Lists of actions begin in their order, each when nothing else can run."""
-    waits_its_turn = task.is_script and task.operation.text == "starts"
-    return not waits_its_turn, -task.number if waits_its_turn else task.number
+def _precedence(task: Task) -> tuple[int, int]:
+    """Lists of actions begin in their order, each when nothing else can run; late writes arrive after everything else."""
+    if task.process.name == "network":
+        return 0, task.number
+    if task.is_script and task.operation.text == "starts":
+        return 1, -task.number
+    return 2, task.number
 
 
 def parse_script(text: str) -> dict[int, Move]:

@@ -153,14 +153,14 @@ class Scheduler:
                 self._unwind(task)
 
     def run(self) -> None:
-        """Returns when no task can go on. Raises Violation."""
+        """Returns when no task can go on, or when only daemons wait for their time. Raises Violation."""
         last: Task | None = None
         while True:
             self.tasks = [task for task in self.tasks if not task.over]
             runnable = [task for task in self.tasks if (task.ready is None and task.wake_at is None) or self._is_due(task)]
             timers = [task.wake_at for task in self.tasks if task.wake_at is not None and task not in runnable]
             if not runnable:
-                if not timers:
+                if not timers or all(task.daemon for task in self.tasks):
                     return
                 self._advance(min(timers))
                 continue
