@@ -25,12 +25,15 @@ from svc.datastore.api import (
     found_by,
 )
 from svc.model.codec import Codec, matches
+from svc.model.endpoint import KIND as ENDPOINT
 from svc.model.keys import Key, Query, ResourceKey, counted_kind
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 
 CODEC = Codec(DEFAULT)
 NETWORK = Process("network", "")
+_FAULTS_OF_PODS = ("kill", "refused", "lost")  # in the API an endpoint is an annotation of its pod, and goes with it
+_FAULTS = (*_FAULTS_OF_PODS, "late", "kill-late")
 Document = tuple[Key, bytes, int]  # what is kept at a path, and its revision
 
 
@@ -183,7 +186,8 @@ class RemoteStore:
         """One write that the server takes whole. Its values are those of this moment."""
         writes = [_frozen(write) for write in writes]
         text = "; ".join(f"{type(write).__name__.lower()} {write.key}" for write in writes)
-        fault = Current.scheduler.step(f"store: {text}", "kill", "refused", "lost", "late", "kill-late")
+        faults = _FAULTS if self.atomic or not any(_is_endpoint(write) for write in writes) else _FAULTS_OF_PODS
+        fault = Current.scheduler.step(f"store: {text}", *faults)
         if self.cluster.down or fault == "refused":
             raise unanswered()
         if fault in ("late", "kill-late"):
@@ -215,6 +219,10 @@ class RemoteStore:
         fault = Current.scheduler.step(f"store: {text}", "kill", "refused")
         if self.cluster.down or fault:
             raise unanswered()
+
+
+def _is_endpoint(write: Write) -> bool:
+    return isinstance(write.key, ResourceKey) and write.key.kind == ENDPOINT
 
 
 def unanswered() -> StoreError:

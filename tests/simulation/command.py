@@ -4,11 +4,14 @@ import argparse
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from multiprocessing.queues import Queue
+from pathlib import Path
 
 from simulation.explore import Found, deviations, random_schedules, replay
 from simulation.known import kind_of, reason_of
@@ -16,7 +19,7 @@ from simulation.patches import models
 from simulation.regressions import REGRESSIONS
 from simulation.scenarios import SCENARIOS
 from simulation.schedule import Outcome, prepare
-from simulation.world import Stage
+from simulation.world import Stage, directory
 
 ENOUGH = 10  # kinds of unknown violations, after which exploring ends
 _PROGRESS_SECONDS = 10.0
@@ -53,8 +56,9 @@ class Tally:
 
 @dataclass(frozen=True)
 class Work:
-    """What one process of several does."""
+    """What one process of several does, and its directory."""
 
+    root: Path
     part: int
     parts: int
     bound: int
@@ -85,22 +89,22 @@ def main() -> int:
     scenarios = tuple(options.scenario or SCENARIOS)
     seeds = range(options.seed, options.seed + options.schedules)
     jobs, every = options.jobs, options.every
-    works = [
-        Work(part * every + options.seed % every, jobs * every, options.bound, scenarios, seeds[part::jobs])
-        for part in range(jobs)
-    ]
-    return _report(_explore(works, len(seeds)))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the directory is removed then, too
+    with directory() as root:
+        works = [
+            Work(
+                root / str(part), part * every + options.seed % every, jobs * every, options.bound, scenarios, seeds[part::jobs]
+            )
+            for part in range(jobs)
+        ]
+        return _report(_explore(works, len(seeds)))
 
 
 def run_alone(names: list[str]) -> list[Outcome]:
     """Replays schedules in this process, which must have fixed hashes."""
-    stage = Stage()
-    try:
-        with models(stage.files):
-            prepare(stage)
-            return [replay(stage, name) for name in names]
-    finally:
-        stage.close()
+    with directory() as root, closing(Stage(root)) as stage, models(stage.files):
+        prepare(stage)
+        return [replay(stage, name) for name in names]
 
 
 def _fix_hashes() -> None:
@@ -151,9 +155,9 @@ def _explore(works: list[Work], seeds: int) -> Tally:
 
 
 def _work(work: Work, queue: "Queue[Tally | None]") -> None:
-    stage, tally = Stage(), Tally()
+    tally = Tally()
     try:
-        with models(stage.files):
+        with closing(Stage(work.root)) as stage, models(stage.files):
             prepare(stage)
             for found in _schedules(stage, work):
                 tally.add(found)
@@ -162,7 +166,6 @@ def _work(work: Work, queue: "Queue[Tally | None]") -> None:
                     tally = Tally()
         queue.put(tally)
     finally:
-        stage.close()
         queue.put(None)
 
 

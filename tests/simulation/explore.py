@@ -25,7 +25,7 @@ def replay(stage: Stage, name: str) -> Outcome:
     """Runs the schedule of this name: `seed:NUMBER`, `SCENARIO:SCRIPT` or that of a regression. KeyError, ValueError."""
     if name in REGRESSIONS:
         regression = REGRESSIONS[name]
-        return Schedule(stage, SCENARIOS[regression.scenario], ScriptedPolicy({}, regression.held)).run()
+        return Schedule(stage, SCENARIOS[regression.scenario], ScriptedPolicy({}, regression.held, regression.fault)).run()
     scenario, _, rest = name.partition(":")
     if scenario == "seed":
         return Schedule(stage, random_scenario(int(rest)), RandomPolicy(int(rest))).run()

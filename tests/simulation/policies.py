@@ -38,18 +38,19 @@ class ScriptedPolicy:
     written.
 
     `menus` gets the other choices that each step had. A task that reaches an operation which matches `held` waits there until
-    nothing else can run.
+    nothing else can run; with a `fault`, the first one goes on at once and fails so.
     """
 
-    def __init__(self, script: Mapping[int, Move], held: str = "") -> None:
+    def __init__(self, script: Mapping[int, Move], held: str = "", fault: str = "") -> None:
         self._script = script
         self._held = re.compile(held) if held else None
+        self._fault = fault
         self._count = 0
         self.menus: list[list[Move]] = []
         self.calm = False
 
     def choose(self, runnable: list[Task], last: Task | None, *, can_wait: bool) -> Move:
-        if self._held is not None and not self.calm:
+        if self._held is not None and not self.calm and not self._fault:
             runnable = [task for task in runnable if not self._held.search(task.operation.text)] or runnable
         task = last if last in runnable and last is not None else max(runnable, key=_precedence)
         number, self._count = self._count, self._count + 1
@@ -61,6 +62,9 @@ class ScriptedPolicy:
             move = self._script.get(number)
             if move is not None and any(other.number == move.task for other in runnable):
                 return move
+            if self._fault and self._held is not None and self._held.search(task.operation.text):
+                fault, self._held = self._fault, None
+                return Move(task.number, fault)
         return Move(task.number)
 
 

@@ -1,9 +1,9 @@
 """One schedule's world: nodes with their files and kernels, a shared datastore, containers, and what the runtime was told."""
 
-import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,12 +88,11 @@ class ModelGates:
 class Stage:
     """What schedules share: directories and open files."""
 
-    def __init__(self) -> None:
-        self.root = Path(tempfile.mkdtemp(prefix="svc-simulation-", dir="/dev/shm"))
+    def __init__(self, root: Path) -> None:
         self.files = Files()
-        self._directories = {node: self.root / node for node in NODES}
+        self._directories = {node: root / node for node in NODES}
         for directory in self._directories.values():
-            directory.mkdir()
+            directory.mkdir(parents=True)
 
     def state_dir(self, node: str) -> Path:
         return self._directories[node]
@@ -104,7 +103,13 @@ class Stage:
 
     def close(self) -> None:
         self.files.close()
-        shutil.rmtree(self.root)
+
+
+@contextmanager
+def directory() -> Iterator[Path]:
+    """A directory for stages, in memory, which is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="svc-simulation-", dir="/dev/shm") as path:
+        yield Path(path)
 
 
 class World:
