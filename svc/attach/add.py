@@ -180,8 +180,10 @@ class Addition:
             try:
                 self._taken = self._source.take(self._record)
             except BaseException as failure:
-                if self._companion is not None and not _is_refusal(failure):
-                    self._undo.callback(self._undoing, self._drop_endpoint)
+                if not _is_refusal(failure):
+                    if self._companion is not None:
+                        self._undo.callback(self._undoing, self._drop_endpoint)
+                    self._undo.callback(self._undoing, self._session.fence)  # the write may still be in flight
                 raise
             if self._taken.has_endpoint:
                 self._undo.callback(self._undoing, self._drop_endpoint)

@@ -50,6 +50,11 @@ class Session:
         if self.claim is not None:
             self.claim.require()
 
+    def fence(self) -> None:
+        """Make writes in flight that this node has sent before fail, if the datastore has transactions. Raise StoreError."""
+        if self.claim is not None:
+            self.claim.fence()
+
     def require_ready(self, keys: Sequence[Key] = ()) -> Sequence[Found]:
         """Locked when the datastore says, right now, that it takes no changes; StoreError. What stands at these keys."""
         return self.readiness.require(keys)

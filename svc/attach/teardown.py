@@ -122,7 +122,10 @@ def _held(context: Context, record: Record, trace: Trace) -> Holdings | None:
     anything more, because each request may be a timeout. Raise Locked."""
     try:
         with deadline.limit(ANSWER_SECONDS):
-            return holdings.read(context.session(record.profile, record.settings, record.node), record)
+            session = context.session(record.profile, record.settings, record.node)
+            if record.state != ADDED:  # a write of its ADD, whose process has ended, may still be in flight
+                session.fence()
+            return holdings.read(session, record)
     except Locked:
         raise
     except SvcError as failure:
