@@ -3,10 +3,8 @@
 import re
 
 _LOST_STORE = "no node claims its live attachments again in a datastore that has lost them"
-_GC = "GC on one node releases the handle of an ADD on another, which counts an address that is not written yet"
 
 KNOWN: dict[str, str] = {
-    r"interface _ uses address _ of nobody": _GC,
     r"address _ has two holders": _LOST_STORE,
 }
 """By a regular expression over the kind of violation (see `kind_of`): the reason."""
