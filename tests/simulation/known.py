@@ -3,8 +3,12 @@
 import re
 
 _LOST_STORE = "no node claims its live attachments again in a datastore that has lost them"
+_LATE_HANDLE = (
+    "without transactions, a write that arrives after its release leaves a handle that counts no address of any block"
+)
 
 KNOWN: dict[str, str] = {
+    r"at rest handle _ counts _ addresses, its blocks differ": _LATE_HANDLE,
     r"address _ has two holders": _LOST_STORE,
 }
 """By a regular expression over the kind of violation (see `kind_of`): the reason."""

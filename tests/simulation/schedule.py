@@ -115,9 +115,6 @@ class Schedule:
             else:
                 raise Violation(f"DEL of {container.name} fails {REPEATS} times: {container.answers[-1]}")
         self._retry()
-        if self._world.kind == "orch":  # where writes are not atomic, a late one may leave a handle without an address to GC
-            for node in self._world.machines:
-                self._runtime.gc(node)
 
     def _retry(self) -> None:
         for node in self._world.machines:
