@@ -20,7 +20,7 @@ NAME = re.compile(
 ACCESS = {"k8s_auth_token", "k8s_client_certificate", "k8s_client_key", "k8s_certificate_authority"}  # of the netconf's policy
 FIELDS = {f"policy.{name}" for name in ACCESS}
 ALLOWED = {
-    "svc/__init__.py": {"svc"},  # the distribution's name
+    "svc/__init__.py": {"svc-cni"},  # the distribution's name
     "svc/netconf/fields.py": {  # words of the specification and of the orchestrator, read under every profile
         "kubernetes", "k8s", "kubernetes.kubeconfig", "orch.k8s_api_root", "kubernetes.orch_api_root",
         "kubernetes.k8s_api_root", "kubernetes.node_name", "policy.k8s_api_root", *FIELDS,
