@@ -26,8 +26,8 @@ _WRITE_LOCK = "120"  # the byte of the file -shm that a writer locks (SQLite's W
 Result = TypeVar("Result")
 
 _RESTORE = (
-    "it is damaged: stop its users, move it away with the files beside it, and put a copy in its place (the store commands of "
-    "svcctl make and restore copies); without a copy, a fresh store is created in its place, which knows none of its pods"
+    "it is damaged: stop svc-agent, and run `svcctl store restore FILE` with a copy that `svcctl store backup FILE` made; "
+    "without a copy, move it away with the files beside it: a fresh store is created in its place, which knows none of its pods"
 )
 _REMEDIES = (  # what SQLite's message says, what to do
     ("not a database", _RESTORE),

@@ -71,7 +71,7 @@ def test_damaged_store_is_a_store_error(path: Path) -> None:
     ("content", "message"),
     [
         (b"this is no database, whatever its name says\n" * 200, "not a database"),
-        (b"", "it is empty: .*the store commands of svcctl"),
+        (b"", "it is empty: .* `svcctl store restore FILE`"),
         (b"SQLite", "not a database"),
     ],
     ids=["text", "empty", "cut"],
