@@ -11,6 +11,8 @@ FAMILIES: Final = {
     "queue_seconds_sum": "Time that calls have waited for a worker.",
     "queue_seconds_count": "Calls that have waited for a worker.",
     "package_changes_total": "Times that the installed package was replaced under the running agent: restart it.",
+    "restored_attachments_total": "Live attachments claimed again in a datastore that has lost them, by outcome; a `conflict` "
+    "means that another handle holds an address.",
     "gate_waits_total": "ADDs that waited for readiness gates, by how that ended.",
     "policy_waits_total": "ADDs that waited for their policy, by how that ended; a pod that was `late` has started without.",
 }

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from types import TracebackType
+from typing import Any
 
 from svc import deadline
 from svc._core.cidr import Address
@@ -19,7 +20,7 @@ from svc.attach.intent import await_policy_again, clear_away, earlier_row, new_r
 from svc.attach.journal import IntentLost
 from svc.attach.pod import read_pod
 from svc.attach.profiles import ensure_profile
-from svc.attach.ready import Locked
+from svc.attach.ready import Locked, StoreReplaced
 from svc.attach.record import ADDED, WAITING, Record
 from svc.attach.request import AddRequest, Sandbox
 from svc.attach.restore import restore_rows
@@ -68,7 +69,11 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
         if took_long:
             session, pod = _session(context, request), None  # nobody may have asked for it meanwhile: then it is closed
     session.require_claim()
-    attached = _attach(context, session, request, previous, intent, pod, trace)
+    try:
+        attached = _attach(context, session, request, previous, intent, pod, trace)
+    except StoreReplaced:
+        intent, _ = yield from pass_gates(context, session, request, None, trace)
+        attached = _attach(context, session, request, None, intent, None, trace)
     if isinstance(attached, Result):
         return attached
     yield from attached.await_policy()
@@ -92,6 +97,8 @@ def _attach(
     with nullcontext() if request.delegation else session.ipam.announced():
         if pod is None:
             pod = read_pod(context, session, request)
+        if session.held_seconds() > 0:
+            raise StoreReplaced
         choice = choose_now(session.names, request, pod, trace)
         if previous is not None and previous.state != WAITING:
             clear_away(context, previous, trace)
@@ -188,6 +195,8 @@ class Addition:
             if self._taken.has_endpoint:
                 self._undo.callback(self._undoing, self._drop_endpoint)
             self._session.require_claim()  # it may have been lost during the write
+            if self._session.held_seconds() > 0:
+                raise StoreReplaced
             _demand_mtu(self._request.mtu, self._taken.addresses)
             self._record.addresses = [str(address) for address in self._taken.addresses]
 
@@ -211,6 +220,7 @@ class Addition:
             result = self._result()
             self._record.state = ADDED
             self._record.result = result.to_json()
+            self._record.facts = self._facts_to_record()
             if waits_for_policy(self._session, self._request):
                 self._record.waits_until = time.time() + self._request.policy_setup.seconds
             self._context.journal.update(self._record)
@@ -296,6 +306,11 @@ class Addition:
         if self._pod:
             return facts_of(self._session.names, self._pod)
         return PodFacts(dict(self._request.labels), "", "", [], [self._record.id.network])
+
+    def _facts_to_record(self) -> dict[str, Any] | None:
+        """What the endpoint can be written with again, unless the API server keeps it on the pod."""
+        known = (self._pod or self._request.labels) and self._session.settings["kind"] != "orch"
+        return self._facts().to_json() if known else None
 
     def _result(self) -> Result:
         sandbox = self._request.sandbox

@@ -11,7 +11,9 @@ from svc.attach.health import Health
 from svc.attach.journal import Journal
 from svc.attach.node_claim import this_claimant
 from svc.attach.orchestrators import Orchestrators
+from svc.attach.record import AttachmentId
 from svc.attach.session import OpenBackend, Session, Sessions, StoreKey, store_key
+from svc.attach.store_identity import Memory
 from svc.dataplane.kernel import Kernel
 from svc.dataplane.reaper import Reaper
 from svc.dataplane.wire import Forwarding
@@ -23,6 +25,20 @@ if TYPE_CHECKING:
     from svc.waits.policy import StatusFiles
 
 NamesOf = Callable[[str], Names]
+
+
+class _JournalMemory:
+    """What is known of a datastore, in the journal."""
+
+    def __init__(self, journal: Journal, name: str) -> None:
+        self._journal = journal
+        self._name = name
+
+    def read(self) -> str:
+        return self._journal.note(self._name)
+
+    def write(self, text: str) -> None:
+        self._journal.put_note(self._name, text)
 
 
 class Context:
@@ -38,7 +54,7 @@ class Context:
         self.boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self.own_netns = nsock.own_netns_identity()
         self.journal = Journal(state_dir / "journal.db")
-        self.sessions = Sessions(open_backend, this_claimant(state_dir, self.boot_id), renews=resident)
+        self.sessions = Sessions(open_backend, this_claimant(state_dir, self.boot_id), renews=resident, memory=self._memory)
         self.orchestrators = Orchestrators()
         self.credentials = Credentials()
         self.kernel = Kernel()
@@ -47,6 +63,7 @@ class Context:
         self.metrics = Metrics()
         self.health = Health()
         self.restart_reason = ""  # why the agent is to be restarted, for the log of STATUS
+        self.conflicts: dict[AttachmentId, str] = {}  # live attachments of which another handle holds an address
         self._gates: Gates | None = None
         self._status_files: StatusFiles | None = None
         self._lock = threading.Lock()
@@ -78,6 +95,9 @@ class Context:
         keep = {(record.profile, tuple(sorted(record.settings.items()))) for record in self.journal.all()}
         self.sessions.close_idle(seconds, {self._store_key(profile, dict(settings)) for profile, settings in keep})
         self.orchestrators.close_idle(seconds)
+
+    def _memory(self, name: str) -> Memory:
+        return _JournalMemory(self.journal, name)
 
     def _store_key(self, profile: str, settings: dict[str, str]) -> StoreKey:
         return store_key(self.names_of(profile), self.credentials.completed(settings))

@@ -11,7 +11,7 @@ from svc.model.endpoint import has_endpoint
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.faults import without_query
 from svc.trace import Trace
-from svc.waits.wait import End, Steps, Suspended
+from svc.waits.wait import End, Steps, Suspended, Wait
 
 STALE_SECONDS = 1.0  # what was read before a longer wait is read again
 STORE_SECONDS = 60.0  # at most, of all waits for a datastore
@@ -41,24 +41,33 @@ def await_gates(context: Context, request: AddRequest, row: Record, trace: Trace
 
 def must_wait(session: Session) -> bool:
     """Return whether `await_store` would wait. Raise StoreError."""
-    return session.claim is not None and session.claim.is_undecided()
+    return (session.claim is not None and session.claim.is_undecided()) or session.held_seconds() > 0
 
 
 def await_store(context: Context, session: Session, request: AddRequest, row: Record, trace: Trace) -> Steps[bool]:
-    """Wait until it is known whether this machine may use the node's name. Return whether that took long.
+    """Wait until it is known whether this machine may use the node's name, and while a datastore that has lost data is held.
+    Return whether that took long.
 
     Raise CallerError if the container is no longer wanted, Suspended if the call goes on elsewhere; StoreError."""
+    waited = False
+    while (wait := _wait_for_store(session)) is not None:
+        waited = True
+        with trace.phase("datastore"):
+            yield wait
+        outcome = wait.outcome or End.LATE
+        _suspend_if_stopping(context, request, row, outcome)
+        if outcome in (End.GONE, End.DELETED, End.STOPPING):
+            _refuse(outcome, f"claims in the datastore of node {session.node!r}", 0, "earlier claims are waited for")
+        context.journal.require(row)
+        session.require_claim()
+    return waited
+
+
+def _wait_for_store(session: Session) -> Wait | None:
     wait = session.claim.decision() if session.claim is not None else None
-    if wait is None:
-        return False
-    with trace.phase("claim"):
-        yield wait
-    outcome = wait.outcome or End.LATE
-    _suspend_if_stopping(context, request, row, outcome)
-    if outcome in (End.GONE, End.DELETED, End.STOPPING):
-        _refuse(outcome, f"earlier claims of the node name {session.node!r}", 0, "it is not known yet whether they are in use")
-    context.journal.require(row)
-    return True
+    if wait is None and (seconds := session.held_seconds()) > 0:
+        wait = Wait(time.monotonic() + seconds)
+    return wait
 
 
 def _suspend_if_stopping(context: Context, request: AddRequest, row: Record, outcome: End) -> None:

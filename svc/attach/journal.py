@@ -160,6 +160,20 @@ class Journal:
         """Allocate the room for pending releases again, if the disk has it."""
         self._reserve.fill()
 
+    @property
+    def changes(self) -> int:
+        """A number that grows with each row that this process writes."""
+        return self._connection.total_changes
+
+    def note(self, name: str) -> str:
+        """Return what `put_note` has kept under a name; empty if there is nothing."""
+        rows = self._read("SELECT value, 0 FROM about WHERE name = ?", (name,))
+        return str(rows[0][0]) if rows else ""
+
+    def put_note(self, name: str, text: str) -> None:
+        """Keep a text that is about no attachment."""
+        self._write(lambda: self._connection.execute("REPLACE INTO about VALUES (?, ?)", (name, text)))
+
     def close(self) -> None:
         self._checkpoints.close()
         with self._lock:

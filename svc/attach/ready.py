@@ -6,6 +6,7 @@ A transaction may carry the question with it: then it is asked at the very momen
 from collections.abc import Sequence
 
 from svc.attach.node_claim import NodeNameClaim
+from svc.attach.store_identity import HOLD_SECONDS, StoreIdentity
 from svc.combine import Combiner
 from svc.datastore.api import (
     MAX_WRITES,
@@ -39,11 +40,22 @@ class Locked(StoreError):
     code = Code.DATASTORE_LOCKED
 
 
-class Readiness:
-    """Of one datastore. From any thread."""
+class StoreReplaced(StoreError):
+    """The datastore was seen to have lost data during the call."""
 
-    def __init__(self, backend: Backend) -> None:
+    code = Code.TRY_AGAIN
+
+    def __init__(self) -> None:
+        details = f"nodes claim the addresses of their pods again for {HOLD_SECONDS:g} s: try again then"
+        super().__init__("the datastore has lost data during the call", details=details)
+
+
+class Readiness:
+    """Of one datastore. From any thread. With an `identity`, each reading is compared with what is known of the datastore."""
+
+    def __init__(self, backend: Backend, identity: StoreIdentity | None = None) -> None:
         self._backend = backend
+        self._identity = identity
         self._last: Entry | None = None
         self._readers: Combiner[Sequence[Key], Sequence[Found]] = Combiner(self._read, limit=_READERS)
 
@@ -54,9 +66,16 @@ class Readiness:
 
     def expected(self) -> Entry:
         """What was read last, and said that the datastore is ready: for a `Check`. Locked; StoreError."""
+        if self._identity is not None and self._identity.has_moved(self._backend):
+            self.forget()
         while (last := self._last) is None:
             self.require()
         return last
+
+    @property
+    def changes(self) -> int:
+        """How often the datastore was seen to have lost data."""
+        return 0 if self._identity is None else self._identity.changes
 
     def forget(self) -> None:
         """When a `Check` has failed."""
@@ -66,7 +85,11 @@ class Readiness:
         self._last = None
         wanted = dict.fromkeys(key for keys in readers for key in keys)
         ready, *others = self._backend.get_all([KEY, *wanted]) if wanted else [found_by(self._backend.get, KEY)]
-        self._last = _demand_ready(ready)
+        entry = _demand_ready(ready)
+        if self._identity is not None:
+            assert isinstance(entry.value, Resource)
+            self._identity.observe(self._backend, str(entry.value.spec.get("clusterGUID") or ""))
+        self._last = entry
         found = dict(zip(wanted, others, strict=True))
         return [[found[key] for key in keys] for keys in readers]
 
@@ -102,12 +125,17 @@ class Guarded:
         self.list = inner.list
         self.check_writable = inner.check_writable
         self.generation = inner.generation
+        self.position = inner.position
         self.is_current = inner.is_current
         self.close = inner.close
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
+        self._readiness.expected()
+        changes = self._readiness.changes
         for _ in range(_TRIES):
             ready = self._readiness.expected()
+            if self._readiness.changes != changes:
+                raise StoreReplaced
             checks = [Check(ready.key, ready.revision), *(self._claim.checks() if self._claim else ())]
             try:
                 return self._inner.write([*checks, *writes], durable=durable)[len(checks) :]

@@ -60,6 +60,7 @@ class Record:
     routes: list[str] | None = None
     delegate: dict[str, Any] | None = None
     unmanaged: bool = False
+    facts: dict[str, Any] | None = None  # what the endpoint says of the pod, where nothing else of the node knows it
     waits_until: float = 0.0  # the Unix time at which its present wait, for a gate or for policy, ends at the latest
     outlives: bool = False  # whether the call that waits goes on when the agent ends
     _generation: int = field(default=0, init=False, compare=False, repr=False)  # orjson leaves names with an underscore out

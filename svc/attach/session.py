@@ -5,8 +5,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from svc.attach.credentials import without_secrets
 from svc.attach.node_claim import NodeNameClaim
 from svc.attach.ready import Readiness, guarded
+from svc.attach.store_identity import Memory, StoreIdentity
 from svc.combine import Combiner
 from svc.datastore.api import Backend, Found
 from svc.ipam.allocator import Ipam
@@ -16,6 +18,7 @@ from svc.names import Names
 
 Settings = dict[str, str]
 OpenBackend = Callable[[Settings, Names], Backend]
+MemoryOf = Callable[[str], Memory]
 StoreKey = tuple[Names, tuple[tuple[str, str], ...]]
 
 
@@ -31,6 +34,25 @@ class Rows:
     restored_after: int = -1
 
 
+class NoMemory:
+    """Keeps nothing."""
+
+    def __init__(self, _name: str) -> None:
+        return
+
+    def read(self) -> str:
+        return ""
+
+    def write(self, _text: str) -> None:
+        return
+
+
+def _name(key: StoreKey) -> str:
+    """What is known of a datastore is kept under this name: without secrets, which may change."""
+    settings = ",".join(f"{name}={value}" for name, value in sorted(without_secrets(dict(key[1])).items()))
+    return f"datastore {key[0].plugin} {settings}"
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """A warm datastore, as one deployment names what is in it, and the addresses of one node there."""
@@ -41,9 +63,18 @@ class Session:
     backend: Backend
     readiness: Readiness
     ipam: Ipam
+    identity: StoreIdentity
     claim: NodeNameClaim | None = None  # None where the datastore belongs to one node
     profiles: set[str] = field(default_factory=set)  # that are known to exist
     rows: Rows = field(default_factory=Rows)
+
+    def held_seconds(self) -> float:
+        """Return for how long ADDs are held, because the datastore has lost data. Raise StoreError."""
+        if not self.identity.is_known:
+            self.readiness.expected()
+        elif self.identity.has_moved(self.backend):
+            self.readiness.require()
+        return self.identity.held_seconds(self.ipam.has_pools)
 
     def require_claim(self) -> None:
         """Raise PeerError unless this machine may assign addresses under the node's name; StoreError."""
@@ -78,6 +109,7 @@ class _Store:
     """One datastore: its backend, once somebody has needed it. Those who wait for it to be opened share one attempt."""
 
     opening: Combiner[None, "_Opened"]
+    identity: StoreIdentity
     opened: "_Opened | None" = None
     used: float = field(default_factory=time.monotonic)
 
@@ -86,11 +118,19 @@ class Sessions:
     """Sessions by names, settings and node. From any thread; one that is slow to open keeps nobody from the others.
 
     In a datastore that nodes share, `claimant` claims the names of nodes; without one no name is claimed. `renews`: the claims
-    of open sessions are kept, as an agent does.
+    of open sessions are kept, as an agent does. `memory` keeps what is known of datastores.
     """
 
-    def __init__(self, open_backend: OpenBackend, claimant: Claimant | None = None, *, renews: bool = False) -> None:
+    def __init__(
+        self,
+        open_backend: OpenBackend,
+        claimant: Claimant | None = None,
+        *,
+        renews: bool = False,
+        memory: MemoryOf = NoMemory,
+    ) -> None:
         self._open_backend = open_backend
+        self._memory = memory
         self._claimant = claimant
         self._renews = renews
         self._lock = threading.Lock()
@@ -117,7 +157,7 @@ class Sessions:
         opened = store.opened
         if opened is None or not opened.backend.is_current():
             opened = store.opening.run(None)
-        return self._session(key, node, opened)
+        return self._session(key, node, store.identity, opened)
 
     def _new_store(self, key: StoreKey) -> _Store:
         names, settings = key[0], dict(key[1])
@@ -128,14 +168,15 @@ class Sessions:
                 backend = self._open_backend(settings, names)
                 if before is not None:
                     self._replaced.append((time.monotonic(), before.backend))  # calls in flight may still use it
-                store.opened = _Opened(backend, Readiness(backend))
+                store.opened = _Opened(backend, Readiness(backend, store.identity))
             assert store.opened is not None
             return [store.opened] * len(waiting)
 
-        store = _Store(Combiner(open_store))
+        identity = StoreIdentity(self._memory(_name(key)), f"datastore {settings['kind']}")
+        store = _Store(Combiner(open_store), identity)
         return store
 
-    def _session(self, key: StoreKey, node: str, opened: _Opened) -> Session:
+    def _session(self, key: StoreKey, node: str, identity: StoreIdentity, opened: _Opened) -> Session:
         with self._lock:
             session = self._sessions.get((key, node))
             if session is None or session.backend is not opened.backend:
@@ -143,7 +184,7 @@ class Sessions:
                     session.claim.close()
                 claim = self._claim(opened.backend, node)
                 ipam = Ipam(guarded(opened.backend, opened.readiness, claim), node)
-                session = Session(key[0], dict(key[1]), node, opened.backend, opened.readiness, ipam, claim)
+                session = Session(key[0], dict(key[1]), node, opened.backend, opened.readiness, ipam, identity, claim)
                 self._sessions[key, node] = session
             return session
 
@@ -151,6 +192,11 @@ class Sessions:
         if self._claimant is None or not backend.needs_node:
             return None
         return NodeNameClaim(backend, node, self._claimant, renews=self._renews)
+
+    def open(self) -> list[Session]:
+        """Return the open sessions."""
+        with self._lock:
+            return list(self._sessions.values())
 
     def close_idle(self, seconds: float, keep: Collection[StoreKey] = ()) -> None:
         """Closes what nobody has asked for this long: no call may take longer. Stores in `keep` stay open, and with them the

@@ -58,6 +58,8 @@ def status(context: Context, wanted: Wanted, trace: Trace) -> None:
         if wanted.orchestrator:
             context.orchestrators.pods(wanted.orchestrator).require_access(pods=wanted.policy)
 
+    for conflict in list(context.conflicts.values()):
+        trace.warning(conflict)
     with not_ready():
         context.health.require(wanted.key, wanted.network, look_at_books, look_at_room)
 

@@ -113,6 +113,19 @@ class Watch(Iterator[Event], Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Which data the servers of a session hold, as far as their answers show it.
+
+    `cluster` is the servers' own name for the data, empty if they have none. `revision` is the newest that was seen, 0 if the
+    store has no comparable revisions. `setbacks` counts answers with a revision below one that was seen before.
+    """
+
+    cluster: str = ""
+    revision: int = 0
+    setbacks: int = 0
+
+
 class Backend(Protocol):
     """A datastore session; safe to use from several threads at once. Errors: StoreError and its subclasses."""
 
@@ -144,6 +157,9 @@ class Backend(Protocol):
         """Changes whenever a resource of this kind (for `IPAM_CONFIG`: the IPAM settings) may have changed: a cache filled at
         one generation is worth using at the same one. In a remote store it may lag behind, so it may choose, but never
         justify a refusal."""
+
+    def position(self) -> Position:
+        """Return which data the session has spoken to so far. Asks no server."""
 
     def watch(self, query: Query) -> Watch:
         """First every present entry, then each change, until it is closed. A watcher that lags too far behind is told anew of

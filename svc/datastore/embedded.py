@@ -30,6 +30,7 @@ from svc.datastore.api import (
     Entry,
     Found,
     NotFound,
+    Position,
     StoreError,
     Update,
     Write,
@@ -162,6 +163,11 @@ class EmbeddedStore:
         """The number of the last transaction, of any process, that wrote a resource of this kind; 0 when none did."""
         row = self._one(_COUNTER, kind)
         return 0 if row is None else int(row[0])
+
+    def position(self) -> Position:
+        """Revisions are the numbers of transactions: they run backwards if the file is replaced by an older copy."""
+        row = self._one(_COUNTER, _TRANSACTIONS)
+        return Position(revision=0 if row is None else int(row[0]))
 
     def watch(self, query: Query) -> Watcher:
         """Changes of other processes are only seen when the watcher lists again."""

@@ -14,7 +14,7 @@ _CUSTOM = (  # plural, verbs
     ("ipamhandles", _OWN),
     ("ippools", ("list", "watch")),
     ("ipreservations", ("list", "watch")),
-    ("clusterinformations", ("get",)),
+    ("clusterinformations", _READ),
 )
 _CORE = (
     ("pods", ("get",)),

@@ -4,7 +4,7 @@ Calls that wait at the same time become one plan and one write. A lost race (som
 again and planned again; a refusal is only given after everything was read anew.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -121,6 +121,35 @@ class Ipam:
         assert isinstance(block, Block)
         holder = blocks.holder(block, address)
         return pool.name, (holder.handle_id or "" if holder else "")
+
+    def has_pools(self) -> bool:
+        """Return whether there is any pool, read now. Raise StoreError."""
+        return bool(read_pools(self._backend).all)
+
+    def not_held(self, held: Iterable[tuple[str, Address]]) -> set[tuple[str, Address]]:
+        """Return which of these pairs of handle and address the datastore does not show, read now: each block once.
+
+        Raise StoreError, Damaged."""
+        pools, found = read_pools(self._backend), dict[Cidr, Block | None]()
+        missing = set()
+        for handle, address in held:
+            pool = pools.pool_of(address)
+            cidr = None if pool is None else pool.cidr.block_of(address, pool.block_size)
+            if cidr is not None and cidr not in found:
+                found[cidr] = self._block(cidr)
+            block = None if cidr is None else found[cidr]
+            holder = None if block is None else blocks.holder(block, address)
+            if holder is None or holder.released_at or holder.handle_id != handle:
+                missing.add((handle, address))
+        return missing
+
+    def _block(self, cidr: Cidr) -> Block | None:
+        try:
+            block = self._backend.get(BlockKey(cidr)).value
+        except NotFound:
+            return None
+        assert isinstance(block, Block)
+        return block
 
     def pool_of(self, address: Address) -> Cidr | None:
         """That an address lies in, read now. StoreError."""

@@ -18,6 +18,8 @@ def assign(plan: Plan, request: Assign) -> Planned:
     """SvcError when the request cannot be met; then nothing of it stays in the plan."""
     if (request.use == LOAD_BALANCER) != (plan.host.kind == VIRTUAL):
         raise errors.other_host(request.use, plan.host)
+    if request.restores:
+        return _restore(plan, request)
     draft = Draft(plan)
     found: list[Allocation] = []
     taken: list[Allocation] = []
@@ -32,6 +34,29 @@ def assign(plan: Plan, request: Assign) -> Planned:
     chosen = not request.addresses and any(not request.pools.get(version) for version in request.versions)
     assigned = Assigned(tuple(found), faults=plan.view.faults() if chosen else ())
     return Planned(assigned, frozenset(draft.blocks), tuple(taken))
+
+
+def _restore(plan: Plan, request: Assign) -> Planned:
+    """Assign exactly these addresses again, and let the handle count what the blocks show."""
+    draft = Draft(plan)
+    plan.stored_handle(request.handle)
+    attribute = Attribute(request.handle, dict(sorted(request.attributes.items())))
+    found = [_restored(plan, draft, address, attribute) for address in request.addresses]
+    for cidr in {allocation.block for allocation in found}:
+        held = len(blocks.held_by(draft.block(cidr), request.handle))
+        counted = draft.handle(request.handle).blocks.get(str(cidr), 0)
+        if held != counted:
+            draft.count(request.handle, cidr, held - counted)
+    plan.join(draft)
+    return Planned(Assigned(tuple(found)), frozenset(draft.blocks), tuple(found))
+
+
+def _restored(plan: Plan, draft: Draft, address: Address, attribute: Attribute) -> Allocation:
+    cidr = plan.room.block_of_live(draft.peek, address)
+    holder = blocks.holder(draft.peek(cidr), address)
+    if holder is not None and not holder.released_at and holder.handle_id == attribute.handle_id:
+        return Allocation(address, cidr)
+    return _assigned_at(draft, cidr, address, attribute)
 
 
 def pools_for(plan: Plan, version: int, request: Assign) -> Sequence[Pool]:
@@ -83,7 +108,10 @@ def _considered(plan: Plan, version: int, request: Assign, pools: Sequence[Pool]
 
 
 def _take_at(plan: Plan, draft: Draft, address: Address, attribute: Attribute, request: Assign) -> Allocation:
-    cidr = plan.room.block_at(draft.peek, address, request.use)
+    return _assigned_at(draft, plan.room.block_at(draft.peek, address, request.use), address, attribute)
+
+
+def _assigned_at(draft: Draft, cidr: Cidr, address: Address, attribute: Attribute) -> Allocation:
     block = draft.block(cidr)
     if not blocks.assign_at(block, address, attribute):
         holder = blocks.holder(block, address)

@@ -195,6 +195,15 @@ def other_owner(address: Address, which: str, found: str, expected: str) -> Call
     )
 
 
+def live_outside_pools(address: Address) -> PeerError:
+    """The pool of a live attachment's address must exist before the address can be claimed again."""
+    return PeerError(
+        f"no IP pool has address {str(address)!r} of a live attachment",
+        details="make the pool again, with the same CIDR: the address is claimed then",
+        code=Code.POOL,
+    )
+
+
 def range_outside_pools(cidr: Cidr, reason: str) -> CallerError:
     """Affinities are released by ranges that are made of blocks."""
     return CallerError(f"the blocks of {cidr} cannot be released", details=f"{reason}: see `svcctl pool get`", code=Code.POOL)

@@ -26,6 +26,9 @@ class Assign:
     smaller number wins). With `max_per_handle`, a handle that holds so many addresses of a family gets those again, and no
     further one.
 
+    `restores`: `addresses` belong to a live attachment, of which the datastore has lost the record. They are assigned if they
+    are free, or the handle's already, whatever settings, selectors, reservations and limits of blocks say.
+
     `companion` goes into the same write, where the datastore takes all of a write or nothing, unless it is there already.
     `trace` is that of the call: others may carry the request out.
     """
@@ -39,6 +42,7 @@ class Assign:
     namespace_labels: dict[str, str] = field(default_factory=dict)
     max_blocks: int = 0
     max_per_handle: int = 0
+    restores: bool = False
     companion: Companion | None = None
     trace: Trace | None = field(default_factory=active, compare=False, repr=False)
 

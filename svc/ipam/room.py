@@ -80,6 +80,21 @@ class Room:
             self._demand_lendable(block, address)
         return cidr
 
+    def block_of_live(self, peek: Peek, address: Address) -> Cidr:
+        """The block that has the address of a live attachment, whoever owns it. Claim one if none has it, whatever settings and
+        selectors say. Raise PeerError if no pool has the address; ClaimLost, Damaged."""
+        pool = self._view.pools().pool_of(address)
+        if pool is None:
+            raise errors.live_outside_pools(address)
+        cidr = pool.cidr.block_of(address, pool.block_size)
+        if self._found(peek, cidr) is not None:
+            return cidr
+        others = self._overlapping(cidr)
+        if others:
+            return _holding(others, address)
+        self._view.own(claim(self._backend, cidr, self._host))
+        return cidr
+
     def block_holding(self, peek: Peek, address: Address) -> Cidr | None:
         """The block that has the address, in a pool or left over from one; None when there is none. Damaged."""
         pool = self._view.pools().pool_of(address)

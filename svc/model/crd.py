@@ -132,6 +132,11 @@ class Objects:
             wanted["ip-version"] = str(query.version)
         return ",".join(f"{self._label}/{name}={value}" for name, value in wanted.items())
 
+    @property
+    def unlabelled(self) -> str:
+        """The label selector of affinities that programs before these labels have written."""
+        return f"!{self._label}/affinity-type"
+
     def encode(self, key: Key, value: Value, revision: str | None = None) -> Json:
         """The object to create, or to put in the place of the one at `revision`."""
         metadata: Json = {"name": self.place(key).name} | self.group.wrap(self._metadata(key, value))

@@ -49,6 +49,23 @@ class PodFacts:
     source_prefixes: Sequence[str] = ()
     qos: Mapping[str, int] = field(default_factory=dict)
 
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "labels": self.labels,
+            "generate_name": self.generate_name,
+            "service_account": self.service_account,
+            "ports": self.ports,
+            "profiles": self.profiles,
+            "floating": [str(address) for address in self.floating],
+            "source_prefixes": list(self.source_prefixes),
+            "qos": dict(self.qos),
+        }
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> "PodFacts":
+        """Return what `to_json` was made of."""
+        return PodFacts(**data | {"floating": [Address(text) for text in data["floating"]]})
+
 
 def endpoint_key(names: Names, node: str, workload: Workload, ifname: str) -> ResourceKey:
     """NODE-ORCHESTRATOR-WORKLOAD-INTERFACE; a dash inside a segment is doubled."""

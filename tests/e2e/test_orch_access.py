@@ -88,7 +88,7 @@ def live(store: OrchStore) -> None:
     assert isinstance(ready, Resource)
     assert ready.spec["datastoreReady"] is True
     store.client.get("/api/v1/namespaces/default")
-    paths = [store._counted(kind).path for kind in ("Node", "IPPool", "IPReservation", IPAM_CONFIG)]
+    paths = [store._counted(kind).path for kind in ("Node", "ClusterInformation", "IPPool", "IPReservation", IPAM_CONFIG)]
     for path in (*paths, "/api/v1/namespaces"):  # as generations and caches follow them
         stream = store.client.watch(path, store.client.list(path).revision)
         stream.close()

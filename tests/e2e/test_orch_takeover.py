@@ -10,6 +10,7 @@ import pytest
 from harness.incumbent import INCUMBENT, captured, captured_pod, without_servers
 from harness.kube import Kube
 from harness.orch import PODS, install, put_core_node, put_pod, wipe
+from harness.site import set_ready
 from svc.datastore.api import Create, Delete, Update
 from svc.datastore.orch.store import OrchStore
 from svc.model.crd import kind_plural
@@ -103,3 +104,17 @@ def test_nothing_is_left_after_everything_is_deleted(store: OrchStore, cluster: 
         for entry in store.list(query):
             store.write([Delete(entry.key, entry.revision)])
     assert kept(cluster) == {}
+
+
+def test_affinities_without_labels_get_them(store: OrchStore, cluster: Kube) -> None:
+    """Those of the node alone, when its session sees them first; none while the datastore is locked."""
+    wanted, plural = kept(cluster), f"{GROUP}/blockaffinities"
+    names = [item["metadata"]["name"] for item in cluster.call("GET", plural)["items"]]
+    for name in names:
+        cluster.call("PATCH", f"{plural}/{name}", {"metadata": {"labels": None}}, "application/merge-patch+json")
+    set_ready(store, ready=False)
+    assert store.list(AffinityQuery("node1")) == []
+    set_ready(store)
+    assert store.list(AffinityQuery("node2")) == []
+    assert [entry.value for entry in store.list(AffinityQuery("node1"))] == [Affinity("confirmed")] * len(names)
+    assert kept(cluster) == wanted

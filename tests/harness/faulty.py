@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from svc.attach.journal import Journal
 from svc.attach.record import Record
-from svc.datastore.api import Backend, Entries, Entry, Found, StoreError, Watch, Write
+from svc.datastore.api import Backend, Entries, Entry, Found, Position, StoreError, Watch, Write
 from svc.model.keys import Key, Query
 
 Answer = TypeVar("Answer")
@@ -114,6 +114,9 @@ class FaultyBackend:
 
     def generation(self, kind: str) -> int:
         return self._faults.carry_out("generation", lambda: self._inner.generation(kind))
+
+    def position(self) -> Position:
+        return self._inner.position()
 
     def watch(self, query: Query) -> Watch:
         return self._faults.carry_out("watch", lambda: self._inner.watch(query))

@@ -14,6 +14,7 @@ from svc.datastore.api import (
     Entry,
     Found,
     PartialWrite,
+    Position,
     StoreError,
     Update,
     Watch,
@@ -65,6 +66,9 @@ class Through:
 
     def generation(self, kind: str) -> int:
         return self.inner.generation(kind)
+
+    def position(self) -> Position:
+        return self.inner.position()
 
     def watch(self, query: Query) -> Watch:
         return self.inner.watch(query)

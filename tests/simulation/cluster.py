@@ -17,6 +17,7 @@ from svc.datastore.api import (
     Found,
     NotFound,
     PartialWrite,
+    Position,
     StoreError,
     Update,
     Value,
@@ -158,6 +159,9 @@ class RemoteStore:
 
     def generation(self, kind: str) -> int:
         return self.cluster.generation(kind)
+
+    def position(self) -> Position:
+        return Position()
 
     def watch(self, query: Query) -> Watch:
         return NoWatch()

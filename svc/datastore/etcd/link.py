@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would print is in the errors that calls raise
@@ -19,7 +20,7 @@ os.environ.setdefault("GRPC_DNS_RESOLVER", "native")  # the system's, which know
 import grpc
 
 from svc import deadline
-from svc.datastore.api import Forbidden, StoreError
+from svc.datastore.api import Forbidden, Position, StoreError
 from svc.datastore.etcd.messages import KVStub, Message, RangeRequest, WatchRequest, WatchResponse
 from svc.datastore.etcd.refusals import NO_ANSWER_IN_TIME, remedy_for
 from svc.datastore.etcd.settings import Cluster, Endpoint
@@ -108,6 +109,7 @@ class Link:
         self._lock = threading.Lock()
         self._moving = threading.Lock()
         self._rediscover = rediscover
+        self.position = Position()
         self._failed = False  # whether a call has been given up since the last look-up
         self._closed = False
         self._use(cluster)
@@ -192,12 +194,26 @@ class Link:
 
     def _call(self, call: Callable[["_Server"], Message], what: Callable[[], str]) -> Message:
         server, began = self._server(), time.monotonic()
+        before = self.position.revision
         try:
             answer = self._on(server, lambda: call(server))
         finally:
             explain(lambda: f"etcd at {server.endpoint}: {what()}: {(time.monotonic() - began) * 1000:.1f} ms")
         self.seen = answer.header.revision
+        self._locate(f"{answer.header.cluster_id:x}", self.seen, before)
         return answer
+
+    def _locate(self, cluster: str, revision: int, before: int) -> None:
+        """Note which data answers. Answers come in any order, but none is older than what was seen before its request."""
+        known = self.position
+        if cluster == known.cluster and before <= revision <= known.revision:
+            return
+        with self._lock:
+            known = self.position
+            if revision < before <= known.revision:
+                self.position = Position(cluster, revision, known.setbacks + 1)
+            else:
+                self.position = replace(known, cluster=cluster, revision=max(known.revision, revision))
 
     def _on(self, server: "_Server", step: Callable[[], Message]) -> Message:
         """Carries out a step with one of the servers, and puts our errors in place of gRPC's."""

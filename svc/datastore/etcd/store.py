@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from svc.datastore.api import Damaged, Entries, Entry, Event, Found, NotFound, Write, found_by
+from svc.datastore.api import Damaged, Entries, Entry, Event, Found, NotFound, Position, Write, found_by
 from svc.datastore.etcd import txn
 from svc.datastore.etcd.commit import commit
 from svc.datastore.etcd.discovery import Resolver
@@ -79,6 +79,9 @@ class EtcdStore:
 
     def generation(self, kind: str) -> int:
         return self._generations.number(kind)
+
+    def position(self) -> Position:
+        return self._link.position
 
     def watch(self, query: Query) -> Watcher:
         """Changes of all processes are told. Goes on by itself when connections break and servers restart."""

@@ -58,6 +58,10 @@ class Customs:
         """Where the record of IPAM settings is, which no query asks for."""
         return self._collection_of(self._objects.kind(IpamConfigKey()), "")
 
+    def unlabelled_affinities(self) -> Source:
+        """Return the affinities of all hosts that lack the labels by which a host's are selected."""
+        return self._collection_of(crd.AFFINITY, self._objects.unlabelled)
+
     def _collection_of(self, kind: str, selector: str) -> Source:
         path = f"{self._objects.group.root}/{crd.kind_plural(kind)}"
         return Source(path, partial(_read, self._objects, kind), {"labelSelector": selector} if selector else {})

@@ -19,6 +19,7 @@ from svc.datastore.api import (
     Found,
     NotFound,
     PartialWrite,
+    Position,
     StoreError,
     Update,
     Write,
@@ -26,6 +27,7 @@ from svc.datastore.api import (
     found_by,
 )
 from svc.datastore.orch.access import Access
+from svc.datastore.orch.affinity_labels import AffinityLabels
 from svc.datastore.orch.client import Client
 from svc.datastore.orch.custom import Customs
 from svc.datastore.orch.generations import Generations
@@ -40,6 +42,7 @@ from svc.model import corenode, crd, endpoint
 from svc.model.codec import Codec, matches
 from svc.model.keys import (
     IPAM_CONFIG,
+    AffinityQuery,
     HandleKey,
     HostKey,
     Key,
@@ -75,6 +78,7 @@ class OrchStore:
         self.client = Client(Access(settings))
         self._spelling = Codec(names)
         self._customs = Customs(self.client, names, settings.get("api_group", ""))
+        self._labels = AffinityLabels(self.client, self._customs)
         self._pods = Pods(self.client, names)
         self._core: dict[str, Shelf] = {corenode.KIND: Nodes(self.client, names), endpoint.KIND: self._pods}
         self._leases = Leases(self.client, names)
@@ -93,6 +97,8 @@ class OrchStore:
         return self._hands.map(lambda key: found_by(self.get, key), keys)
 
     def list(self, query: Query) -> Entries:
+        if isinstance(query, AffinityQuery) and query.host:
+            self._labels.complete(query.host)
         found = self._leases.of(query.node) if isinstance(query, NodeClaimQuery) else self._pods.one(query)
         if found is None:
             source = self._source(query)
@@ -121,6 +127,10 @@ class OrchStore:
 
     def generation(self, kind: str) -> int:
         return self._generations.of(kind)
+
+    def position(self) -> Position:
+        """The API's revisions must not be compared."""
+        return Position()
 
     def watch(self, query: Query) -> Watcher:
         return self._watchers.add(Watcher(self.client, self._source(query), lambda key: matches(query, key)))

@@ -1,0 +1,120 @@
+"""Notice datastores that lost data, and queue the jobs that claim live attachments again."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from svc import deadline
+from svc.agent.lanes import Lane
+from svc.agent.periodic import Task
+from svc.agent.queue import Job
+from svc.attach.context import Context
+from svc.attach.ready import KEY
+from svc.attach.reclaim import lost, restore
+from svc.attach.record import AttachmentId, Record
+from svc.attach.session import Session
+from svc.datastore.api import Backend
+from svc.model.errors import SvcError
+from svc.trace import Trace, new_request_id
+
+LOOK_SECONDS = 2.0  # between two looks at the generation of ClusterInformation
+VERIFY_SECONDS = 180.0  # between two comparisons of the node's attachments with their blocks
+CONFLICT_SECONDS = 30.0  # the same, while another handle holds an address of a live attachment
+JOB_SECONDS = 10.0  # for one datastore, or one attachment
+
+Place = tuple[str, tuple[tuple[str, str], ...], str]  # profile, settings, node
+
+log = logging.getLogger("svc.agent")
+
+
+@dataclass(slots=True)
+class _State:
+    """Of one datastore and node. `retry` are attachments that could not be claimed in full."""
+
+    in_flight: bool = False
+    failing: bool = False
+    seen: tuple[Backend | None, int] = (None, 0)
+    verify_at: float = 0.0
+    retry: set[AttachmentId] = field(default_factory=set)
+
+
+class Restoring:
+    """`put` takes a job for the agent's workers."""
+
+    def __init__(self, context: Context, put: Callable[[Job], None]) -> None:
+        self._context = context
+        self._put = put
+        self._states: dict[Place, _State] = {}
+        self._journal_changes = -1
+
+    def tasks(self) -> Sequence[Task]:
+        """What `Periodic` has to run."""
+        return (Task("lost data", LOOK_SECONDS, self.look),)
+
+    def look(self) -> None:
+        """Queue one job for each datastore and node with attachments, unless the last one is still in flight."""
+        changes = self._context.journal.changes
+        if changes != self._journal_changes:
+            places = {_place_of(record) for record in self._context.journal.all()}
+            self._states = {place: self._states.get(place) or _State() for place in places}
+            self._journal_changes = changes
+        for place, state in self._states.items():
+            if not state.in_flight:
+                state.in_flight = True
+                self._put(Job(Lane("restore"), "", partial(self._check, place, state)))
+
+    def _check(self, place: Place, state: _State, _job: Job) -> None:
+        try:
+            with deadline.limit(JOB_SECONDS):
+                session = self._context.session(place[0], dict(place[1]), place[2])
+                self._observe(session, state)
+                if session.identity.is_pending or state.retry or time.monotonic() >= state.verify_at:
+                    self._verify(place, session, state)
+            state.failing = False
+        except SvcError as failure:
+            if not state.failing:
+                log.warning("it is not known whether the datastore still has the attachments of this node: %s", failure)
+            state.failing = True
+        finally:
+            state.in_flight = False
+
+    def _observe(self, session: Session, state: _State) -> None:
+        """Read the datastore's identity again where it may have changed."""
+        seen = session.backend, session.backend.generation(KEY.kind)
+        if seen != state.seen or session.identity.has_moved(session.backend):
+            session.readiness.require()
+            state.seen = seen
+
+    def _verify(self, place: Place, session: Session, state: _State) -> None:
+        session.readiness.require()
+        records = [record for record in self._context.journal.all() if _place_of(record) == place]
+        state.retry &= {record.id for record in records}
+        wanted = {record.id for record in lost(self._context, session, records)} | state.retry
+        for key in self._context.conflicts.keys() - wanted:
+            self._context.conflicts.pop(key, None)
+        for key in wanted:
+            self._put(Job(Lane("restore"), key.container_id, partial(self._restore, key, state)))
+        if wanted <= self._context.conflicts.keys():
+            session.held_seconds()  # looks for pools, without which nothing can be claimed
+            session.identity.on_restored()
+            session.identity.save()
+            state.verify_at = time.monotonic() + (CONFLICT_SECONDS if wanted else VERIFY_SECONDS)
+
+    def _restore(self, key: AttachmentId, state: _State, _job: Job) -> None:
+        trace = Trace(new_request_id())
+        try:
+            with deadline.limit(JOB_SECONDS):
+                restore(self._context, key, trace)
+            state.retry.discard(key)
+        except SvcError as failure:
+            if key not in state.retry:
+                trace.warning(f"the addresses of {key.container_id} {key.ifname} cannot be claimed again now: {failure}")
+            state.retry.add(key)
+        for line in trace.lines:
+            log.info("%s", line.rstrip())
+
+
+def _place_of(record: Record) -> Place:
+    return record.profile, tuple(sorted(record.settings.items())), record.node

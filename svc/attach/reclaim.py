@@ -1,0 +1,103 @@
+"""Claim the addresses, handles and endpoints of live attachments again in a datastore that has lost them."""
+
+import time
+from collections.abc import Iterable
+
+from svc.attach.context import Context
+from svc.attach.endpoints import write_endpoint
+from svc.attach.record import ADDED, AttachmentId, Record
+from svc.attach.session import Session
+from svc.ipam.requests import Assign, Release
+from svc.model.endpoint import PodFacts, endpoint, has_endpoint
+from svc.model.errors import Code, SvcError
+from svc.times import to_nanoseconds
+from svc.trace import Trace
+
+
+def lost(context: Context, session: Session, records: Iterable[Record]) -> list[Record]:
+    """Return the live attachments of the session's node whose addresses the datastore does not show. Raise StoreError."""
+    live = [record for record in records if is_restorable(context, record)]
+    missing = session.ipam.not_held((record.handle, address) for record in live for address in record.address_list())
+    return [record for record in live if any((record.handle, address) in missing for address in record.address_list())]
+
+
+def is_restorable(context: Context, record: Record) -> bool:
+    """Return whether the attachment is live, and its addresses come from the pools of the datastore."""
+    if record.state != ADDED or record.boot_id != context.boot_id or record.delegate is not None or record.unmanaged:
+        return False
+    if not record.addresses or record.shares:
+        return False
+    if not record.is_wired:
+        return True  # another plugin's interface
+    link = context.kernel.find_link(index=record.host_index)
+    return link is not None and link["name"] == record.host_name
+
+
+def restore(context: Context, key: AttachmentId, trace: Trace) -> bool:
+    """Claim what a live attachment has. Return False if another handle holds one of its addresses, which is reported.
+
+    Raise SvcError if it cannot be done now: then nothing was changed, or what was changed is right. Idempotent. The caller must
+    exclude calls of the same container.
+    """
+    record = context.journal.get(key)
+    if record is None or not is_restorable(context, record):
+        context.conflicts.pop(key, None)
+        return True
+    session = context.session(record.profile, record.settings, record.node)
+    session.require_ready()
+    session.require_claim()
+    try:
+        session.ipam.assign(_request(record))
+    except SvcError as refusal:
+        if refusal.code != Code.ADDRESS_UNAVAILABLE:
+            raise
+        _report(context, record, refusal, trace)
+        return False
+    _demand_row(context, session, record)
+    context.conflicts.pop(key, None)
+    if record.is_wired and has_endpoint(session.names, record.workload, record.id.ifname):
+        write_endpoint_again(session, record)
+    context.metrics.count("restored_attachments_total", outcome="ok")
+    trace.info(f"claimed {', '.join(record.addresses)} again for {record.handle}")
+    return True
+
+
+def write_endpoint_again(session: Session, record: Record) -> None:
+    """Write the endpoint as the ADD did. Where endpoints are pods' annotations, they have not been lost. Raise StoreError."""
+    if session.settings["kind"] == "orch":
+        return
+    facts = PodFacts.from_json(record.facts) if record.facts is not None else PodFacts({}, "", "", [], [record.id.network])
+    spec = {
+        "ipNetworks": [str(address.host()) for address in record.address_list()],
+        "interfaceName": record.host_name,
+        "mac": record.mac,
+    }
+    key = record.endpoint_key(session.names)
+    ifname, network = record.id.ifname, record.id.network
+    resource = endpoint(
+        session.names, key, record.node, record.workload, ifname, spec=spec, profiles=[network], facts=facts
+    )  # fmt: skip
+    write_endpoint(session, resource)
+
+
+def _request(record: Record) -> Assign:
+    owner = {"node": record.node, "timestamp": to_nanoseconds(time.time_ns())}
+    if record.workload.is_pod:
+        owner |= {"pod": record.pod, "namespace": record.namespace}
+    return Assign(record.handle, owner, addresses=record.address_list(), restores=True)
+
+
+def _demand_row(context: Context, session: Session, record: Record) -> None:
+    """Raise IntentLost, and release what was claimed, if the attachment's row is gone."""
+    try:
+        context.journal.require(record)
+    except SvcError:
+        session.ipam.release(Release(record.handle))
+        raise
+
+
+def _report(context: Context, record: Record, refusal: SvcError, trace: Trace) -> None:
+    told = f"address of live container {record.id.container_id!r} ({record.id.ifname}) is held by another: {refusal}"
+    context.conflicts[record.id] = told
+    context.metrics.count("restored_attachments_total", outcome="conflict")
+    trace.warning(told)

@@ -1,0 +1,207 @@
+"""A datastore that lost its data: live attachments get their records back before new pods can get their addresses."""
+
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from harness.cluster_node import ClusterNode, books, faults, remains
+from harness.etcd import Cluster, cluster
+from harness.ipam import put, put_pool, wipe
+from harness.netns import Netns
+from harness.node import Node, netconf
+from harness.patience import wait_until
+from harness.pod import Pod
+from harness.site import EtcdSite, OrchSite, Site, session
+from harness.state import books as node_books
+from harness.state import store_of
+from svc._core.cidr import Address
+from svc.attach.ready import KEY as READY
+from svc.datastore.api import Backend
+from svc.datastore.open import EMBEDDED_FILE
+from svc.ipam.allocator import Ipam
+from svc.ipam.requests import Assign
+from svc.model.endpoint import KIND as ENDPOINT
+from svc.model.keys import AffinityQuery, BlockQuery, HandleQuery, ResourceKey, ResourceQuery
+from svc.model.resource import Resource
+
+pytestmark = pytest.mark.root
+
+POOL = "10.77.0.0/29"
+HELD_SECONDS = 20.0
+LIVE, NEW = 5, 3  # pods of the two nodes: as many as the pool has addresses
+OURS = (BlockQuery(), AffinityQuery(), HandleQuery())
+
+MakePod = Callable[[ClusterNode, str], Pod]
+
+
+@pytest.fixture
+def pod_on(sandbox: Callable[[], Netns]) -> MakePod:
+    def make(node: ClusterNode, name: str) -> Pod:
+        node.site.add_pod(name, node.name)
+        return node.pod(sandbox(), f"container-{name}", args=f"K8S_POD_NAME={name};K8S_POD_NAMESPACE=default")
+
+    return make
+
+
+@pytest.fixture
+def nodes(site: Site, tmp_path: Path) -> Iterator[tuple[ClusterNode, ClusterNode]]:
+    yield from _nodes(site, tmp_path)
+
+
+@pytest.fixture
+def own_etcd(tmp_path: Path) -> Iterator[Cluster]:
+    folder = tmp_path / "etcd"
+    folder.mkdir()
+    with cluster(folder) as running:
+        yield running
+
+
+@pytest.fixture
+def etcd_nodes(own_etcd: Cluster, tmp_path: Path) -> Iterator[tuple[ClusterNode, ClusterNode]]:
+    yield from _nodes(EtcdSite(own_etcd), tmp_path)
+
+
+def _nodes(site: Site, folder: Path) -> Iterator[tuple[ClusterNode, ClusterNode]]:
+    initialise(site)
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(ClusterNode(folder / name, name, site)) for name in ("node1", "node2"))
+        yield first, second
+        assert remains([first, second]) == []
+    site.clear()
+
+
+def initialise(site: Site, *, nodes: bool = True) -> None:
+    """A new datastore, as `svcctl clusterinfo init` makes it, with one pool."""
+    with session(site) as store:
+        put_information(store)
+        put_pool(store, "pool", POOL, blockSize=31)
+    for name in ("node1", "node2") if nodes else ():
+        site.add_node(name)
+
+
+def put_information(store: Backend) -> None:
+    spec = {"datastoreReady": True, "clusterGUID": uuid.uuid4().hex}
+    put(store, READY, Resource(READY.kind, {"name": READY.name, "uid": READY.name}, spec))
+
+
+def lose(site: Site) -> None:
+    """Deletes what the plugin has written, and initialises the datastore again; pods and nodes of the API server stay."""
+    if not isinstance(site, OrchSite):
+        site.clear()
+        initialise(site)
+        return
+    with session(site) as store:
+        wipe(store, *OURS, ResourceQuery("IPPool"), ResourceQuery(READY.kind))
+    initialise(site, nodes=False)
+
+
+def demand_kept(nodes: tuple[ClusterNode, ClusterNode], live: Sequence[Pod], pod_on: MakePod) -> None:
+    """The second node fills the pool, and gets none of the first one's addresses."""
+    first, second = nodes
+    new = [pod_on(second, f"new-{number}") for number in range(NEW)]
+    began = time.monotonic()
+    for pod in new:
+        pod.add()
+    assert time.monotonic() - began > HELD_SECONDS - 5, "ADDs are held"
+    further = pod_on(second, "further")
+    further.failed("ADD", ipam={})
+    kept, given = ({address for pod in pods for address in pod.addresses} for pods in (live, new))
+    assert not kept & given, first.log.read_text()
+    assert len(kept | given) == LIVE + NEW
+    assert set(books([first, second]).allocations) == kept | given
+    assert faults([first, second]) == []
+    assert [pod.check().status for pod in live] == [0] * LIVE
+    for pod in (*live, *new):
+        pod.delete()
+
+
+def attach_live(node: ClusterNode, pod_on: MakePod) -> list[Pod]:
+    live = [pod_on(node, f"live-{number}") for number in range(LIVE)]
+    for pod in live:
+        pod.add()
+    return live
+
+
+def test_wiped_and_initialised_again(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
+    live = attach_live(nodes[0], pod_on)
+    known = pod_on(nodes[1], "known")
+    known.add()
+    known.delete()
+    lose(nodes[0].site)
+    demand_kept(nodes, live, pod_on)
+
+
+def test_etcd_with_an_empty_data_directory(
+    etcd_nodes: tuple[ClusterNode, ClusterNode], own_etcd: Cluster, pod_on: MakePod
+) -> None:
+    live = attach_live(etcd_nodes[0], pod_on)
+    known = pod_on(etcd_nodes[1], "known")
+    known.add()
+    known.delete()
+    (member,) = own_etcd.members
+    member.kill()
+    shutil.rmtree(member.folder / member.name)
+    own_etcd.start()
+    initialise(etcd_nodes[0].site)
+    demand_kept(etcd_nodes, live, pod_on)
+
+
+def test_block_deleted_by_hand_comes_back(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
+    """After the next comparison, which a start of the agent begins with; nothing is held for it."""
+    node = nodes[0]
+    pod = pod_on(node, "web")
+    pod.add()
+    node.stop_agent()
+    with session(node.site) as store:
+        wipe(store, *OURS)
+    node.start_agent()
+    wait_until(lambda: set(books([node]).allocations) == set(pod.addresses))
+    assert faults([node]) == []
+    other = pod_on(node, "other")
+    began = time.monotonic()
+    other.add()
+    assert time.monotonic() - began < HELD_SECONDS / 2
+    other.delete()
+    pod.delete()
+
+
+def test_foreign_holder_is_told_and_not_replaced(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
+    node = nodes[0]
+    pod, other = pod_on(node, "web"), pod_on(node, "other")
+    pod.add()
+    node.stop_agent()
+    with session(node.site) as store:
+        wipe(store, *OURS)
+        ipam = Ipam(store, "node2")
+        ipam.assign(Assign("net.stranger", {}, addresses=(Address(pod.addresses[0]),)))
+        node.start_agent()
+        wait_until(lambda: "net.stranger" in pod.call("STATUS").stderr)
+        other.add()
+        assert ipam.holds("net.stranger", [Address(pod.addresses[0])])
+        other.delete()
+        pod.delete()
+        assert ipam.holds("net.stranger", [Address(pod.addresses[0])])
+        wipe(store, *OURS)
+
+
+def test_replaced_file_of_a_single_node(node: Node, sandbox: Callable[[], Netns]) -> None:
+    """Its pods get their records back in the new one."""
+    pod = Pod(node, sandbox(), "live", netconf())
+    pod.add()
+    for file in node.state_dir.glob(f"{EMBEDDED_FILE}*"):
+        file.unlink()
+    node.apply_pools()
+    wait_until(lambda: set(node_books(node).allocations) == set(pod.addresses))
+    with store_of(node) as store:
+        (endpoint,) = store.list(ResourceQuery(ENDPOINT))
+    assert isinstance(endpoint.key, ResourceKey)
+    other = Pod(node, sandbox(), "new", netconf())
+    other.add()
+    assert other.addresses != pod.addresses
+    other.delete()
+    pod.delete()
