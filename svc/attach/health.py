@@ -15,7 +15,15 @@ from svc.model.errors import Code, PeerError, SvcError
 ANSWER_SECONDS: Final = 0.7  # for a server to answer one question, and for STATUS to wait for a probe
 PROBE_SECONDS: Final = 10.0  # for all of a probe
 MEMORY_SECONDS: Final = 30.0  # that the failure of an ADD counts, where nothing else tells of its cause
-_REMEMBERED: Final = (Code.DATASTORE, Code.IO_FAILURE, Code.DELEGATE)  # what the next ADD would meet as well
+_OF_ONE_POD: Final = (  # what another ADD would not meet
+    Code.UNKNOWN_CONTAINER,
+    Code.ADDRESS_UNAVAILABLE,
+    Code.INTERFACE_EXISTS,
+    Code.ORCHESTRATOR,
+    Code.ANNOTATION,
+    Code.GATES_CLOSED,
+    Code.SHUTTING_DOWN,
+)
 
 Step = Callable[[], None]
 
@@ -59,11 +67,12 @@ class Health:
         with self._lock:
             if failure is None:
                 self._failures.pop(network, None)
-            elif failure.code in _REMEMBERED:
+            elif isinstance(failure, PeerError) and failure.code not in _OF_ONE_POD:
                 self._failures[network] = time.monotonic(), failure
 
-    def require(self, key: Hashable, network: str, first: Step, rest: Step) -> None:
-        """Raise, within a second, the cause why an ADD of the network would fail. Networks of one key share a probe."""
+    def require(self, key: Hashable, network: str, first: Step, rest: Step, *, is_delegated: bool) -> None:
+        """Raise, within a second, the cause why an ADD of the network would fail. Networks of one key share a probe. Whether
+        another plugin (`is_delegated`) has addresses left, only an ADD tells."""
         until = time.monotonic() + ANSWER_SECONDS + 0.05
         probe = self._begin(key, first, rest)
         if probe is not None and not probe.done.wait(max(0.0, until - time.monotonic())):
@@ -71,23 +80,24 @@ class Health:
             return
         if probe is not None and probe.failure is not None:
             raise probe.failure
-        self._require_recent(network, (Code.DELEGATE,))
+        if is_delegated:
+            self._require_recent(network)
 
     def _require_known(self, key: Hashable, network: str, probe: _Probe) -> None:
         """The probe goes on: its result is for the next STATUS."""
         before = self._ended.get(key)
         if before is not None and before.failure is not None:
             raise before.failure
-        self._require_recent(network, _REMEMBERED)
+        self._require_recent(network)
         if not probe.has_answered:
             raise PeerError(
                 f"the datastore has not answered within {ANSWER_SECONDS:g} s",
                 details="look at its servers, and at the program that gives the credentials, if there is one",
             )
 
-    def _require_recent(self, network: str, codes: tuple[Code, ...]) -> None:
+    def _require_recent(self, network: str) -> None:
         since, failure = self._failures.get(network, (0.0, None))
-        if failure is not None and failure.code in codes and time.monotonic() - since < MEMORY_SECONDS:
+        if failure is not None and time.monotonic() - since < MEMORY_SECONDS:
             raise failure
 
     def _begin(self, key: Hashable, first: Step, rest: Step) -> _Probe | None:

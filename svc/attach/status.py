@@ -61,7 +61,8 @@ def status(context: Context, wanted: Wanted, trace: Trace) -> None:
     for conflict in list(context.conflicts.values()):
         trace.warning(conflict)
     with not_ready():
-        context.health.require(wanted.key, wanted.network, look_at_books, look_at_room)
+        is_delegated = wanted.delegation is not None
+        context.health.require(wanted.key, wanted.network, look_at_books, look_at_room, is_delegated=is_delegated)
 
 
 def _require_kubeconfig(wanted: Wanted) -> None:

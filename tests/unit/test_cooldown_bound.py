@@ -1,0 +1,17 @@
+"""The cooldown has the same bound in every datastore."""
+
+import pytest
+
+from svc.ipam.settings import MAX_COOLDOWN_SECONDS, check_settings, rest_of
+from svc.model.errors import CallerError
+from svc.model.ipam import IpamConfig
+
+
+def test_a_longer_cooldown_is_refused() -> None:
+    check_settings(IpamConfig(cooldown_seconds=MAX_COOLDOWN_SECONDS))
+    with pytest.raises(CallerError, match="ipCooldownSeconds = 1201 is more than 1200"):
+        check_settings(IpamConfig(cooldown_seconds=MAX_COOLDOWN_SECONDS + 1))
+
+
+def test_a_longer_one_that_another_program_has_stored_counts_as_the_longest() -> None:
+    assert rest_of(IpamConfig(cooldown_seconds=10**15)).seconds == MAX_COOLDOWN_SECONDS

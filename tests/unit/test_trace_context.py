@@ -1,0 +1,38 @@
+"""The call that a thread works for: what is logged for it has its request id."""
+
+import logging
+
+import pytest
+
+from svc.trace import Trace, active, add_request_id, explain
+
+
+def request_of(name: str) -> str:
+    record = logging.LogRecord(name, logging.INFO, "", 0, "text", None, None)
+    assert add_request_id(record)
+    return str(vars(record)["request"])
+
+
+def test_lines_have_the_request_id_of_their_call() -> None:
+    assert request_of("svc") == ""
+    with Trace("abcd1234").activated():
+        assert request_of("svc") == "[abcd1234] "
+        with Trace("ef").activated():
+            assert request_of("svc") == "[ef] "
+        assert request_of("svc") == "[abcd1234] "
+    assert active() is None
+
+
+@pytest.mark.parametrize(("level", "count"), [("DEBUG", 1), ("INFO", 0)])
+def test_explanations_are_put_into_words_only_with_debug(level: str, count: int) -> None:
+    asked: list[int] = []
+
+    def text() -> str:
+        asked.append(1)
+        return "because"
+
+    trace = Trace("x", level)
+    explain(text)
+    with trace.activated():
+        explain(text)
+    assert len(asked) == len(trace.lines) == count
