@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from typing import Final
 
 from svc import deadline
+from svc.datastore.api import NoSpace
 from svc.model.errors import Code, PeerError, SvcError
 
 ANSWER_SECONDS: Final = 0.7  # for a server to answer one question, and for STATUS to wait for a probe
@@ -80,7 +81,7 @@ class Health:
             return
         if probe is not None and probe.failure is not None:
             raise probe.failure
-        if is_delegated:
+        if is_delegated or self._lacked_space(network):
             self._require_recent(network)
 
     def _require_known(self, key: Hashable, network: str, probe: _Probe) -> None:
@@ -94,6 +95,10 @@ class Health:
                 f"the datastore has not answered within {ANSWER_SECONDS:g} s",
                 details="look at its servers, and at the program that gives the credentials, if there is one",
             )
+
+    def _lacked_space(self, network: str) -> bool:
+        """What a probe writes is little, and may still fit."""
+        return isinstance(self._failures.get(network, (0.0, None))[1], NoSpace)
 
     def _require_recent(self, network: str) -> None:
         since, failure = self._failures.get(network, (0.0, None))

@@ -202,6 +202,10 @@ class Conflict(KeyedError):
     """The key exists already, or was changed by somebody else since it was read."""
 
 
+class NoSpace(StoreError):
+    """There is no room for the write; a smaller one may still fit."""
+
+
 class OutcomeUnknown(StoreError):
     """Whether a request was carried out, or may yet be, is not known."""
 

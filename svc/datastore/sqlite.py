@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from svc import deadline
-from svc.datastore.api import StoreError
+from svc.datastore.api import NoSpace, StoreError
 
 BUSY_SECONDS = 5.0  # how long a write waits for another process before it gives up
 _MIN_BACKOFF, _MAX_BACKOFF = 0.001, 0.05  # seconds between two attempts to get a lock that another process has
@@ -49,7 +49,8 @@ def store_error(path: Path, error: sqlite3.Error | OSError) -> StoreError:
     remedy = next((remedy for text, remedy in _REMEDIES if text in str(error)), "this is unexpected: please report it")
     if "is locked" in str(error) and (holder := _writer_of(path)):
         remedy = f"{holder} has locked it for over {BUSY_SECONDS:.0f} seconds: stop it"
-    return StoreError(f"store {str(path)!r} failed: {error}", details=remedy)
+    kind = NoSpace if "is full" in str(error) else StoreError
+    return kind(f"store {str(path)!r} failed: {error}", details=remedy)
 
 
 def _writer_of(path: Path) -> str:

@@ -76,6 +76,9 @@ def test_full_disk(node: Node, make: MakePod) -> None:
     assert error["code"] == 104
     assert "database or disk is full" in str(error["msg"])
     assert "free space on its file system" in str(error["details"])
+    told = node.call("STATUS", netconf(ipam={"assign_ipv6": "true"}), container="", ifname="").output
+    assert told["code"] == 50
+    assert "full" in told["msg"]
     failed = made[-1]
     assert failed.netns.links() == []
     assert kept.check().status == 0
