@@ -122,15 +122,6 @@ class Journal:
         if record.generation:
             self._write(lambda: self._connection.execute(_REMOVE, (*_key(record.id), record.generation)))
 
-    def drop(self, key: AttachmentId, reason: str) -> bool:
-        """Forget a pending release, and keep its row with the reason for diagnosis. Return whether one was pending."""
-        record = self.get(key)
-        if record is None or record.state != DELETING:
-            return False
-        _log.warning("the pending release of %s is dropped: %s", record.handle, reason)
-        self._write(lambda: set_aside(self._connection, _key(key), record.generation, f"dropped: {reason}"))
-        return True
-
     def get(self, key: AttachmentId) -> Record | None:
         found = self._records(_KEY, _key(key))
         return found[0] if found else None

@@ -11,7 +11,7 @@ from svc.model.errors import SvcError
 from svc.names import DEFAULT
 
 # a module each, with `command` in it
-_GROUPS = ("clusterinfo", "crd", "install", "ipam", "node", "pending", "pool", "release", "reservation", "store", "uninstall")
+_GROUPS = ("clusterinfo", "crd", "install", "ipam", "node", "pending", "pool", "reservation", "store", "uninstall")
 
 
 class _Commands(click.Group):

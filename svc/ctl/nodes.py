@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Mapping
 from datetime import datetime
 
-from svc.ctl import host_release, resources
+from svc.ctl import release, resources
 from svc.ctl.resources import CREATED, UNCHANGED, UPDATED, find, refuse
 from svc.ctl.retry import retry
 from svc.datastore.api import Backend, Create, Delete, NotFound, Update
@@ -34,13 +34,13 @@ def apply(backend: Backend, name: str, labels: Mapping[str, str] | None, now: da
 def delete(backend: Backend, name: str) -> None:
     """Gives up the node's blocks, then removes it. CallerError while its workloads hold addresses."""
     find(backend, KIND, name)
-    used = sum(host_release.count_of_node(block, name) for block in read_blocks(backend))
+    used = sum(release.count_of_node(block, name) for block in read_blocks(backend))
     if used:
         raise CallerError(f"node {name!r} is in use: {used} addresses are held there", details="delete its workloads first")
     retry(f"node {name!r}", lambda: _demand_ours(backend, name))
-    for key in host_release.affinities(backend):
+    for key in release.affinities(backend):
         if key.kind == "host" and key.host == name:
-            host_release.give_up(backend, key)
+            release.give_up(backend, key)
     forget_host(backend, name)
     backend.write([Delete(ResourceKey(KIND, name))], durable=True)
 
@@ -51,7 +51,7 @@ def get(backend: Backend, name: str, own: str) -> list[Resource]:
     A store that needs no registered nodes also has the node `own` and those with blocks. Raise CallerError if there is none."""
     if backend.needs_node:
         return resources.get(backend, KIND, name)
-    hosts = {key.host for key in host_release.affinities(backend) if key.kind == NODE} | {own} - {""}
+    hosts = {key.host for key in release.affinities(backend) if key.kind == NODE} | {own} - {""}
     known = {host: Resource(KIND, {"name": host}) for host in hosts}
     known |= {node.name: node for node in resources.get(backend, KIND)}
     if name and name not in known:

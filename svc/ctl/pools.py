@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from svc._core.cidr import Cidr
-from svc.ctl import host_release
+from svc.ctl import release
 from svc.ctl.resources import change, find, refuse
 from svc.ctl.retry import retry
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, Update
@@ -137,7 +137,7 @@ def _cidr(entry: Entry) -> Cidr | None:
 
 
 def _refuse_used(backend: Backend, name: str, cidr: Cidr, remedy: str) -> None:
-    used = sum(host_release.count_used(block) for block in read_blocks(backend, cidr.version) if block.cidr.overlaps(cidr))
+    used = sum(release.count_used(block) for block in read_blocks(backend, cidr.version) if block.cidr.overlaps(cidr))
     if used:
         addresses = "1 address is" if used == 1 else f"{used} addresses are"
         raise CallerError(f"IP pool {name!r} is in use: {addresses} taken", details=remedy, code=Code.POOL)
@@ -153,10 +153,10 @@ def _disable(backend: Backend, name: str) -> None:
 
 def _remove_blocks(backend: Backend, cidr: Cidr) -> int:
     """How many claims and blocks were found; those that were not in use are gone."""
-    claims = [key for key in host_release.affinities(backend) if key.cidr.overlaps(cidr)]
+    claims = [key for key in release.affinities(backend) if key.cidr.overlaps(cidr)]
     for key in claims:
-        host_release.give_up(backend, key)
+        release.give_up(backend, key)
     unclaimed = [block.cidr for block in read_blocks(backend, cidr.version) if block.cidr.overlaps(cidr)]
     for block in unclaimed:
-        host_release.drop_unclaimed(backend, block)
+        release.drop_unclaimed(backend, block)
     return len(claims) + len(unclaimed)

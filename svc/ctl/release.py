@@ -1,68 +1,59 @@
-"""svcctl release."""
+"""Giving address blocks back, whoever owns them, and who still uses them."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import suppress
+from datetime import datetime, timezone
 
-import click
-
-from svc.attach.journal import Journal
-from svc.attach.record import AttachmentId, Record
-from svc.ctl.context import Context, table
-from svc.model.errors import CallerError
-
-_HEADINGS = ("NETWORK", "CONTAINER", "INTERFACE", "ADDRESSES", "DATASTORE")
-
-
-@click.group()
-def command() -> None:
-    """Pending releases of this node: deleted attachments whose datastore does not answer."""
+from svc._core.cidr import Cidr
+from svc.ctl.retry import retry
+from svc.datastore.api import Backend, NotFound
+from svc.ipam import giveup
+from svc.ipam.blocks import Rest, collect, count_set_aside
+from svc.ipam.claim import ClaimLost
+from svc.model.ipam import Block
+from svc.model.keys import AffinityKey, AffinityQuery
 
 
-@command.command("list")
-@click.pass_obj
-def list_releases(context: Context) -> None:
-    """List the pending releases; the agent may run."""
-    with _journal(context) as journal:
-        records = journal.owed()
-    documents = [
-        {
-            "network": record.id.network,
-            "container": record.id.container_id,
-            "interface": record.id.ifname,
-            "addresses": record.addresses,
-            "datastore": _datastore(record),
-        }
-        for record in records
-    ]
-    rows = [[*map(str, list(each.values())[:3]), ",".join(each["addresses"]), str(each["datastore"])] for each in documents]
-    context.answer(documents, table(_HEADINGS, rows))
+def affinities(backend: Backend) -> Iterator[AffinityKey]:
+    """Of hosts and of virtual ones."""
+    for kind in ("host", "virtual"):
+        for entry in backend.list(AffinityQuery(kind=kind)):
+            assert isinstance(entry.key, AffinityKey)
+            yield entry.key
 
 
-@command.command()
-@click.argument("network")
-@click.argument("container")
-@click.argument("ifname")
-@click.option("--reason", required=True, metavar="TEXT", help="Why; it is kept in the journal with the release.")
-@click.pass_obj
-def drop(context: Context, network: str, container: str, ifname: str, reason: str) -> None:
-    """Drop a pending release, whose datastore will never answer. What it holds there stays held; the agent may run."""
-    with _journal(context) as journal:
-        if not journal.drop(AttachmentId(network, container, ifname), reason):
-            raise CallerError(
-                f"no release of container {container!r}, interface {ifname!r}, in network {network!r} is pending",
-                details="see `svcctl release list`",
-            )
-    click.echo(f"release of {network} {container} {ifname} dropped")
+def count_used(block: Block) -> int:
+    """Addresses that somebody holds. Those that only cool down are nobody's, and free in the block afterwards; those that
+    Windows sets aside go with the block."""
+    collect(block, _over())
+    return block.ordinals.used - count_set_aside(block)
 
 
-@contextmanager
-def _journal(context: Context) -> Iterator[Journal]:
-    path = context.state_dir / "journal.db"
-    if not path.is_file():
-        raise CallerError(f"journal {str(path)!r} does not exist", details="name the node's --state-dir")
-    with closing(Journal(path)) as journal:
-        yield journal
+def count_of_node(block: Block, node: str) -> int:
+    """Addresses that workloads of this node hold, whoever owns the block."""
+    attributes = enumerate(block.attributes or ())
+    held = [tag for tag, attribute in attributes if (attribute.secondary or {}).get("node") == node]
+    return sum(len(block.ordinals.tagged(tag)) for tag in held)
 
 
-def _datastore(record: Record) -> str:
-    return " ".join(f"{name}={value}" for name, value in record.settings.items())
+def give_up(backend: Backend, key: AffinityKey) -> None:
+    """Ends a claim: an unused block goes with it, a used one stays, as nobody's. StoreError; PeerError when others keep
+    changing it."""
+    with suppress(ClaimLost):  # it was another's already
+        giveup.give_up(backend, key, _over(), only_empty=False)
+
+
+def drop_unclaimed(backend: Backend, cidr: Cidr) -> None:
+    """Removes a block that nobody claims, unless it is in use. StoreError."""
+    with suppress(ClaimLost, giveup.NotEmpty):
+        retry(f"block {cidr}", lambda: _drop(backend, cidr))
+
+
+def _drop(backend: Backend, cidr: Cidr) -> None:
+    with suppress(NotFound):
+        giveup.drop_abandoned(backend, cidr, _over())
+
+
+def _over() -> Rest:
+    """Where a pool goes, nothing needs to rest any more."""
+    return Rest(0, datetime.now(timezone.utc))

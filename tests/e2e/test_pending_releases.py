@@ -1,7 +1,5 @@
 """Releases that are pending in a datastore that does not answer: they are retried apart from every call."""
 
-import json
-import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -55,20 +53,3 @@ def test_releases_of_a_silent_datastore_hold_up_no_call(own_pods: MakePod, node:
     assert unknown.netns.links() == []
     assert pending(node) == PENDING
     assert [line for line in remains(node) if "gone-" not in line] == []
-
-
-def test_pending_release_is_listed_and_dropped(node: Node) -> None:
-    """While the agent runs; the reason is kept, and what is not pending is not dropped."""
-    add_pending(node)
-    listed = json.loads(node.svcctl("-o", "json", "release", "list").stdout)
-    assert len(listed) == PENDING
-    assert {"network": "net", "container": "gone-0", "interface": "eth0"}.items() <= listed[0].items()
-    assert "http://192.0.2.77:2379" in listed[0]["datastore"]
-    node.svcctl("release", "drop", "net", "gone-0", "eth0", "--reason", "the server is gone for good")
-    assert pending(node) == PENDING - 1
-    again = node.svcctl("release", "drop", "net", "gone-0", "eth0", "--reason", "twice", check=False)
-    assert again.returncode == 1
-    assert "no release of container 'gone-0'" in again.stderr
-    with closing(sqlite3.connect(node.state_dir / "journal.db")) as journal:
-        kept = journal.execute("SELECT container, reason FROM set_aside").fetchall()
-    assert kept == [("gone-0", "dropped: the server is gone for good")]
