@@ -6,7 +6,7 @@ from typing import Any
 
 from simulation.blocking import Current
 from svc._core.cidr import Address
-from svc.dataplane.plan import Wiring
+from svc.dataplane.plan import HOST_MAC, Wiring
 from svc.dataplane.wire import HostNameTaken, PairTaken, Wired
 from svc.model.errors import CallerError, Code, PeerError
 
@@ -72,6 +72,10 @@ class ModelKernel:
         link = self.machine.find(index, name)
         return None if link is None else shown(link)
 
+    def host_sides(self) -> list[dict[str, Any]]:
+        _kernel_step("list links", fails=False)
+        return [shown(link) for link in self.machine.links.values()]
+
     def close(self) -> None:
         return
 
@@ -117,7 +121,7 @@ def model_wire(kernel: ModelKernel, wiring: Wiring, ns_fd: int) -> Wired:
 
 def shown(link: Link) -> dict[str, Any]:
     """As the netlink reader gives a link."""
-    return {"index": link.index, "name": link.name, "kind": "veth", "mac": link.mac, "peer": 2}
+    return {"index": link.index, "name": link.name, "kind": "veth", "mac": HOST_MAC, "mtu": 1500, "peer_index": 2}
 
 
 def machine_of_task() -> Machine:
