@@ -9,7 +9,7 @@ from typing import Any
 
 from svc import deadline
 from svc._core.cidr import Address
-from svc.attach.addresses import Taken, give_back, source_of
+from svc.attach.addresses import Taken, source_of
 from svc.attach.adopt import wired_result
 from svc.attach.choice import Choice, choose_now
 from svc.attach.context import Context
@@ -22,6 +22,7 @@ from svc.attach.pod import read_pod
 from svc.attach.profiles import ensure_profile
 from svc.attach.ready import Locked, StoreReplaced
 from svc.attach.record import ADDED, WAITING, Record
+from svc.attach.releasing import give_back, require_own_handle
 from svc.attach.request import AddRequest, Sandbox
 from svc.attach.restore import restore_rows
 from svc.attach.session import Session
@@ -183,6 +184,7 @@ class Addition:
 
     def take_addresses(self) -> None:
         with self._trace.phase("ipam"):
+            require_own_handle(self._context, self._session, self._record)
             self._undo.callback(self._undoing, self._release)
             try:
                 self._taken = self._source.take(self._record)

@@ -1,4 +1,4 @@
-"""The addresses of an attachment: where an ADD gets them, whether they are still held, how they go back."""
+"""The addresses of an attachment: where an ADD gets them, whether they are still held."""
 
 import time
 from dataclasses import dataclass, field, replace
@@ -12,8 +12,7 @@ from svc.attach.record import Record
 from svc.attach.request import AddRequest
 from svc.attach.session import Session
 from svc.dataplane.plan import GATEWAY4, GATEWAY6
-from svc.datastore.api import Delete, Found
-from svc.ipam.requests import Allocation, Assign, Companion, Release
+from svc.ipam.requests import Allocation, Assign, Companion
 from svc.model.errors import Code, SvcError
 from svc.model.result import Dns, IpConfig, Route
 from svc.model.wishes import ADDRESSES, FAMILIES, POOLS, Wishes
@@ -38,7 +37,7 @@ class Source(Protocol):
     """Where the addresses of one ADD come from."""
 
     def take(self, record: Record) -> Taken:
-        """All addresses for the attachment, or SvcError; `give_back` undoes it, also when it was cut short."""
+        """All addresses for the attachment, or SvcError; `releasing.give_back` undoes it, also when it was cut short."""
 
 
 class OwnIpam:
@@ -221,30 +220,6 @@ def not_held(session: Session, record: Record, trace: Trace) -> str:
     if session.ipam.holds(record.handle, record.address_list()):
         return ""
     return f"the datastore does not say that {', '.join(record.addresses)} belong to {record.handle}"
-
-
-def give_back(
-    context: Context,
-    session: Session,
-    record: Record,
-    trace: Trace,
-    *,
-    companion: Delete | None = None,
-    handle: Found | None = None,
-) -> bool:
-    """Frees the attachment's addresses, but not those of the container's other interfaces in the same network; whether
-    `companion` went into the same write. `handle` is what was read of it. PeerError; KeyedError of the companion's key."""
-    if record.delegate is not None:
-        from svc.attach import delegation
-
-        delegation.free(record, trace)
-        return False
-    others = [
-        other for other in context.journal.of_container(record.id.network, record.id.container_id) if other.id != record.id
-    ]
-    keep = frozenset(address for other in others if not other.unmanaged for address in other.address_list())
-    own = () if record.unmanaged else tuple(address for address in record.address_list() if address not in keep)
-    return session.ipam.release(Release(record.handle, keep, own, companion), handle) and session.backend.atomic
 
 
 def _tell_annotations(refusal: SvcError, wishes: Wishes) -> None:

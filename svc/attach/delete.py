@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 from svc._core import nsock, rtnl
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
-from svc.attach.endpoints import endpoint_of_interface, endpoint_owner
+from svc.attach.endpoints import endpoint_addresses, endpoint_of_interface, endpoint_owner
+from svc.attach.handles import handle_of, is_ambiguous, older_handle
 from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.request import NodeSettings, Sandbox
 from svc.attach.restore import restore_rows_of
@@ -79,6 +80,7 @@ def _reconstructed(
     empty boot id says that no interface is to be removed by its name. A bare container may have joined the interface of
     another network, which its endpoint names first.
     """
+    names = context.names_of(where.profile)
     record = Record(
         id=key,
         state=ADDED,
@@ -86,13 +88,18 @@ def _reconstructed(
         sandbox=(0, 0),
         node=where.node,
         settings=without_secrets(where.datastore),
-        host_name=host_interface(context.names_of(where.profile), workload, key.ifname) if wired else "",
+        host_name=host_interface(names, workload, key.ifname) if wired else "",
         mac="",
         pod=workload.pod,
         namespace=workload.namespace,
         profile=where.profile,
         delegate=None if delegation is None else delegation.remembered(),
+        handle=handle_of(names, key.network, key.container_id),
+        older_handle=older_handle(names, key.network, workload),
+        recorded_only=names.plain_handles and is_ambiguous(names, key.network, key.container_id),
     )
+    if record.recorded_only:
+        record.addresses = _recorded_addresses(context, record)
     container, network = _owner(context, record) if wired else (None, None)
     if container != key.container_id and (container is not None or workload.is_pod):
         record.boot_id = ""
@@ -106,6 +113,14 @@ def _owner(context: Context, record: Record) -> tuple[str | None, str | None]:
         return endpoint_owner(context.session(record.profile, record.settings, record.node), record)
     except SvcError:
         return None, None
+
+
+def _recorded_addresses(context: Context, record: Record) -> list[str]:
+    """By the endpoint, which is all that the datastore says of one attachment."""
+    try:
+        return endpoint_addresses(context.session(record.profile, record.settings, record.node), record)
+    except SvcError:
+        return []
 
 
 def _remove_inside(context: Context, record: Record, sandbox: Sandbox) -> None:

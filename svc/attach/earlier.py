@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from svc._core.cidr import Address, Cidr
 from svc.attach.context import Context
 from svc.attach.endpoints import stored_endpoint
-from svc.attach.record import ADDED, Record, handle_of
+from svc.attach.handles import handle_of
+from svc.attach.record import ADDED, Record
 from svc.attach.session import Session
 from svc.ipam.requests import Held
 
@@ -64,7 +65,7 @@ def _by_endpoint(session: Session, record: Record) -> list[Held]:
     container = str(resource.spec.get("containerID") or "") if resource else ""
     if resource is None or container in ("", record.id.container_id):
         return []
-    handle = handle_of(record.id.network, container)
+    handle = handle_of(session.names, record.id.network, container)
     return [Held(_address(text), handle) for text in resource.spec.get("ipNetworks") or ()]
 
 

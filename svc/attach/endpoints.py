@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from uuid import uuid4
 
+from svc._core.cidr import Cidr
 from svc.attach.record import Record
 from svc.attach.request import AddRequest
 from svc.attach.session import Session
@@ -144,6 +145,14 @@ def endpoint_of_interface(session: Session, host_name: str) -> str | None:
         if (spec.get("interfaceName"), spec.get("node")) == (host_name, session.node):
             return _container(entry)
     return None
+
+
+def endpoint_addresses(session: Session, record: Record) -> list[str]:
+    """The addresses in the endpoint, if it is this container's; else none. Raise StoreError."""
+    resource = stored_endpoint(session, record)
+    if resource is None or resource.spec.get("containerID") != record.id.container_id:
+        return []
+    return [str(Cidr.masked(text).first) for text in resource.spec.get("ipNetworks") or ()]
 
 
 def _take_over(session: Session, present: Entry, resource: Resource) -> None:

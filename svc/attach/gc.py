@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from svc._core.cidr import Address
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
-from svc.attach.record import ADDED, ADDING, DELETING, WAITING, Record, handle_of
+from svc.attach.handles import container_of, handle_of
+from svc.attach.record import ADDED, ADDING, DELETING, WAITING, Record
 from svc.attach.recover import Store, store_of
 from svc.attach.request import NodeSettings
 from svc.attach.restore import restore_rows
@@ -104,13 +105,15 @@ def _free_unknown(
         trace.info(f"addresses without a record are kept: another machine used the name {session.node!r} until recently")
         return []
     containers = {container for container, _ in valid}
-    assigned = _assigned_here(session, handle_of(network, ""))  # before the journal is read: an ADD has a row first
+    assigned = _assigned_here(
+        session, handle_of(session.names, network, "")
+    )  # before the journal is read: an ADD has a row first
     journalled = {record.handle for record in context.journal.all()}
     alive = _alive(context, network, valid)
     failures = []
     for handle, addresses in assigned.items():
-        container = handle.removeprefix(f"{network}.")
-        if container in containers or "." in container or handle in journalled:
+        container = container_of(session.names, network, handle)
+        if not container or container in containers or handle in journalled:
             continue
         trace.info(f"freeing the addresses of {handle}: neither the runtime nor this node knows its container")
         try:

@@ -4,10 +4,10 @@ in one write where the datastore has transactions.
 
 from dataclasses import dataclass
 
-from svc.attach.addresses import give_back
 from svc.attach.context import Context
 from svc.attach.endpoints import deletion, drop_endpoint
 from svc.attach.record import Record
+from svc.attach.releasing import give_back
 from svc.attach.session import Session
 from svc.datastore.api import Conflict, Delete, Found, KeyedError, NotFound
 from svc.model.keys import HandleKey, Key

@@ -9,6 +9,7 @@ from svc.attach.adopt import adopt
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
 from svc.attach.endpoints import endpoint_stands
+from svc.attach.handles import handle_of
 from svc.attach.hold import STORE_SECONDS, await_gates, await_policy, await_store
 from svc.attach.journal import intent_lost
 from svc.attach.record import ADDED, ADDING, WAITING, Record
@@ -97,6 +98,7 @@ def new_record(context: Context, session: Session, request: AddRequest) -> Recor
         profile=request.where.profile,
         routes=None if request.routes is None else [str(route) for route in request.routes],
         delegate=None if request.delegation is None else request.delegation.remembered(),
+        handle=handle_of(session.names, request.id.network, request.id.container_id),
     )
 
 

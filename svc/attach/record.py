@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from svc._core.cidr import Address, Cidr
+from svc.attach.handles import plain_handle
 from svc.dataplane.plan import Wiring
 from svc.dataplane.wire import Wired
 from svc.model.endpoint import Workload, endpoint_key
@@ -63,7 +64,13 @@ class Record:
     facts: dict[str, Any] | None = None  # what the endpoint says of the pod, where nothing else of the node knows it
     waits_until: float = 0.0  # the Unix time at which its present wait, for a gate or for policy, ends at the latest
     outlives: bool = False  # whether the call that waits goes on when the agent ends
+    handle: str = ""  # of its addresses: all interfaces of a container in a network share one. Earlier releases' rows lack it
+    older_handle: str = ""  # released if `handle` has no addresses: what an earlier release may have allocated under
+    recorded_only: bool = False  # release `addresses` alone: the handle may be another attachment's
     _generation: int = field(default=0, init=False, compare=False, repr=False)  # orjson leaves names with an underscore out
+
+    def __post_init__(self) -> None:
+        self.handle = self.handle or plain_handle(self.id.network, self.id.container_id)
 
     @property
     def generation(self) -> int:
@@ -73,11 +80,6 @@ class Record:
     @generation.setter
     def generation(self, number: int) -> None:
         self._generation = number
-
-    @property
-    def handle(self) -> str:
-        """Who its addresses belong to: all interfaces of a container in a network share one handle."""
-        return handle_of(self.id.network, self.id.container_id)
 
     @property
     def is_wired(self) -> bool:
@@ -131,9 +133,9 @@ class Record:
 _FIELDS = frozenset(each.name for each in fields(Record) if each.init)
 _KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("id", "sandbox"), (AttachmentId, tuple)),
-    **dict.fromkeys(("boot_id", "node", "host_name", "mac", "pod", "namespace", "profile"), str),
+    **dict.fromkeys(("boot_id", "node", "host_name", "mac", "pod", "namespace", "profile", "handle", "older_handle"), str),
     **dict.fromkeys(("mtu", "queues", "host_index", "peer_index"), int),
-    **dict.fromkeys(("allow_ip_forwarding", "shares", "unmanaged"), bool),
+    **dict.fromkeys(("allow_ip_forwarding", "shares", "unmanaged", "recorded_only"), bool),
     **dict.fromkeys(("result", "delegate"), (dict, NoneType)),
     "state": str,
     "settings": dict,
@@ -149,8 +151,3 @@ def _require_kinds(record: Record) -> None:
     if record.state not in (WAITING, ADDING, ADDED, DELETING):
         raise TypeError(f"state is {record.state!r}")
     record.address_list()
-
-
-def handle_of(network: str, container_id: str) -> str:
-    """Who the addresses of a container's interfaces in a network belong to."""
-    return f"{network}.{container_id}"

@@ -88,6 +88,7 @@ def _records(context: Context, session: Session, profile: str, links: dict[str, 
             peer_index=link["peer_index"],
             profile=profile,
             unmanaged=not handle,
+            handle=handle,
         )
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
 from svc.attach.endpoints import edit_profiles, has_profile
+from svc.attach.handles import handle_of
 from svc.attach.profiles import ensure_profile
 from svc.attach.record import ADDED, ADDING, Record
 from svc.attach.request import AddRequest
@@ -52,6 +53,7 @@ def join(context: Context, session: Session, request: AddRequest, trace: Trace) 
         namespace=host.namespace,
         profile=host.profile,
         shares=True,
+        handle=handle_of(session.names, request.id.network, request.id.container_id),
     )
     try:
         with trace.phase("endpoint"):

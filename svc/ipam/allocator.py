@@ -4,8 +4,8 @@ Calls that wait at the same time become one plan and one write. A lost race (som
 again and planned again; a refusal is only given after everything was read anew.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
 from svc._core.cidr import Address, Cidr
@@ -14,7 +14,7 @@ from svc.datastore.api import MAX_WRITES, Backend, Damaged, Entry, Found, NotFou
 from svc.ipam import blocks
 from svc.ipam.assigning import pools_for
 from svc.ipam.group import Group, Outcome
-from svc.ipam.host import Host
+from svc.ipam.host import NODE, Host
 from svc.ipam.plan import Plan
 from svc.ipam.requests import Allocation, Answer, Assign, Assigned, Freed, Held, Release, ReleaseAddresses, Request
 from svc.ipam.view import View, read_pools
@@ -90,11 +90,18 @@ class Ipam:
 
     def addresses_of(self, handle: str) -> tuple[Address, ...]:
         """What the handle holds, read now; blocks that are gone are left out. Damaged."""
-        entry = self._stored(handle)
-        if entry is None:
-            return ()
-        assert isinstance(entry.value, Handle)
-        return tuple(address for text in entry.value.blocks for address in self._held_in(Cidr(text), handle))
+        return tuple(
+            block.cidr.address(ordinal) for block in self._blocks_of(handle) for ordinal in blocks.held_by(block, handle)
+        )
+
+    def owners_of(self, handle: str) -> dict[Address, dict[str, str]]:
+        """The attributes of each address that the handle holds, read now. An allocation that names no `node` is its block's.
+        Damaged."""
+        return {
+            block.cidr.address(ordinal): _owner(block, block.cidr.address(ordinal))
+            for block in self._blocks_of(handle)
+            for ordinal in blocks.held_by(block, handle)
+        }
 
     def holds(self, handle: str, addresses: Sequence[Address]) -> bool:
         """Whether the datastore says, right now, that the handle holds every one of these addresses."""
@@ -174,13 +181,16 @@ class Ipam:
         except NotFound:
             return None
 
-    def _held_in(self, cidr: Cidr, handle: str) -> list[Address]:
-        try:
-            block = self._backend.get(BlockKey(cidr)).value
-        except NotFound:
-            return []
-        assert isinstance(block, Block)
-        return [cidr.address(ordinal) for ordinal in blocks.held_by(block, handle)]
+    def _blocks_of(self, handle: str) -> Iterator[Block]:
+        entry = self._stored(handle)
+        if entry is None:
+            return
+        assert isinstance(entry.value, Handle)
+        for text in entry.value.blocks:
+            with suppress(NotFound):
+                block = self._backend.get(BlockKey(Cidr(text))).value
+                assert isinstance(block, Block)
+                yield block
 
     def _carry_out(self, calls: Sequence[_Call]) -> list[Outcome]:
         """Where something is wrong with one of them that planning did not show, each is tried by itself."""
@@ -193,3 +203,9 @@ class Ipam:
             if len(calls) == 1:
                 return [failure]
             return [outcome for call in calls for outcome in self._carry_out([call])]
+
+
+def _owner(block: Block, address: Address) -> dict[str, str]:
+    attribute, host = blocks.holder(block, address), Host.of(block.affinity)
+    node = {"node": host.name} if host is not None and host.kind == NODE else {}
+    return {**node, **(attribute.secondary or {} if attribute is not None else {})}

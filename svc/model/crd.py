@@ -6,6 +6,7 @@ document of a key-value store; a resource is an object of its own kind. `encode`
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,8 @@ CONFIG_NAME = "default"
 
 _MAX_NAME = 253  # characters of an object's name, exclusive
 _HASHED = 11  # hex digits at the end of a name that was too long
+_HASHED_HANDLE = 32  # hex digits at the end of a handle's name
+_OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")  # RFC 1123
 _OF_AFFINITIES = frozenset({"state", "node", "type", "cidr", "deleted"})
 
 
@@ -73,6 +76,20 @@ def affinity_name(host: str, cidr: Cidr) -> str:
         return name
     digest = hashlib.sha256(f"{host}{block}".encode()).hexdigest()[:_HASHED]
     return f"{host[: _MAX_NAME - 1 - len(block) - _HASHED - 2]}-{block}-{digest}"
+
+
+def handle_name(handle: str) -> str:
+    """Of the object of a handle: the handle in lower case if that is an object name, otherwise what of it can be in one, and a
+    hash. The object's `spec.handleID` has the handle itself.
+
+    A name with a hash has no dot, so it is not the name of another handle NETWORK.CONTAINER.
+    """
+    name = handle.lower()
+    if len(name) <= _MAX_NAME and _OBJECT_NAME.fullmatch(name):
+        return name
+    digest = hashlib.sha256(handle.encode()).hexdigest()[:_HASHED_HANDLE]
+    readable = re.sub("[^a-z0-9]+", "-", name)[: _MAX_NAME - 1 - len(digest)].strip("-")
+    return f"{readable}-{digest}".lstrip("-")
 
 
 def host_hash(host: str) -> str:
@@ -116,7 +133,7 @@ class Objects:
             case AffinityKey(host, cidr):
                 return Place(plural, affinity_name(host, cidr))
             case HandleKey(handle):
-                return Place(plural, handle.lower())
+                return Place(plural, handle_name(handle))
             case IpamConfigKey():
                 return Place(plural, CONFIG_NAME)
             case ResourceKey(_, name):

@@ -52,6 +52,7 @@ class Names:
     endpoint_per_interface: bool = True  # every interface of a pod is an endpoint; else only its first is
     container_id_interfaces: bool = False  # a bare container's first host interface ends in the start of its id, not in a hash
 
+    plain_handles: bool = False  # NETWORK.CONTAINER with single dots, whatever the network's name
     nodename_file_required: bool = False  # in a cluster, the main plugin waits for the file of the node agent
     network_profiles: bool = False  # a policy agent reads the profile that a network's endpoints name, so it must be there
 

@@ -1,7 +1,6 @@
 """What ties fields to each other, to the names of the deployment, and to what this version serves."""
 
-import re
-from typing import Any, Final
+from typing import Any
 
 from svc.model.faults import Faults
 from svc.names import Names
@@ -9,14 +8,10 @@ from svc.netconf import fields, hostlocal
 
 Values = dict[str, Any]
 
-_LABEL: Final = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
-_OBJECT_NAME: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")  # RFC 1123
-
 
 def check(values: Values, names: Names, faults: Faults) -> None:
     """Adds faults, and puts back what the faulty values fall to. A faulty value has been replaced by its default."""
     _datastore(values, faults)
-    _name(values, faults)
     _etcd(values, faults)
     _orchestrator(values, faults)
     _ipam_type(values, names, faults)
@@ -30,14 +25,6 @@ def _datastore(values: Values, faults: Faults) -> None:
     """Whatever was meant, no ADD was ever served there: a DEL needs to look no further than this node."""
     if _faulty("datastore_type", faults):
         values["datastore_type"] = "embedded"
-
-
-def _name(values: Values, faults: Faults) -> None:
-    """Handles are objects there, and start with the network's name. A DEL has nothing to fear: no ADD was ever served."""
-    name = values["name"]
-    if values["datastore_type"] == "orch" and name and not _OBJECT_NAME.fullmatch(name.lower()):
-        remedy = "use letters and digits with single '-' and '.' between them"
-        faults.add("datastore_type", "orch", f"cannot keep what belongs to a network of the name {name!r}", remedy)
 
 
 def _etcd(values: Values, faults: Faults) -> None:

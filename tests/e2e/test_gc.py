@@ -11,12 +11,14 @@ from harness.pod import Pod
 from harness.state import State, books, faults, remains, store_of
 from harness.statements import field
 from svc._core.cidr import Cidr
+from svc.attach.handles import handle_of
 from svc.datastore.api import Create, Delete, Update
 from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Assign
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey, ResourceKey
 from svc.model.resource import Resource
+from svc.names import DEFAULT
 
 pytestmark = pytest.mark.root
 
@@ -229,7 +231,7 @@ def test_network_whose_name_goes_on_is_another_one(pods: MakePod, shared_node: N
     """The name and the container are joined by a dot, and either may have dots."""
     pod = pods(name=longer)
     pod.add()
-    address = leak(shared_node, f"{longer}.ghost")
+    address = leak(shared_node, handle_of(DEFAULT, longer, "ghost"))
     assert gc(shared_node, name=name, **keep()).status == 0
     assert set(books(shared_node).allocations) == {*pod.addresses, address}
     assert gc(shared_node, name=longer, **keep()).status == 0

@@ -1,7 +1,9 @@
 """A deployment that is taken over under its own names: what its nodes have, and what the calls of its runtimes expect."""
 
 import os
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ from harness.cluster_node import ClusterNode, books, remains
 from harness.netns import Netns
 from harness.pod import Pod
 from harness.site import EtcdSite, OrchSite, Site, furnish, session
+from svc.ipam.allocator import Ipam
 from svc.ipam.blocks import holder
+from svc.ipam.requests import Assign, Release
 from svc.model.ipam import Block
 from svc.model.keys import BlockQuery
 from svc.netconf.profiles import load_profile
@@ -118,3 +122,65 @@ def test_next_container_of_a_pod_takes_over_the_sandbox(make: MakePod, node: Clu
     new.add()
     assert node.netns.links() == ["uplink", new.host_name]
     assert new.check().status == 0, new.check()
+
+
+# handles
+
+
+def allocate(site: Site, handle: str, **attributes: str) -> str:
+    """An address, as an earlier release of the deployment's plugin has assigned it."""
+    with session(site) as store:
+        (address,) = Ipam(store, "node1").assign(Assign(handle, {"node": "node1", **attributes})).addresses
+    return str(address)
+
+
+def test_handle_of_another_attachment_is_refused(make: MakePod, node: ClusterNode) -> None:
+    """The form is fixed; the DEL of what was refused leaves the other's address."""
+    node.site.add_pod("web-1")
+    one = make("a.b", name="net1")
+    one.add()
+    other = make("b", name="net1.a", args=WEB.replace("web-0", "web-1"))
+    error = other.failed("ADD").output
+    assert (error["code"], error["msg"]) == (103, "handle 'net1.a.b' is in use by container 'a.b' of network 'net1'")
+    other.delete()
+    assert books([node]).allocations == {one.addresses[0]: "net1.a.b"}
+    with closing(sqlite3.connect(node.state_dir / "journal.db", isolation_level=None)) as connection:
+        connection.execute("DELETE FROM attachments")
+    assert other.failed("ADD").output["msg"] == f"handle 'net1.a.b' is in use by address {one.addresses[0]}"
+    other.delete()
+    assert books([node]).allocations == {one.addresses[0]: "net1.a.b"}
+    one.delete()
+    assert books([node]).allocations == {}
+
+
+def test_del_releases_the_older_form_of_the_handle(make: MakePod, node: ClusterNode) -> None:
+    """The workload's ID alone; an address of another node's pod, or of another pod, stays."""
+    address = allocate(node.site, "default.web-0", pod="web-0", namespace="default")
+    others = [allocate(node.site, "default.web-0", node="node2"), allocate(node.site, "default.web-0", pod="web-1")]
+    make().delete()
+    assert set(books([node]).allocations) == set(others)
+    assert address not in others
+    with session(node.site) as store:
+        Ipam(store, "node1").release(Release("default.web-0"))
+
+
+def test_del_of_a_bare_container_releases_its_id(make: MakePod, node: ClusterNode) -> None:
+    allocate(node.site, "c7")
+    pod = make("c7", args="")
+    pod.plugin = "calico-ipam"
+    pod.delete()
+    assert books([node]).allocations == {}
+
+
+def test_older_form_is_not_released_while_the_present_one_is_there(make: MakePod, node: ClusterNode) -> None:
+    """Nor by the DEL of a sandbox that has lost the pod's endpoint to the next one."""
+    old, new = make("c1"), make("c2")
+    old.add()
+    address = allocate(node.site, "default.web-0")
+    old.delete()
+    assert list(books([node]).allocations) == [address]
+    new.add()
+    old.delete()
+    assert set(books([node]).allocations) == {address, *new.addresses}
+    with session(node.site) as store:
+        Ipam(store, "node1").release(Release("default.web-0"))

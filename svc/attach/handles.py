@@ -1,0 +1,53 @@
+"""Handles: the ID under which the addresses of a container's interfaces in one network are allocated.
+
+The form is NETWORK.CONTAINER, in which each dot of the network's name is doubled. A container ID starts with a letter or a
+digit, so the first odd run of dots separates the two, and no two pairs have the same handle.
+
+A deployment may fix the plain form, with single dots (`Names.plain_handles`), and releases before this form wrote it for every
+network. Then several pairs can have one handle, and the journal tells whose it is.
+"""
+
+from collections.abc import Iterator
+
+from svc.model.endpoint import Workload
+from svc.names import Names
+
+Pair = tuple[str, str]  # network, container
+
+
+def handle_of(names: Names, network: str, container_id: str) -> str:
+    """The handle of a new attachment."""
+    return plain_handle(network if names.plain_handles else network.replace(".", ".."), container_id)
+
+
+def plain_handle(network: str, container_id: str) -> str:
+    """The form without doubled dots."""
+    return f"{network}.{container_id}"
+
+
+def older_handle(names: Names, network: str, workload: Workload) -> str:
+    """The form that earlier releases of the deployment's plugin wrote, if it differs; empty otherwise."""
+    if names.plain_handles:
+        return f"{workload.namespace}.{workload.pod}" if workload.is_pod else workload.container_id
+    return plain_handle(network, workload.container_id) if "." in network else ""
+
+
+def container_of(names: Names, network: str, handle: str) -> str:
+    """The container that has the handle in this network; empty if the handle is another network's, or nobody can tell."""
+    prefix = handle_of(names, network, "")
+    container = handle.removeprefix(prefix)
+    if container == handle or not container[:1].isalnum():
+        return ""
+    return "" if names.plain_handles and "." in container else container
+
+
+def is_ambiguous(names: Names, network: str, container_id: str) -> bool:
+    """Whether another pair may have the handle of this one: in the plain form, or by a row of an earlier release."""
+    return "." in container_id or (names.plain_handles and "." in network)
+
+
+def pairs_of(handle: str) -> Iterator[Pair]:
+    """Every pair whose plain form is this handle."""
+    for place, char in enumerate(handle):
+        if char == "." and place and handle[place + 1 : place + 2].isalnum():
+            yield handle[:place], handle[place + 1 :]

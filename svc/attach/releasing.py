@@ -1,0 +1,117 @@
+"""Release the addresses of one attachment, and no other's."""
+
+from contextlib import suppress
+
+from svc._core.cidr import Address
+from svc.attach.context import Context
+from svc.attach.endpoints import endpoint_owner
+from svc.attach.handles import is_ambiguous, pairs_of
+from svc.attach.record import Record
+from svc.attach.session import Session
+from svc.datastore.api import Delete, Found, NotFound
+from svc.ipam.requests import Held, Release
+from svc.model.errors import Code, PeerError
+from svc.trace import Trace
+
+
+def give_back(
+    context: Context,
+    session: Session,
+    record: Record,
+    trace: Trace,
+    *,
+    companion: Delete | None = None,
+    handle: Found | None = None,
+) -> bool:
+    """Release the attachment's addresses, but not those of others with the same handle. Return whether `companion` is done too.
+
+    `handle` is what was read of it. Raise PeerError, or KeyedError of the companion's key. Idempotent.
+    """
+    if record.delegate is not None:
+        from svc.attach import delegation
+
+        delegation.free(record, trace)
+        return False
+    if record.older_handle or record.recorded_only:
+        return _release_unrecorded(context, session, record, companion, trace)
+    keep = _addresses_of_others(context, record)
+    own = () if record.unmanaged else tuple(address for address in record.address_list() if address not in keep)
+    return session.ipam.release(Release(record.handle, keep, own, companion), handle) and session.backend.atomic
+
+
+def _release_unrecorded(context: Context, session: Session, record: Record, companion: Delete | None, trace: Trace) -> bool:
+    """Of an attachment without a row in the journal: what the datastore gives to it."""
+    if companion is not None:
+        with suppress(NotFound):
+            session.backend.write([companion])
+    if record.older_handle and not session.ipam.owners_of(record.handle):
+        _release_older(context, session, record, trace)
+    if record.recorded_only:
+        _release_addresses(session, record.handle, record.address_list())
+    else:
+        session.ipam.release(Release(record.handle, _addresses_of_others(context, record)))
+    return companion is not None
+
+
+def require_own_handle(context: Context, session: Session, record: Record) -> None:
+    """Raise PeerError if the handle of a new attachment is another one's too: by the journal, or by allocations under it that
+    the journal does not give to this container."""
+    if record.delegate is not None or not is_ambiguous(session.names, record.id.network, record.id.container_id):
+        return
+    own = (record.id.network, record.id.container_id)
+    sharing = _sharing(context, record)
+    others = [f"container {each.id.container_id!r} of network {each.id.network!r}" for each in sharing if _pair(each) != own]
+    if not others and session.names.plain_handles:
+        known = {address for each in sharing for address in each.address_list()}
+        others = [f"address {address}" for address in session.ipam.owners_of(record.handle) if address not in known]
+    if others:
+        raise PeerError(
+            f"handle {record.handle!r} is in use by {others[0]}",
+            details="a DEL of either attachment could release the other's addresses: use a network name or a container ID "
+            "without dots, or DEL the other one first",
+            code=Code.ADDRESS_UNAVAILABLE,
+        )
+
+
+def _release_older(context: Context, session: Session, record: Record, trace: Trace) -> None:
+    """Release what this node allocated under the older form of the handle, for this workload. The endpoint of the attachment is
+    gone by now: one that exists is another sandbox's, which may have these addresses."""
+    container, _ = endpoint_owner(session, record)
+    if container not in (None, record.id.container_id):
+        return
+    others = _addresses_of_others(context, record, record.older_handle)
+    owners = session.ipam.owners_of(record.older_handle)
+    found = [address for address, owner in owners.items() if address not in others and _is_owner(record, owner)]
+    if found:
+        trace.info(f"{', '.join(map(str, found))} of handle {record.older_handle} are released, its older form")
+        _release_addresses(session, record.older_handle, tuple(found))
+
+
+def _is_owner(record: Record, owner: dict[str, str]) -> bool:
+    """What an allocation does not say does not count."""
+    given = {"node": record.node, "pod": record.pod, "namespace": record.namespace}
+    return all(owner.get(name, text) == text for name, text in given.items())
+
+
+def _release_addresses(session: Session, handle: str, addresses: tuple[Address, ...]) -> None:
+    freed = session.ipam.release_addresses([Held(address, handle) for address in addresses])
+    for refusal in freed.refused.values():
+        if isinstance(refusal, PeerError):  # any other: it is not this handle's any more
+            raise refusal
+
+
+def _addresses_of_others(context: Context, record: Record, handle: str = "") -> frozenset[Address]:
+    others = (other for other in _sharing(context, record, handle) if not other.unmanaged)
+    return frozenset(address for other in others for address in other.address_list())
+
+
+def _sharing(context: Context, record: Record, handle: str = "") -> list[Record]:
+    """Other attachments with the same handle: further interfaces of the container, and of other pairs with its plain form."""
+    handle = handle or record.handle
+    pairs = {_pair(record), *pairs_of(handle)}
+    rows = (row for network, container in pairs for row in context.journal.of_container(network, container))
+    return [row for row in rows if row.id != record.id and row.handle == handle]
+
+
+def _pair(record: Record) -> tuple[str, str]:
+    return record.id.network, record.id.container_id

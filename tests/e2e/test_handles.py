@@ -1,0 +1,92 @@
+"""Handles on every datastore: no two attachments share one, whatever their networks and containers are called."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cluster_node import ClusterNode, books
+from harness.netns import Netns
+from harness.pod import Pod
+from harness.site import Site, site_called
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+
+
+@pytest.fixture(scope="module", params=["embedded", "etcdv3", "orch"])
+def site(request: pytest.FixtureRequest, home: Path) -> Site:
+    return site_called(request, home)
+
+
+@pytest.fixture
+def make(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> Iterator[MakePod]:
+    """Makes attachments of pods that are called `web-NUMBER`."""
+    made: list[Pod] = []
+
+    def attach(network: str, container: str) -> Pod:
+        name = f"web-{len(made)}"
+        cluster_node.site.add_pod(name)
+        args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}"
+        made.append(cluster_node.pod(sandbox(), container, args=args, name=network))
+        return made[-1]
+
+    yield attach
+    for pod in made:
+        pod.call("DEL")
+
+
+def forget_attachments(node: ClusterNode) -> None:
+    with closing(sqlite3.connect(node.state_dir / "journal.db", isolation_level=None)) as connection:
+        connection.execute("DELETE FROM attachments")
+
+
+def collect(pod: Pod, *valid: Pod) -> Any:
+    attachments: Any = [{"containerID": each.container, "ifname": each.ifname} for each in valid]
+    return pod.call("GC", **{"cni.dev/valid-attachments": attachments})
+
+
+def test_dots_do_not_make_two_attachments_one(make: MakePod, cluster_node: ClusterNode) -> None:
+    """DEL of one, known or forgotten, leaves the other."""
+    one, other = make("net", "a.b"), make("net.a", "b")
+    one.add()
+    other.add()
+    assert books([cluster_node]).allocations == {one.addresses[0]: "net.a.b", other.addresses[0]: "net..a.b"}
+    one.delete()
+    assert books([cluster_node]).allocations == {other.addresses[0]: "net..a.b"}
+    one.add()
+    forget_attachments(cluster_node)
+    other.delete()
+    assert list(books([cluster_node]).allocations) == one.addresses
+
+
+def test_gc_frees_containers_with_a_dot(make: MakePod, cluster_node: ClusterNode) -> None:
+    """And nothing of another network whose name begins like this one."""
+    gone, valid, other = make("net", "a.b"), make("net", "c.d"), make("net.a", "b")
+    for pod in (gone, valid, other):
+        pod.add()
+    forget_attachments(cluster_node)
+    called = collect(gone, valid)
+    assert called.status == 0, called
+    assert set(books([cluster_node]).allocations) == {*valid.addresses, *other.addresses}
+
+
+@pytest.mark.parametrize(
+    ("network", "container"), [("Net_1", "a_B"), ("n-.t.", "c-"), ("n" * 124, "c" * 128), ("n." * 62, "c." * 64)]
+)
+def test_any_name_that_is_allowed_is_served(make: MakePod, cluster_node: ClusterNode, network: str, container: str) -> None:
+    pod = make(network, container)
+    pod.add()
+    assert list(books([cluster_node]).allocations) == pod.addresses
+    assert pod.check().status == 0, pod.check()
+    assert pod.add() == pod.result
+    pod.delete()
+    assert books([cluster_node]).allocations == {}
+    pod.add()
+    forget_attachments(cluster_node)
+    pod.delete()
+    assert books([cluster_node]).allocations == {}
