@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -64,7 +65,7 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
     intent, pod = None, None
     if request.gates.urls or must_wait(session):
         if request.gates.urls:
-            pod = read_pod(context, session, request)
+            pod = read_pod(context, session, request, trace)
         intent, took_long = yield from pass_gates(context, session, request, previous, trace)
         previous = None
         if took_long:
@@ -97,7 +98,7 @@ def _attach(
     """Everything that does not wait: a finished addition, or the result of an interface that it shares."""
     with nullcontext() if request.delegation else session.ipam.announced():
         if pod is None:
-            pod = read_pod(context, session, request)
+            pod = read_pod(context, session, request, trace)
         if session.held_seconds() > 0:
             raise StoreReplaced
         choice = choose_now(session.names, request, pod, trace)
@@ -141,6 +142,7 @@ class Addition:
         self._session = session
         self._request = request
         self._pod = choice.pod.pod
+        self._floating = choice.wishes.floating
         self._trace = trace
         self._intent = intent
         self._undo: ExitStack = _Rollback()
@@ -306,7 +308,7 @@ class Addition:
 
     def _facts(self) -> PodFacts:
         if self._pod:
-            return facts_of(self._session.names, self._pod)
+            return replace(facts_of(self._session.names, self._pod), floating=self._floating)
         return PodFacts(dict(self._request.labels), "", "", [], [self._record.id.network])
 
     def _facts_to_record(self) -> dict[str, Any] | None:

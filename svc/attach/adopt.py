@@ -29,7 +29,7 @@ def adopt(context: Context, session: Session, record: Record, request: AddReques
     record.sandbox, record.mtu, record.queues = sandbox.identity, request.mtu, request.queues
     record.allow_ip_forwarding = request.allow_ip_forwarding
     record.routes = None if request.routes is None else [str(route) for route in request.routes]
-    choice = choose_now(session.names, request, read_pod(context, session, request), trace)
+    choice = choose_now(session.names, request, read_pod(context, session, request, trace), trace)
     ips = tuple(IpConfig(str(address.host()), interface=1) for address in record.address_list())
     routes: tuple[Route, ...] = ()
     if not (record.unmanaged or choice.wishes.addresses):

@@ -1,5 +1,7 @@
 """CHECK: an attachment as the journal, the datastore and the kernel have it, held against the result of its ADD."""
 
+from dataclasses import replace
+
 from svc.attach.addresses import not_held
 from svc.attach.context import Context
 from svc.attach.endpoints import endpoint_stands, has_profile
@@ -7,6 +9,7 @@ from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.request import Sandbox
 from svc.attach.shared import host_of
 from svc.dataplane.check import differences
+from svc.dataplane.plan import Wiring
 from svc.model.errors import Code, PeerError
 from svc.model.result import Result
 from svc.trace import Trace
@@ -26,13 +29,22 @@ def check(context: Context, key: AttachmentId, sandbox: Sandbox | None, previous
     if wired is None:
         found.append(f"the network that {key.ifname!r} was made for has left it")
     elif sandbox is not None:
-        found += differences(context.kernel, wired.wiring(), wired.wired(), sandbox.fd)
+        found += differences(context.kernel, _as_reported(wired.wiring(), previous), wired.wired(), sandbox.fd)
     if found:
         raise PeerError(
             f"attachment {key.ifname!r} of container {key.container_id!r} is not as it was added: {found[0]}",
             details="; ".join(found) + ". DEL it and ADD it again",
             code=Code.CHECK_FAILED,
         )
+
+
+def _as_reported(wiring: Wiring, previous: Result) -> Wiring:
+    """With the MAC address that the result has for the interface: a later plugin of the chain may have changed it."""
+    reported = (each.mac for each in previous.interfaces if each.name == wiring.ifname and each.sandbox and each.mac)
+    try:
+        return replace(wiring, mac=bytes.fromhex(next(reported, wiring.mac.hex(":")).replace(":", "")))
+    except ValueError:
+        return wiring
 
 
 def _against_previous(record: Record, previous: Result) -> list[str]:

@@ -7,7 +7,7 @@ from svc._core.cidr import Address
 from svc.attach.request import AddRequest
 from svc.model.endpoint import PRIMARY_INTERFACE
 from svc.model.errors import CallerError, Code
-from svc.model.wishes import ADDRESSES, FAMILIES, NO_WISHES, POOLS, UNMANAGED, Wishes
+from svc.model.wishes import ADDRESSES, FAMILIES, FLOATING, NO_WISHES, POOLS, UNMANAGED, Wishes
 from svc.names import Names
 from svc.orch.info import PodInfo
 from svc.trace import Trace
@@ -31,7 +31,7 @@ def choose(names: Names, request: AddRequest, pod: PodInfo, trace: Trace) -> Cho
     _demand_own_ipam(names, request, wishes)
     versions = wishes.versions or request.versions
     address = _address_argument(request, wishes, versions, trace)
-    for warning in (*wishes.warnings, *_left_aside(wishes, versions)):
+    for warning in (*wishes.warnings, *_left_aside(wishes, versions), *_floating_of_namespace(names, request, pod, wishes)):
         trace.warning(warning)
     addresses = wishes.addresses or ((address,) if address else ())
     return Choice(pod, versions, {**request.pools, **wishes.pools}, addresses, wishes)
@@ -97,6 +97,16 @@ def _left_aside(wishes: Wishes, versions: tuple[int, ...]) -> list[str]:
             for address in wishes.floating
             if address.version not in has
         ),
+    ]
+
+
+def _floating_of_namespace(names: Names, request: AddRequest, pod: PodInfo, wishes: Wishes) -> list[str]:
+    """In the orchestrator's API a pod's endpoint follows from the pod's own annotations: there is no place for others."""
+    own = f"{names.annotation_prefix}/{FLOATING}" in pod.annotations
+    if own or not wishes.floating or request.where.datastore["kind"] != "orch":
+        return []
+    return [
+        f"{wishes.places[FLOATING]} has no effect: with this datastore only annotations of the pod itself make floating IPs"
     ]
 
 

@@ -98,6 +98,7 @@ def new_record(context: Context, session: Session, request: AddRequest) -> Recor
         profile=request.where.profile,
         routes=None if request.routes is None else [str(route) for route in request.routes],
         delegate=None if request.delegation is None else request.delegation.remembered(),
+        versions=list(request.versions),
         handle=handle_of(session.names, request.id.network, request.id.container_id),
     )
 
@@ -114,6 +115,7 @@ def recorded_result(context: Context, session: Session, record: Record, request:
         return None
     if record.result is None and record.is_wired:
         adopt(context, session, record, request, trace)
+    _warn_of_families(record, request, trace)
     return Result.from_json(record.result or {})
 
 
@@ -126,6 +128,13 @@ def _is_in_sandbox(record: Record, request: AddRequest) -> bool:
     if link is not None and not record.mac:  # a pod's endpoint on the API does not have it
         record.mac = link["mac"].hex(":")
     return link is not None and (link["index"], link["peer_index"]) == (record.peer_index, record.host_index)
+
+
+def _warn_of_families(record: Record, request: AddRequest, trace: Trace) -> None:
+    """The network may have changed since the first ADD: a standing attachment keeps its addresses."""
+    if record.versions and request.delegation is None and set(record.versions) != set(request.versions):
+        had, wanted = (" and ".join(f"IPv{version}" for version in each) for each in (record.versions, request.versions))
+        trace.warning(f"the attachment was made for {had}, and this ADD asks for {wanted}: DEL it and ADD it again for that")
 
 
 def _wiring_stands(context: Context, session: Session, record: Record) -> bool:

@@ -64,6 +64,7 @@ class Record:
     facts: dict[str, Any] | None = None  # what the endpoint says of the pod, where nothing else of the node knows it
     waits_until: float = 0.0  # the Unix time at which its present wait, for a gate or for policy, ends at the latest
     outlives: bool = False  # whether the call that waits goes on when the agent ends
+    versions: list[int] = field(default_factory=list)  # the families that its network asked for
     handle: str = ""  # of its addresses: all interfaces of a container in a network share one. Earlier releases' rows lack it
     older_handle: str = ""  # released if `handle` has no addresses: what an earlier release may have allocated under
     recorded_only: bool = False  # release `addresses` alone: the handle may be another attachment's
@@ -139,7 +140,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("result", "delegate"), (dict, NoneType)),
     "state": str,
     "settings": dict,
-    "addresses": list,
+    **dict.fromkeys(("addresses", "versions"), list),
     "routes": (list, NoneType),
 }
 

@@ -2,18 +2,23 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from svc.attach.context import Context
 from svc.attach.request import NodeSettings
 from svc.attach.session import Session
+from svc.deadline import limit
+from svc.model.endpoint import DEFAULT_NAMESPACE
 from svc.model.errors import CallerError, Code, PeerError, SvcError
 from svc.trace import Trace
 
 if TYPE_CHECKING:
     from svc.attach.delegation import Delegation
+
+
+_RIGHTS_SECONDS: Final = 0.3  # an answer that comes later is not waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,13 @@ def _require_addresses(context: Context, session: Session, wanted: Wanted, trace
         return
     for fault in session.ipam.check_room(wanted.versions, wanted.pools):
         trace.warning(f"an ADD passes {fault}")
+
+
+def warn_of_rights(context: Context, orchestrator: tuple[tuple[str, str], ...], trace: Trace) -> None:
+    """Warn if the API does not let this node read namespaces: an ADD goes on without their annotations (rule R3)."""
+    with suppress(SvcError), limit(_RIGHTS_SECONDS):
+        if warning := context.orchestrators.pods(orchestrator).namespace(DEFAULT_NAMESPACE).warning:
+            trace.warning(warning)
 
 
 @contextmanager

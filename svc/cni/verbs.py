@@ -15,7 +15,7 @@ from svc.attach.gc import collect
 from svc.attach.record import AttachmentId
 from svc.attach.request import AddRequest, NodeSettings, Sandbox, open_sandbox
 from svc.attach.restore import restore_rows_of
-from svc.attach.status import Wanted, not_ready, status
+from svc.attach.status import Wanted, not_ready, status, warn_of_rights
 from svc.cni import results
 from svc.cni.environment import Call
 from svc.cni.inputs import Inputs
@@ -169,6 +169,8 @@ def _status(invocation: Invocation) -> None:
     if invocation.context.restart_reason:
         invocation.trace.warning(invocation.context.restart_reason)
     status(invocation.context, wanted, invocation.trace)
+    if netconf.policy:
+        warn_of_rights(invocation.context, netconf.orchestrator, invocation.trace)
 
 
 HANDLERS: dict[str, Callable[[Invocation], None]] = {

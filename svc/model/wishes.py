@@ -14,7 +14,9 @@ FLOATING: Final = "floatingIPs"
 MAC: Final = "hwAddr"
 SOURCE_PREFIXES: Final = "allowedSourcePrefixes"
 
-OF_NAMESPACES: Final = frozenset({*POOLS.values(), FAMILIES, ADDRESSES, UNMANAGED})  # the others are read on pods alone
+OF_NAMESPACES: Final = frozenset(
+    {*POOLS.values(), FAMILIES, ADDRESSES, UNMANAGED, FLOATING}
+)  # the others are read on pods alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,7 @@ class _Reader:
         return addresses
 
     def _floating(self) -> tuple[Address, ...]:
-        note = self._note(FLOATING, self._pod)
+        note = self._note(FLOATING, self._pod, self._namespace)
         addresses = self._list(note, _plain_address, may_be_empty=True)
         if note and addresses and not self._features.floating_ips:
             self._demand_feature(note, "floating_ips")

@@ -9,10 +9,19 @@ Texts = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """Its labels, and those of its annotations that choose addresses."""
+    """Its labels, and those of its annotations that choose addresses. `unreadable` says why both are empty, if the caller has
+    no right to read it."""
 
     labels: Texts = field(default_factory=dict)
     annotations: Texts = field(default_factory=dict)
+    unreadable: str = ""
+
+    @property
+    def warning(self) -> str:
+        """What to tell the user; empty if the namespace was read."""
+        remedy = "grant the verb get on namespaces, as `svcctl crd role` prints it"
+        what = "annotations and labels of namespaces do not count"
+        return f"{what}: {self.unreadable}: {remedy}" if self.unreadable else ""
 
 
 @dataclass(frozen=True, slots=True)

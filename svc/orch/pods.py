@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -11,7 +12,7 @@ from svc.datastore.orch.client import METADATA_ONLY, Client
 from svc.datastore.orch.source import Source
 from svc.datastore.orch.watcher import Follower
 from svc.model.errors import Code, PeerError
-from svc.orch.info import PodInfo
+from svc.orch.info import Namespace, PodInfo
 from svc.orch.namespaces import PATH, Namespaces
 
 Json = dict[str, Any]
@@ -21,6 +22,10 @@ NODES = "/api/v1/nodes"
 
 _NOBODY = "status-probe"  # no pod that anybody makes
 _SIDE_BY_SIDE = 16  # requests on their way to the server
+
+
+class Forbidden(PeerError):
+    """The caller has no right to read this."""
 
 
 class Pods:
@@ -34,24 +39,31 @@ class Pods:
 
     def read(self, namespace: str, name: str, uid: str, meanwhile: Callable[[], object]) -> PodInfo:
         """The namespace and the pod (unless `name` is empty), asked for while `meanwhile` runs, whose failure counts first.
+        A namespace that the caller has no right to read has no annotations and no labels.
 
         PeerError when the API cannot be asked, or the pod is gone or, by its `uid` (if not empty), another one.
         """
-        known = self._submit(self._namespaces.get, namespace)
+        known = self._submit(partial(_as_far_as_allowed, self._namespaces.get), namespace)
         asked = self._submit(self._get, f"{PATH}/{quote(namespace)}/pods/{quote(name)}") if name else None
         meanwhile()
         pod = asked.result() if asked is not None else None
         if pod is not None:
             _demand_same(pod, uid)
-        return PodInfo(pod, known.result(), lambda: self._namespaces.read(namespace))
+        return PodInfo(pod, known.result(), lambda: self.namespace(namespace))
+
+    def namespace(self, name: str) -> Namespace:
+        """The namespace as it is now, as far as the caller may read it. PeerError."""
+        return _as_far_as_allowed(self._namespaces.read, name)
 
     def require_access(self, *, pods: bool) -> None:
-        """PeerError when the API cannot be asked for namespaces, or, where they are wanted, for pods."""
-        for path in (f"{PATH}/default", *([f"{PATH}/default/pods/{_NOBODY}"] if pods else [])):
+        """PeerError when the API cannot be asked, or, where they are wanted, the caller has no right to read pods. The right to
+        read namespaces is not required."""
+        namespace, pod = f"{PATH}/default", f"{PATH}/default/pods/{_NOBODY}"
+        for path, harmless in ((namespace, (403, 404)), *([(pod, (404,))] if pods else [])):
             try:
                 self._client.get(path)
             except StoreError as failure:
-                if getattr(failure, "status", 0) != 404:
+                if getattr(failure, "status", 0) not in harmless:
                     msg = f"the orchestrator was asked in vain: {failure.msg}"
                     raise PeerError(msg, details=failure.details, code=Code.ORCHESTRATOR) from failure
 
@@ -82,12 +94,20 @@ class Pods:
             gone = getattr(failure, "status", 0) == 404
             details = "it was deleted meanwhile: nothing needs to be done" if gone else failure.details
             msg = f"the orchestrator was asked in vain: {failure.msg}"
-            raise PeerError(msg, details=details, code=Code.ORCHESTRATOR) from failure
+            kind = Forbidden if getattr(failure, "status", 0) == 403 else PeerError
+            raise kind(msg, details=details, code=Code.ORCHESTRATOR) from failure
 
     def _changes(self) -> Iterator[tuple[str, Json]]:
         listing = self._client.list(PATH)
         yield from (("ADDED", namespace) for namespace in listing.items)
         yield from self._follower.changes(Source(PATH, lambda _: ()), listing.revision, accept=METADATA_ONLY)
+
+
+def _as_far_as_allowed(ask: Callable[[str], Namespace], name: str) -> Namespace:
+    try:
+        return ask(name)
+    except Forbidden as refusal:
+        return Namespace(unreadable=refusal.msg)
 
 
 def _demand_same(pod: Json, uid: str) -> None:

@@ -37,6 +37,16 @@ def test_identical_add_returns_the_recorded_result_and_redoes_nothing(pods: Make
     assert State.read(shared_node) == before
 
 
+def test_other_families_than_the_standing_attachment_has_are_told(pods: MakePod) -> None:
+    """It keeps its addresses: the pod runs."""
+    pod = pods()
+    first = pod.call("ADD")
+    second = pod.call("ADD", ipam={"type": "svc-ipam", "assign_ipv6": "true"})
+    assert second.output["ips"] == first.output["ips"]
+    assert "the attachment was made for IPv4, and this ADD asks for IPv4 and IPv6" in second.stderr
+    assert "asks for" not in pod.call("ADD").stderr
+
+
 def test_identical_add_answers_in_the_version_asked_for(pods: MakePod) -> None:
     pod = pods(cniVersion="0.4.0")
     old = pod.add()

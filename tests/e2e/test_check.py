@@ -55,6 +55,16 @@ def test_what_later_plugins_added_is_no_difference(dual: Pod) -> None:
     assert dual.check(prevResult=later).status == 0
 
 
+def test_mac_that_a_later_plugin_changed_is_that_of_the_result(dual: Pod) -> None:
+    dual.netns.run("ip", "link", "set", "eth0", "address", "0a:00:5e:00:53:01")
+    assert "has MAC 0a:00:5e:00:53:01" in dual.check().output["msg"]
+    later = json.loads(json.dumps(dual.result))
+    later["interfaces"][1]["mac"] = "0a:00:5e:00:53:01"
+    assert dual.check(prevResult=later).status == 0
+    later["interfaces"][1]["mac"] = "0a:00:5e:00:53:02"
+    assert "not 0a:00:5e:00:53:02" in dual.check(prevResult=later).output["msg"]
+
+
 # differences in the kernel
 
 

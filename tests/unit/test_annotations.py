@@ -80,9 +80,14 @@ def test_pod_replaces_either_address_annotation_of_the_namespace() -> None:
     assert wishes({"ipAddrs": ["10.0.0.3"]}, {"ipAddrs": "[", "ipAddrsNoIpam": "["}).addresses == addresses("10.0.0.3")
 
 
-@pytest.mark.parametrize("name", ["floatingIPs", "hwAddr", "allowedSourcePrefixes"])
+@pytest.mark.parametrize("name", ["hwAddr", "allowedSourcePrefixes"])
 def test_what_is_one_pods_is_not_read_on_namespaces(name: str) -> None:
     assert wishes({}, {name: "["}) == NO_WISHES
+
+
+def test_floating_addresses_of_a_namespace_give_way_to_the_pods() -> None:
+    assert wishes({}, {"floatingIPs": ["192.0.2.1"]}).floating == addresses("192.0.2.1")
+    assert wishes({"floatingIPs": ["192.0.2.2"]}, {"floatingIPs": "["}).floating == addresses("192.0.2.2")
 
 
 def test_both_address_annotations_are_refused() -> None:

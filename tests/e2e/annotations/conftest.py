@@ -50,5 +50,5 @@ def make(cluster_node: ClusterNode, orch_site: OrchSite, kube: Kube, sandbox: Ca
         for each in made:
             each.delete()
     finally:
-        annotate(kube, NAMESPACE, **dict.fromkeys(("ipv4pools", "ipFamilies", "ipAddrs")))
+        annotate(kube, NAMESPACE, **dict.fromkeys(("ipv4pools", "ipFamilies", "ipAddrs", "floatingIPs")))
         kube.call("DELETE", f"{PODS}?gracePeriodSeconds=0")

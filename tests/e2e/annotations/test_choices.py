@@ -242,3 +242,27 @@ def test_hardware_address_is_chosen(make: MakePod) -> None:
     (link,) = pod.netns.ip("link", "show", "dev", "eth0")
     assert link["address"] == pod.result["interfaces"][1]["mac"] == "0a:00:5e:00:53:01"
     assert pod.check().status == 0
+
+
+def test_floating_addresses_of_the_namespace(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
+    """The pod's own replace them; in the orchestrator's API they have no place, and the log says so."""
+    annotate(kube, NAMESPACE, floatingIPs=["198.51.100.7"])
+    pod = make(notes={}, ipam={"type": "svc-ipam"})
+    kept: list[str] = []
+    until = time.monotonic() + PATIENCE
+    while not kept and time.monotonic() < until:  # what is said of namespaces arrives within moments
+        called = pod.call("ADD")
+        assert called.status == 0, called
+        kept = [nat["externalIP"] for nat in endpoint(cluster_node).spec.get("ipNATs", [])]
+        if "floatingIPs of namespace default" in called.stderr:
+            break
+        if not kept:
+            pod.delete()
+    if cluster_node.site.config["datastore_type"] == "orch":
+        assert "has no effect: with this datastore only annotations of the pod itself" in called.stderr
+        return
+    assert kept == ["198.51.100.7"]
+    own = make("web-1", "c2", notes={"floatingIPs": ["198.51.100.8"]}, ipam={"type": "svc-ipam"})
+    pod.delete()
+    own.add()
+    assert [nat["externalIP"] for nat in endpoint(cluster_node).spec["ipNATs"]] == ["198.51.100.8"]

@@ -121,7 +121,7 @@ def test_annotation_chooses_the_pools(make: MakePod) -> None:
     "Annotations for pools and addresses may be on a namespace as well as on a pod.",
     "The same code reads both; an error says whose annotation it was.",
     choice="An address of a namespace goes to one pod at a time: the ADD of another one without an annotation of its own fails"
-    " and names the holder. `floatingIPs` are read of pods alone.",
+    " and names the holder. `floatingIPs` count for each pod, but in the API as datastore.",
 )
 @statement("4", "R3 namespace", "A namespace's pools hold for all its pods.", "For those that have no such annotation.")
 @statement("4", "R3 pod", "Where both have the annotation, the pod's counts.", "The namespace's is not even looked at then.")

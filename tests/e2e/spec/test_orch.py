@@ -122,8 +122,9 @@ def test_policy_makes_endpoints_complete(make: MakePod, cluster_node: ClusterNod
     "5",
     "5.3 pods",
     "With policy type `orch` the plugin needs the right to read the pods of all namespaces.",
-    "`get` of pods is enough, beside `get`, `list` and `watch` of namespaces; `svcctl crd role` prints all rights.",
-    choice="Pods are not listed: each ADD reads its own. Namespaces are read for their annotations and labels.",
+    "`get` of pods is enough; `svcctl crd role` prints all rights.",
+    choice="Pods are not listed: each ADD reads its own. Without `get` of namespaces their annotations and labels do not count,"
+    " and ADD and STATUS warn of it.",
 )
 def test_policy_needs_to_read_pods(make: MakePod, cluster_node: ClusterNode, kube: Kube, rights: Grant, tmp_path: Path) -> None:
     access = {"orch": {"kubeconfig": str(kube.kubeconfig(tmp_path / "kubeconfig", "token-of-reader"))}, **POLICY}
@@ -132,4 +133,20 @@ def test_policy_needs_to_read_pods(make: MakePod, cluster_node: ClusterNode, kub
     refused(pod, 111, 'cannot get resource "pods"', "svcctl crd role")
     rights(namespaces=["get", "list", "watch"], pods=["get"])
     pod.add()
+    assert endpoint(cluster_node.site).labels["app"] == "web"
+
+
+@EMBEDDED
+def test_namespaces_that_may_not_be_read_have_no_annotations(
+    make: MakePod, cluster_node: ClusterNode, kube: Kube, rights: Grant, tmp_path: Path
+) -> None:
+    access = {"orch": {"kubeconfig": str(kube.kubeconfig(tmp_path / "kubeconfig", "token-of-reader"))}, **POLICY}
+    rights(pods=["get"])
+    pod = make(**access)
+    for verb in ("ADD", "STATUS"):
+        called = pod.call(verb)
+        assert called.status == 0, called
+        assert "WARNING" in called.stderr
+        assert "annotations and labels of namespaces do not count: " in called.stderr
+        assert 'cannot get resource "namespaces"' in called.stderr
     assert endpoint(cluster_node.site).labels["app"] == "web"
