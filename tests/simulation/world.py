@@ -14,7 +14,8 @@ from simulation.files import Files
 from simulation.machine import Machine
 from simulation.scheduler import Scheduler
 from svc.attach.context import Context
-from svc.attach.record import AttachmentId, handle_of
+from svc.attach.handles import plain_handle
+from svc.attach.record import AttachmentId
 from svc.attach.request import NodeSettings, Sandbox
 from svc.datastore.api import Backend, Create
 from svc.datastore.embedded import EmbeddedStore
@@ -56,7 +57,7 @@ class Container:
 
     @property
     def handle(self) -> str:
-        return handle_of(NETWORK, self.name)
+        return plain_handle(NETWORK, self.name)
 
     def open(self) -> Sandbox:
         return Sandbox(self.sandbox, f"/netns/{self.name}", (4, self.sandbox))
