@@ -15,6 +15,7 @@ from simulation.world import IFNAME, NETWORK, NODES, Container, World
 from svc.agent.agent import DRAIN_SECONDS, LOCK_SECONDS
 from svc.agent.lanes import RECOVERY, Lane
 from svc.agent.queue import AdmissionQueue, Job
+from svc.agent.restoring import LOOK_SECONDS, Restoring
 from svc.agent.upkeep import Upkeep
 from svc.attach.add import add
 from svc.attach.context import Context
@@ -97,12 +98,22 @@ class Agent:
                 self.listening = True
                 for number in range(WORKERS):
                     self._spawn(f"worker{number}", self._work)
+                self._spawn("restoring", self._restore)
                 Current.scheduler.block("serves", lambda: self.stopping)
                 self._drain(lock)
         except SvcError as refusal:
             Current.scheduler.note(f"does not start: {refusal}")
         finally:
             self._gone()
+
+    def _restore(self) -> None:
+        restoring = Restoring(self.context, self._queue.put)
+        while not Current.scheduler.block("looks for lost data later", lambda: self._stopped, LOOK_SECONDS):
+            self._busy += 1
+            try:
+                restoring.look()
+            finally:
+                self._busy -= 1
 
     def _recover(self) -> None:
         recovery = Recovery(self.context)

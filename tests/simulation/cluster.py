@@ -61,7 +61,7 @@ class Cluster:
         """All data is lost; the revisions begin again."""
         self.data.clear()
         self.wipes += 1
-        self._revision = 0
+        self._revision = self.wipes  # etcd's cluster id, which tells equal revisions apart, is not modelled
         self._generations = {kind: number + 1000 for kind, number in self._generations.items()}
         self.initialise()
 

@@ -61,9 +61,9 @@ SCENARIOS = {
             Scenario(f"{name}-{kind}", before, beside, kind)
             for kind in ("etcdv3", "orch")
             for name, before, beside in (
-                ("lost-store", (*_TWO_NODES, "add a1"), (("wipe", "add b1"),)),
-                ("lost-store-add", (*_TWO_NODES, "add a1"), (("wipe",), ("add b1",), ("add a2",))),
-                ("lost-store-del", (*_TWO_NODES, "add a1"), (("wipe",), ("add b1",), ("del a1",))),
+                ("lost-store", (*_TWO_NODES, "add a1", "add b2"), (("wipe", "add b1"),)),
+                ("lost-store-add", (*_TWO_NODES, "add a1", "add b2"), (("wipe",), ("add b1",), ("add a2",))),
+                ("lost-store-del", (*_TWO_NODES, "add a1", "add b2"), (("wipe",), ("add b1",), ("del a1",))),
                 ("two-nodes", _TWO_NODES, (("add a1", "del a1"), ("add b1", "del b1"))),
             )
         ),

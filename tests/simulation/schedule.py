@@ -16,6 +16,7 @@ from svc.attach.journal import Journal
 from svc.attach.record import DELETING
 from svc.datastore.embedded import EmbeddedStore
 
+RESTORE_SECONDS = 400.0  # two comparisons of attachments with their blocks
 REPEATS = 6  # calls of the runtime, and rounds of retried releases, until everything is at rest
 
 
@@ -106,6 +107,8 @@ class Schedule:
             self._runtime.await_ends(node)
             if not self._runtime.is_served(node):
                 self._runtime.start(node)
+        if self._world.cluster.wipes:
+            Current.scheduler.block("waits until live attachments are claimed again", lambda: False, RESTORE_SECONDS)
         self._retry()
         for container in list(self._world.containers.values()):
             for _ in range(REPEATS):
