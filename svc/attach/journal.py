@@ -10,6 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +119,10 @@ class Journal:
             self.begin(record, durable=True)
 
     def remove(self, record: Record) -> None:
-        """Remove the record's row, if it exists."""
+        """Remove the record's row, if it exists. On a full disk the reserve gives the room that SQLite needs for it."""
         if record.generation:
-            self._write(lambda: self._connection.execute(_REMOVE, (*_key(record.id), record.generation)))
+            row = (*_key(record.id), record.generation)
+            self._write(lambda: self._connection.execute(_REMOVE, row), reserved=True)
 
     def get(self, key: AttachmentId) -> Record | None:
         found = self._records(_KEY, _key(key))
@@ -170,15 +172,18 @@ class Journal:
         with self._lock:
             self._connection.close()
 
-    def _write(self, work: Callable[[], sqlite.Result], *, durable: bool = False) -> sqlite.Result:
+    def _write(self, work: Callable[[], sqlite.Result], *, durable: bool = False, reserved: bool = False) -> sqlite.Result:
+        """Commit `work`. A durable write, and a reserved one, may use the reserve."""
+        commit = partial(self._durably, work) if durable else work
+
         def attempt() -> sqlite.Result:
             try:
-                result = self._durably(work) if durable else work()
+                result = commit()
             except sqlite3.OperationalError as failure:
-                if not durable or "is full" not in str(failure):
+                if not (durable or reserved) or "is full" not in str(failure):
                     raise
                 self._make_room()
-                result = self._durably(work)
+                result = commit()
             self._checkpoints.committed()
             return result
 

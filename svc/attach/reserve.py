@@ -1,4 +1,4 @@
-"""Room on the file system that is kept for the notes of pending releases, and given up when the disk is full.
+"""Room on the file system that is kept for pending releases and for the removal of rows, and given up when the disk is full.
 
 A file of allocated blocks works on every file system, also where a file that is overwritten in place needs new blocks (btrfs,
 reflinked XFS). What is given up is room for some dozen notes; after that SQLite reuses its log, since each note replaces a row.

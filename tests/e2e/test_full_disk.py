@@ -2,14 +2,17 @@
 
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from harness.netns import Netns
 from harness.node import Node, netconf
+from harness.patience import wait_until
 from harness.pod import Pod
 from harness.state import faults, remains
+from svc.attach.journal import Journal
 
 pytestmark = pytest.mark.root
 
@@ -100,7 +103,9 @@ def test_delete_on_a_full_disk(node: Node, make: MakePod) -> None:
     for pod in pods:
         pod.delete()
     assert [pod.netns.links() for pod in pods] == [[]] * len(pods)
+    with closing(Journal(node.state_dir / "journal.db")) as journal:
+        assert {record.state for record in journal.all()} <= {"deleting"}
+    node.stop_agent()
     ballast.unlink()
-    for pod in pods:
-        pod.delete()
-    assert remains(node) == []
+    node.start_agent()
+    wait_until(lambda: remains(node) == [])
