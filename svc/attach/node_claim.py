@@ -5,7 +5,8 @@
 2. Any other newcomer watches the claim for 15 s. Only a moving counter is a living claimant: the newcomer is then refused, and
    goes on watching. Otherwise it takes the claim over by compare-and-swap and notes its predecessor.
 3. Where the datastore has transactions, every write of the session compares the fence of the claim. A takeover changes the
-   fence, so that writes of the former claimant that are still in flight fail.
+   fence, so that writes of the former claimant that are still in flight fail. A session that has lost the claim goes on to
+   compare its former fence for 60 s, longer than any call lasts: no call that began before the loss assigns an address.
 """
 
 import logging
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from svc import deadline
@@ -28,7 +29,9 @@ RENEW_SECONDS = 5.0  # between two moves of the counter, and between two looks a
 WATCH_SECONDS = 15.0  # for which a counter must stand still before the claim is taken over
 POLL_SECONDS = 1.0  # between two looks while it is not known whether the claimant lives
 RETRY_SECONDS = 60.0  # between two attempts without the right to claim
+STEP_SECONDS = 5.0  # for one move of the counter, or one look
 WAIT_SECONDS = 20.0  # for which an ADD waits for the decision
+LOST_SECONDS = 60.0  # for which writes compare the fence of a claim that was lost
 RECENT_SECONDS = 600  # for which GC spares addresses after another claimant's end
 
 _ATTEMPTS = 5  # of a look, against other newcomers
@@ -59,11 +62,16 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """Another claimant has the claim. `since` (monotonic) is when its counter was last seen to move, or was seen first."""
+    """Another claimant has the claim. `since` (monotonic) is when its counter was last seen to move, or was seen first.
+
+    `former` is the fence of this claimant, which has lost the claim at `lost` (monotonic).
+    """
 
     value: NodeClaim
     since: float
     alive: bool = False
+    former: Entry | None = None
+    lost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +133,17 @@ class NodeNameClaim:
         self.require()
 
     def checks(self) -> Sequence[Check]:
-        """Return what a write transaction compares, which is nothing while the claim is not held. Raise StoreError."""
-        situation = self._known()
-        if not isinstance(situation, _Held) or situation.fence is None:
-            return ()
-        return (Check(situation.fence.key, situation.fence.revision),)
+        """Return what a write transaction compares. Raise StoreError.
+
+        It is nothing while the claim is another claimant's, except for the first 60 s after this one has lost it.
+        """
+        fence = _fence_to_compare(self._known())
+        return () if fence is None else (Check(fence.key, fence.revision),)
 
     def on_conflict(self) -> None:
-        """Read the claim again after a comparison of `checks` has failed. Raise StoreError."""
+        """Read the claim again after a comparison of `checks` has failed, then do as `require`."""
         self._looks.run(None)
+        self.require()
 
     def fence(self) -> None:
         """Make writes in flight of earlier processes of this claimant fail. Without transactions there is nothing to do.
@@ -217,11 +227,14 @@ class NodeNameClaim:
 
     def _watched(self, value: NodeClaim) -> _Watched:
         before, now = self._situation, time.monotonic()
-        if not isinstance(before, _Watched) or before.value.claimant != value.claimant:
+        if isinstance(before, _Held):
+            return _Watched(value, now, alive=True, former=before.fence, lost=now)
+        if not isinstance(before, _Watched):
             return _Watched(value, now)
-        if before.value.counter != value.counter:
-            return _Watched(value, now, alive=True)
-        return before
+        same = before.value.claimant == value.claimant
+        if same and before.value.counter == value.counter:
+            return before
+        return replace(before, value=value, since=now, alive=same)
 
     def _enter(self, situation: _Situation) -> None:
         """Note the situation, and end the waits if it is a decision."""
@@ -261,7 +274,7 @@ class NodeNameClaim:
         return RENEW_SECONDS
 
     def _step(self) -> None:
-        with deadline.limit(RENEW_SECONDS):
+        with deadline.limit(STEP_SECONDS):
             self._look_or_renew()
 
     def _look_or_renew(self) -> None:
@@ -303,6 +316,14 @@ class NodeNameClaim:
 
 def _is_open(situation: _Situation) -> bool:
     return isinstance(situation, _Watched) and not situation.alive
+
+
+def _fence_to_compare(situation: _Situation) -> Entry | None:
+    if isinstance(situation, _Held):
+        return situation.fence
+    if isinstance(situation, _Watched) and time.monotonic() < situation.lost + LOST_SECONDS:
+        return situation.former
+    return None
 
 
 def _by_key(entries: Sequence[Entry]) -> dict[Key, Entry]:

@@ -110,7 +110,7 @@ def _demand_ready(found: Found) -> Entry:
 class Guarded:
     """A datastore with transactions that is only written to while it is ready; Locked otherwise.
 
-    With a `claim`, its fence is compared as well: writes of a claimant that was replaced fail.
+    With a `claim`, its fence is compared as well: writes of a claimant that was replaced fail (PeerError, NODE_CLAIMED).
     """
 
     def __init__(self, inner: Backend, readiness: Readiness, claim: NodeNameClaim | None = None) -> None:

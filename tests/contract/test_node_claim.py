@@ -1,16 +1,22 @@
 """Claims on the names of nodes: one claimant a name, others only after its counter stands still."""
 
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
+from harness.ipam import handles, holdings, put_node, put_pool
 from harness.patience import wait_until
 from harness.site import set_ready
 from svc.attach import node_claim
 from svc.attach.node_claim import NodeNameClaim
 from svc.attach.ready import Readiness, guarded
-from svc.datastore.api import Backend, Conflict, Create, Delete, Forbidden, NotFound
+from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, Forbidden, NotFound
+from svc.ipam.allocator import Ipam
+from svc.ipam.requests import Assign, Release
 from svc.model.claim import Claimant, NodeClaim
 from svc.model.errors import Code, PeerError
 from svc.model.ipam import Handle
@@ -130,6 +136,44 @@ def test_writes_of_a_replaced_claimant_fail(backend: Backend, claim_of: MakeClai
     assert caught.value.key == NodeFenceKey("node1")
     with pytest.raises(NotFound):
         backend.get(HandleKey("net.c1"))
+
+
+@pytest.mark.only_over("etcdv3")
+@pytest.mark.parametrize("noticed", [False, True], ids=["not noticed", "noticed by the renewal"])
+def test_assignment_planned_before_a_takeover_never_lands(
+    backend: Backend, claim_of: MakeClaim, monkeypatch: pytest.MonkeyPatch, noticed: bool
+) -> None:
+    """It fails, with both sides named. A release under the lost name lands once no call from before the loss can be left."""
+    put_node(backend, "node1")
+    put_pool(backend, "pool", "10.65.0.0/28", blockSize=28)
+    claim = _ready_claim(backend, claim_of)
+    store = guarded(backend, Readiness(backend), claim)
+    ipam = Ipam(store, "node1")
+    ipam.assign(Assign("net.c1", {}))
+    before = holdings(backend), handles(backend)
+    planned, write = threading.Event(), store.write
+
+    def takeover(*args: Any, **more: Any) -> Sequence[Entry | None]:
+        if not planned.is_set():
+            planned.set()
+            claim_of(THERE).require_decided()
+            with suppress(PeerError):
+                if noticed:
+                    claim.on_conflict()
+        return write(*args, **more)
+
+    monkeypatch.setattr(store, "write", takeover)
+    with pytest.raises(PeerError) as refused:
+        ipam.assign(Assign("net.c2", {}))
+    assert refused.value.code == Code.NODE_CLAIMED
+    assert "machine-a" in str(refused.value)
+    assert "machine-b" in str(refused.value)
+    with pytest.raises(PeerError):
+        ipam.release(Release("net.c1"))
+    assert (holdings(backend), handles(backend)) == before
+    monkeypatch.setattr(node_claim, "LOST_SECONDS", 0.0)
+    ipam.release(Release("net.c1"))
+    assert handles(backend) == {}
 
 
 def test_fence_cuts_off_earlier_processes_and_not_the_own_session(backend: Backend, claim_of: MakeClaim) -> None:
