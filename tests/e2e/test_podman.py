@@ -3,6 +3,7 @@
 import json
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from harness import podman
 from harness.below import REFERENCE, demand_plugin
+from harness.groups import ROOT
 from harness.inside import entered
 from harness.node import Node
 from harness.patience import wait_until
@@ -54,6 +56,29 @@ def conf_dir(node: Node, tmp_path: Path) -> Path:
 def runtime(node: Node, conf_dir: Path, tmp_path: Path) -> Iterator[Podman]:
     with podman.running(tmp_path, node, conf_dir) as running:
         yield running
+
+
+@pytest.fixture
+def foreign_groups() -> Iterator[list[Path]]:
+    """Empty control groups of another program, made during the test, at podman's usual place."""
+    tops = [top for top in (ROOT, *ROOT.iterdir()) if (top / "cgroup.procs").exists()]
+    parents = [parent for top in tops if not (parent := top / "libpod_parent").exists()]
+    made = [top / "libpod_parent" / f"libpod-{uuid.uuid4().hex}" for top in tops]
+    yield made
+    for group in [*(group for group in made if group.exists()), *(parent for parent in parents if parent.exists())]:
+        group.rmdir()
+
+
+def test_groups_of_other_programs_stay(node: Node, conf_dir: Path, tmp_path: Path, foreign_groups: list[Path]) -> None:
+    """The harness removes only the groups of its own containers."""
+    with podman.running(tmp_path, node, conf_dir) as runtime:
+        runtime.run("one", NETWORK)
+        own = list(ROOT.glob("**/svc-tests-*/libpod-*"))
+        for group in foreign_groups:
+            group.mkdir(parents=True)
+    assert own
+    assert not any(group.exists() for group in own)
+    assert all(group.exists() for group in foreign_groups)
 
 
 def test_containers_reach_each_other_and_leave_nothing(runtime: Podman, node: Node) -> None:

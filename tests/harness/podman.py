@@ -44,7 +44,7 @@ class Podman:
         self._settings = folder / "containers.conf"
         self._settings.write_text(_CONTAINERS.format(bin_dir=node.bin_dir, conf_dir=conf_dir))
         unpack(self._rootfs, BUSYBOX)
-        self._groups = Groups("libpod_parent")
+        self._groups = Groups()
         ready = folder / "ready"
         self._process = subprocess.Popen(
             [
@@ -77,7 +77,8 @@ class Podman:
 
     def run(self, name: str, network: str, *options: str, command: tuple[str, ...] = ("sleep", "1000000")) -> None:
         """A container that goes on."""
-        self("run", "--detach", "--name", name, "--network", network, *options, "--rootfs", str(self._rootfs), *command)
+        fixed = "--detach", "--name", name, "--network", network, "--cgroup-parent", self._groups.parent
+        self("run", *fixed, *options, "--rootfs", str(self._rootfs), *command)
 
     def address(self, name: str, network: str, kind: str = "IPAddress") -> str:
         return self("inspect", name, "--format", f'{{{{(index .NetworkSettings.Networks "{network}").{kind}}}}}')

@@ -93,16 +93,16 @@ class RealNode:
         self.node = node
         self._kube = kube
         self._folder = folder
+        self._groups = Groups()
         texts = {
             "containerd.toml": _CONTAINERD.format(folder=folder, image=IMAGE, bin_dir=node.bin_dir, conf_dir=conf_dir),
-            "kubelet.json": json.dumps(_KUBELET),
+            "kubelet.json": json.dumps({**_KUBELET, "cgroupRoot": self._groups.parent}),
             "boot_id": _BOOT_ID.read_text(),
         }
         for name, text in texts.items():
             (folder / name).write_text(text)
         kube.kubeconfig(folder / "kubeconfig")
         image.write(folder / "box.tar", IMAGE, BUSYBOX)
-        self._groups = Groups("k8s.io")
         self._start()
 
     def _start(self) -> None:
