@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,13 +18,15 @@ from svc.ctl.target import Target
 from svc.deploy import systemd
 from svc.model import versions
 from svc.model.errors import SvcError
-from svc.model.resource import Resource
 from svc.netconf import netconf as netconfs
 from svc.netconf.installed import FILE_NAME, Installed, add_installed
 from svc.netconf.networklist import read_file, read_others, read_plugin
 from svc.netconf.profiles import canonical
 from svc.orch.ranges import not_told
 from svc.placing import File, place
+
+if TYPE_CHECKING:
+    from svc.ctl.operated_pools import Listing  # few installations have an operator
 
 WATCH_SECONDS = 1.0  # between looks at the service account: two small files
 _WITH_GC = "1.1.0"
@@ -65,7 +68,7 @@ class Options:
 @click.option(
     "--installation", type=_PATH, help="The operator's resource, whose settings count more than those of the network."
 )
-@click.option("--apply-pools", is_flag=True, help="Create or update the pools that the operator's resource lists.")
+@click.option("--apply-pools", is_flag=True, help="Make the datastore's pools of the operator those that its resource lists.")
 @click.option("--without", type=click.Choice(list(conflist.CHAINED)), multiple=True, help="Leaves a chained plugin out.")
 @click.option(
     "--cni-version", type=click.Choice(versions.SUPPORTED), help="At most this one, for a runtime that knows no newer."
@@ -91,7 +94,7 @@ def command(context: Context, /, watch: bool, **options: object) -> None:
     listed = _listed_pools(context, chosen)
     for path, outcome in _install(context, chosen):
         click.echo(f"{path} {outcome}")
-    if chosen.apply_pools:
+    if listed:
         _apply_pools(context, chosen, listed)
     if watch:
         _keep_fresh(context, chosen)
@@ -117,7 +120,7 @@ def _install(context: Context, options: Options) -> Sequence[tuple[Path, str]]:
     return [*outcomes, (context.state_dir.absolute() / FILE_NAME, "installed" if is_new else "unchanged")]
 
 
-def _listed_pools(context: Context, options: Options) -> list[Resource] | None:
+def _listed_pools(context: Context, options: Options) -> "Listing | None":
     """Read before anything is installed, so that a fault of a pool changes nothing."""
     if not options.apply_pools or options.installation is None:
         return None
@@ -128,9 +131,9 @@ def _listed_pools(context: Context, options: Options) -> list[Resource] | None:
     return operated_pools.read(data, source, context.names)
 
 
-def _apply_pools(context: Context, options: Options, listed: list[Resource] | None) -> None:
+def _apply_pools(context: Context, options: Options, listed: "Listing") -> None:
     """In the datastore of the installed network, with the credentials as this process finds them."""
-    from svc.ctl import operated_pools
+    from svc.ctl import operated_changes
 
     assert options.conf_dir
     names, conf_dir = context.names, options.conf_dir.absolute()
@@ -138,7 +141,7 @@ def _apply_pools(context: Context, options: Options, listed: list[Resource] | No
     netconf = netconfs.read(entry | {"name": names.network}, names)
     target = Target(names, netconf.datastore.to_json(), context.state_dir, netconf, str(conf_dir / names.conflist))
     with context.changing(target, create=True) as store:
-        for name, outcome in operated_pools.apply(store, listed, datetime.now(timezone.utc)):
+        for name, outcome in operated_changes.apply(store, listed, names, datetime.now(timezone.utc)):
             click.echo(f"pool {name} {outcome}")
 
 

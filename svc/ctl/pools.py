@@ -45,7 +45,7 @@ def warnings(resources: Sequence[Resource]) -> list[str]:
 
 def delete(backend: Backend, name: str) -> None:
     """Disables the pool, removes its blocks with their affinities, then the pool. CallerError while addresses are in use."""
-    cidr = _cidr(find(backend, KIND, name))
+    cidr = _stored_cidr(backend, name)
     if cidr is not None:
         _refuse_used(backend, name, cidr, "delete the workloads that hold them first")
         retry(f"IP pool {name!r}", lambda: _disable(backend, name))
@@ -54,6 +54,38 @@ def delete(backend: Backend, name: str) -> None:
                 backend, name, cidr, "they were taken during the deletion, and the pool is disabled now: delete it again"
             )
     backend.write([Delete(ResourceKey(KIND, name))], durable=True)
+
+
+def retire(backend: Backend, name: str) -> int:
+    """Delete the pool, or only disable it while addresses of it are taken; return how many are. Raise as `delete`."""
+    taken = count_taken(backend, _resource(find(backend, KIND, name)))
+    if taken:
+        retry(f"IP pool {name!r}", lambda: _disable(backend, name))
+    else:
+        delete(backend, name)
+    return taken
+
+
+def check(backend: Backend, resources: Sequence[Resource], leaving: Sequence[Resource]) -> None:
+    """Raise CallerError if `apply` would, once the pools `leaving` and their blocks are deleted."""
+    names, ranges = {pool.name for pool in leaving}, [cidr for pool in leaving if (cidr := cidr_of(pool))]
+    present = {name: entry for name, entry in _present(backend).items() if name not in names}
+    blocks = [block.cidr for block in read_blocks(backend)]
+    _check(resources, present, [block for block in blocks if not any(block.overlaps(cidr) for cidr in ranges)])
+
+
+def count_taken(backend: Backend, pool: Resource) -> int:
+    """Return how many addresses of the pool are taken."""
+    cidr = cidr_of(pool)
+    return _count_taken(backend, cidr) if cidr else 0
+
+
+def cidr_of(pool: Resource) -> Cidr | None:
+    """Return the range; None when it is invalid: the pool cannot have blocks."""
+    try:
+        return Cidr(str(pool.spec.get("cidr")))
+    except ValueError:
+        return None
 
 
 def _apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> list[str]:
@@ -127,17 +159,21 @@ def _pool(value: object) -> Pool | None:
         return None
 
 
-def _cidr(entry: Entry) -> Cidr | None:
-    """None when the pool has no valid range: it cannot have blocks."""
+def _stored_cidr(backend: Backend, name: str) -> Cidr | None:
+    return cidr_of(_resource(find(backend, KIND, name)))
+
+
+def _resource(entry: Entry) -> Resource:
     assert isinstance(entry.value, Resource)
-    try:
-        return Cidr(str(entry.value.spec.get("cidr")))
-    except ValueError:
-        return None
+    return entry.value
+
+
+def _count_taken(backend: Backend, cidr: Cidr) -> int:
+    return sum(release.count_used(block) for block in read_blocks(backend, cidr.version) if block.cidr.overlaps(cidr))
 
 
 def _refuse_used(backend: Backend, name: str, cidr: Cidr, remedy: str) -> None:
-    used = sum(release.count_used(block) for block in read_blocks(backend, cidr.version) if block.cidr.overlaps(cidr))
+    used = _count_taken(backend, cidr)
     if used:
         addresses = "1 address is" if used == 1 else f"{used} addresses are"
         raise CallerError(f"IP pool {name!r} is in use: {addresses} taken", details=remedy, code=Code.POOL)
@@ -146,9 +182,11 @@ def _refuse_used(backend: Backend, name: str, cidr: Cidr, remedy: str) -> None:
 def _disable(backend: Backend, name: str) -> None:
     """So that nobody claims another block of it."""
     entry = find(backend, KIND, name)
-    assert isinstance(entry.value, Resource)
-    entry.value.spec["disabled"] = True
-    backend.write([Update(entry.key, with_defaults(entry.value), entry.revision)], durable=True)
+    pool = _resource(entry)
+    if pool.spec.get("disabled") is True:
+        return
+    pool.spec["disabled"] = True
+    backend.write([Update(entry.key, with_defaults(pool), entry.revision)], durable=True)
 
 
 def _remove_blocks(backend: Backend, cidr: Cidr) -> int:

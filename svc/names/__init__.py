@@ -48,6 +48,7 @@ class Names:
     operator_api_version: str = "operator.svc.internal/v1"  # of the operator's installation resource
     operator_network: str = "svcNetwork"  # its section of network settings
     operator_plugin: str = "Svc"  # its word for this plugin, and for its address management
+    operator_manager: str = "svc-operator"  # value of the label `managed-by` on its pools
 
     endpoint_per_interface: bool = True  # every interface of a pod is an endpoint; else only its first is
     container_id_interfaces: bool = False  # a bare container's first host interface ends in the start of its id, not in a hash

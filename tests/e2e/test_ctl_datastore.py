@@ -52,13 +52,20 @@ def test_lock_reaches_the_datastore_of_the_network(cluster_node: ClusterNode, in
 
 
 def test_pools_of_the_operator_are_applied(cluster_node: ClusterNode, tmp_path: Path) -> None:
-    """To the datastore of the network that is installed with them."""
-    network = {"ipPools": [{"cidr": "10.97.0.0/16", "encapsulation": "None"}]}
+    """To the datastore of the network that is installed with them; what is listed no longer is deleted."""
     head = {"apiVersion": DEFAULT.operator_api_version, "kind": "Installation", "metadata": {"name": "default"}}
-    (tmp_path / "installation.json").write_text(json.dumps(head | {"spec": {DEFAULT.operator_network: network}}))
     resource = ("--installation", str(tmp_path / "installation.json"), "--apply-pools")
-    install(cluster_node, tmp_path, cluster_node.netconf(), *resource)
-    assert "default-ipv4-ippool  10.97.0.0/16" in cluster_node.svcctl("pool", "get").stdout
+
+    def pools_of(*listed: object) -> list[str]:
+        network = {"ipPools": listed}
+        (tmp_path / "installation.json").write_text(json.dumps(head | {"spec": {DEFAULT.operator_network: network}}))
+        install(cluster_node, tmp_path, cluster_node.netconf(), *resource)
+        return [pool["metadata"]["name"] for pool in json.loads(cluster_node.svcctl("pool", "get", "-o", "json").stdout)]
+
+    others = pools_of()
+    for _ in range(2):
+        assert {*pools_of({"cidr": "10.97.0.0/16", "encapsulation": "None"})} == {*others, "default-ipv4-ippool"}
+    assert pools_of() == others
     assert not (cluster_node.state_dir / "store.db").exists()
     cluster_node.prepare("uninstall", "--bin-dir", str(cluster_node.bin_dir))
     cluster_node.prepare("install", "--bin-dir", str(cluster_node.bin_dir), "--socket", str(cluster_node.socket))

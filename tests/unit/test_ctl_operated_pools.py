@@ -1,4 +1,4 @@
-"""The pools of the operator's resource: names, defaults and faults, and `svcctl install --apply-pools`."""
+"""The pools of the operator's resource: names, defaults, faults and ownership, and `svcctl install --apply-pools`."""
 
 import json
 from collections.abc import Iterator
@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 
 from harness.cli import Cli
-from harness.ipam import put_pool
-from svc.ctl import operated_pools, resources
+from harness.ipam import NODE, blocks, free, put_pool, take
+from svc.ctl import operated_changes, operated_pools, pools, resources
 from svc.datastore.embedded import EmbeddedStore
+from svc.ipam.allocator import Ipam
 from svc.model.errors import CallerError
 from svc.names import DEFAULT
 
 Json = dict[str, Any]
 NOW = datetime(2026, 11, 22, tzinfo=timezone.utc)
+LABEL = "app.kubernetes.io/managed-by"
+AS_LISTED: Json = {"ipipMode": "Always", "natOutgoing": True}  # what a pool without settings becomes
 V4, V6 = {"cidr": "10.65.0.0/16"}, {"cidr": "fd65::/48"}
 
 
@@ -32,9 +35,23 @@ def store(tmp_path: Path) -> Iterator[EmbeddedStore]:
         yield store
 
 
+def outcomes(store: EmbeddedStore, network: Json, **spec: Any) -> list[tuple[str, str]]:
+    listing = operated_pools.read(document(network, **spec), "FILE", DEFAULT)
+    return operated_changes.apply(store, listing, DEFAULT, NOW)
+
+
+def refused(store: EmbeddedStore, network: Json) -> str:
+    """The fault; the pools stay as they are."""
+    before = resources.get(store, "IPPool")
+    with pytest.raises(CallerError) as caught:
+        outcomes(store, network)
+    assert resources.get(store, "IPPool") == before
+    return f"{caught.value} {caught.value.details}"
+
+
 def applied(store: EmbeddedStore, network: Json, **spec: Any) -> dict[str, Json]:
     """The pools of the datastore afterwards."""
-    operated_pools.apply(store, operated_pools.read(document(network, **spec), "FILE", DEFAULT), NOW)
+    outcomes(store, network, **spec)
     return {pool.name: pool.spec for pool in resources.get(store, "IPPool")}
 
 
@@ -63,7 +80,7 @@ def test_settings_of_a_pool_are_kept(store: EmbeddedStore) -> None:
 
 def test_names_follow_the_datastore_and_the_number_of_pools(store: EmbeddedStore) -> None:
     """An existing pool of the same CIDR keeps its name."""
-    put_pool(store, "old", "10.65.0.0/16")
+    put_pool(store, "old", "10.65.0.0/16", **AS_LISTED)
     assert list(applied(store, {"ipPools": [V4, {"cidr": "10.66.0.0/16"}, V6]})) == [
         "10.66.0.0-16",
         "fd65.0000.0000.0000.0000.0000.0000.0000-48",
@@ -96,12 +113,119 @@ def test_resource_without_a_list(store: EmbeddedStore, network: Json, spec: Json
         ({"natOutgoing": True}, "ipPools[0].natOutgoing = true is not known"),
         ({"disableNewAllocations": "yes"}, "ipPools[0].disableNewAllocations = 'yes' is a string"),
         ({"ipipMode": "Always"}, "ipPools[0].ipipMode = 'Always' is not known"),
+        ({"cidr": "fd65::/48", "encapsulation": "IPIP"}, "ipPools[0].encapsulation = 'IPIP' is not for IPv6"),
     ],
 )
 def test_faults_are_told_with_their_place(pool: Json, fault: str) -> None:
     with pytest.raises(CallerError) as caught:
         operated_pools.read(document({"ipPools": [V4 | pool]}), "FILE", DEFAULT)
     assert fault in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("network", "ipam", "fault"),
+    [
+        ({"bgp": "Off"}, "Svc", "svcNetwork.bgp = 'Off' is not known"),
+        ({"bgp": "Disabled"}, "Svc", "ipPools[0].encapsulation = 'IPIP' needs BGP"),
+        ({"bgp": "Disabled", "ipPools": [V4]}, "Svc", "ipPools[0].encapsulation = 'IPIP' needs BGP"),
+        ({"bgp": "Disabled", "ipPools": [V6]}, "Svc", "ipPools[0].encapsulation = 'None' needs BGP"),
+        ({"bgp": "Disabled", "ipPools": [V4 | {"encapsulation": "VXLAN"}]}, "Svc", ""),
+        ({"bgp": "Enabled", "ipPools": [V4, V6]}, "Svc", ""),
+        (
+            {"ipPools": [V4 | {"encapsulation": "VXLANCrossSubnet"}]},
+            "HostLocal",
+            "'VXLANCrossSubnet' does not go with HostLocal",
+        ),
+        ({"bgp": "Disabled", "ipPools": [V4]}, "HostLocal", ""),
+    ],
+)
+def test_encapsulation_agrees_with_the_cluster(network: Json, ipam: str, fault: str) -> None:
+    """With BGP and with the address management, in every combination that the operator refuses."""
+    found = ""
+    try:
+        operated_pools.read(document(network, cni={"ipam": {"type": ipam}}), "FILE", DEFAULT)
+    except CallerError as error:
+        found = str(error)
+    assert fault in found
+    assert bool(fault) == bool(found)
+
+
+def test_pools_are_marked_and_a_repetition_changes_nothing(store: EmbeddedStore) -> None:
+    assert outcomes(store, {"ipPools": [V4, V6]}) == [("default-ipv4-ippool", "created"), ("default-ipv6-ippool", "created")]
+    before = resources.get(store, "IPPool")
+    assert [pool.labels for pool in before] == [{LABEL: "svc-operator"}] * 2
+    assert [what for _, what in outcomes(store, {"ipPools": [V4, V6]})] == ["unchanged", "unchanged"]
+    assert outcomes(store, {}) == []
+    assert resources.get(store, "IPPool") == before
+
+
+def test_pool_that_is_listed_no_longer_is_deleted(store: EmbeddedStore) -> None:
+    """Pools of others stay; a changed CIDR takes the place of the former one."""
+    put_pool(store, "others", "10.1.0.0/16")
+    outcomes(store, {"ipPools": [V4]})
+    changed = {"ipPools": [{"cidr": "10.65.0.0/17"}]}
+    assert outcomes(store, changed) == [("default-ipv4-ippool", "deleted"), ("default-ipv4-ippool", "created")]
+    assert outcomes(store, {"ipPools": []}) == [("default-ipv4-ippool", "deleted")]
+    assert [pool.name for pool in resources.get(store, "IPPool")] == ["others"]
+
+
+def test_pool_with_taken_addresses_is_disabled_first(store: EmbeddedStore) -> None:
+    """It is deleted when the command is repeated after their release, and enabled when it is listed again."""
+    outcomes(store, {"ipPools": [V4]})
+    take(Ipam(store, NODE), "h")
+    wanted = {"ipPools": [{"cidr": "10.66.0.0/16", "name": "next"}]}
+    disabled = ("default-ipv4-ippool", "disabled: 1 address is taken; repeat the command after their release to delete it")
+    assert outcomes(store, wanted) == [disabled, ("next", "created")]
+    before = resources.get(store, "IPPool")
+    assert before[0].spec["disabled"] is True
+    assert outcomes(store, wanted) == [disabled, ("next", "unchanged")]
+    assert resources.get(store, "IPPool") == before
+    assert outcomes(store, {"ipPools": [V4 | {"name": "default-ipv4-ippool"}]}) == [
+        ("next", "deleted"),
+        ("default-ipv4-ippool", "updated"),
+    ]
+    free(Ipam(store, NODE), "h")
+    assert outcomes(store, {"ipPools": []}) == [("default-ipv4-ippool", "deleted")]
+    assert not blocks(store)
+
+
+def test_fault_of_a_listed_pool_removes_none(store: EmbeddedStore) -> None:
+    """Also where a pool that must stay for its addresses is in the way."""
+    outcomes(store, {"ipPools": [V4]})
+    assert "blockSize" in refused(store, {"ipPools": [V6 | {"blockSize": 4}]})
+    take(Ipam(store, NODE), "h")
+    assert "overlaps IP pool 'default-ipv4-ippool'" in refused(store, {"ipPools": [{"cidr": "10.65.0.0/17", "name": "a"}]})
+
+
+def test_equal_pool_is_adopted(store: EmbeddedStore) -> None:
+    """With its own labels beside the one of the operator."""
+    put_pool(store, "mine", "10.65.0.0/16", **AS_LISTED)
+    mine = resources.get(store, "IPPool")[0]
+    mine.metadata["labels"] = {"team": "a"}
+    pools.apply(store, [mine], NOW)
+    assert outcomes(store, {"ipPools": [V4]}) == [("mine", "updated")]
+    assert resources.get(store, "IPPool")[0].labels == {"team": "a", LABEL: "svc-operator"}
+
+
+@pytest.mark.parametrize(
+    ("name", "cidr", "labels", "fault"),
+    [
+        ("mine", "10.65.0.0/16", {}, "'mine': spec.ipipMode = 'Never' is not 'Always'"),
+        ("listed", "10.1.0.0/16", {}, "'listed': spec.cidr = '10.1.0.0/16' is not '10.65.0.0/16'"),
+        ("mine", "10.65.0.0/16", {}, "'mine': metadata.name is not 'listed'"),
+        ("listed", "10.65.0.0/16", {LABEL: "helm"}, f"metadata.labels[{LABEL}] = 'helm' names another manager"),
+    ],
+)
+def test_other_pool_of_the_name_or_range_is_refused(
+    store: EmbeddedStore, name: str, cidr: str, labels: dict[str, str], fault: str
+) -> None:
+    put_pool(store, name, cidr)
+    other = resources.get(store, "IPPool")[0]
+    other.metadata["labels"] = labels
+    pools.apply(store, [other], NOW)
+    told = refused(store, {"ipPools": [V4 | {"name": "listed"}]})
+    assert fault in told
+    assert "delete this pool" in told
 
 
 def test_install_applies_the_pools(tmp_path: Path) -> None:

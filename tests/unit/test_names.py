@@ -13,7 +13,7 @@ from svc.netconf.profiles import load_profile
 
 ROOT = Path(__file__).parents[2]
 NAME = re.compile(
-    r"svc\.internal|projectcalico|tigera|\bcali|/(lib|run|log)/(svc|calico)|k8s|kubernetes|^/?svc(-ipam|-controllers)?$|svc\.conf"
+    r"svc\.internal|projectcalico|tigera|\bcali|/(lib|run|log)/(svc|calico)|k8s|kubernetes|^/?svc(-ipam|-controllers|-operator)?$|svc\.conf"
 )
 
 # Where such a word is no name of a deployment.
