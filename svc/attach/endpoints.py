@@ -147,6 +147,20 @@ def endpoint_of_interface(session: Session, host_name: str) -> str | None:
     return None
 
 
+def is_wired_elsewhere(session: Session, record: Record) -> bool:
+    """Return whether the orchestrator's pod has been wired on another node, where endpoints are what is written on pods.
+
+    Raise StoreError."""
+    if session.settings["kind"] != "orch":
+        return False
+    endpoints = (entry.value for entry in session.backend.list(ResourceQuery(KIND, namespace=record.namespace)))
+    return any(isinstance(other, Resource) and _is_of_pod(other, record) for other in endpoints)
+
+
+def _is_of_pod(other: Resource, record: Record) -> bool:
+    return (other.spec.get("pod"), other.spec.get("endpoint")) == (record.pod, record.id.ifname)
+
+
 def endpoint_addresses(session: Session, record: Record) -> list[str]:
     """The addresses in the endpoint, if it is this container's; else none. Raise StoreError."""
     resource = stored_endpoint(session, record)

@@ -1,12 +1,14 @@
 """Claim the addresses, handles and endpoints of live attachments again in a datastore that has lost them."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from svc.attach.context import Context
-from svc.attach.endpoints import write_endpoint
+from svc.attach.endpoints import endpoint_stands, is_wired_elsewhere, stored_endpoint, write_endpoint
 from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.session import Session
+from svc.datastore.api import StoreError
 from svc.ipam.requests import Assign, Release
 from svc.model.endpoint import PodFacts, endpoint, has_endpoint
 from svc.model.errors import Code, SvcError
@@ -56,28 +58,51 @@ def restore(context: Context, key: AttachmentId, trace: Trace) -> bool:
     _demand_row(context, session, record)
     context.conflicts.pop(key, None)
     if record.is_wired and has_endpoint(session.names, record.workload, record.id.ifname):
-        write_endpoint_again(session, record)
+        write_endpoint_again(context, session, record, trace)
     context.metrics.count("restored_attachments_total", outcome="ok")
     trace.info(f"claimed {', '.join(record.addresses)} again for {record.handle}")
     return True
 
 
-def write_endpoint_again(session: Session, record: Record) -> None:
-    """Write the endpoint as the ADD did. Where endpoints are pods' annotations, they have not been lost. Raise StoreError."""
-    if session.settings["kind"] == "orch":
+def write_endpoint_again(context: Context, session: Session, record: Record, trace: Trace) -> None:
+    """Write the endpoint as the ADDs did, unless it stands or another sandbox of the workload has it. A pod that is gone needs
+    none. Raise StoreError."""
+    facts = _facts(context, record)
+    if not _is_endpoint_missing(session, record, facts.profiles):
         return
-    facts = PodFacts.from_json(record.facts) if record.facts is not None else PodFacts({}, "", "", [], [record.id.network])
     spec = {
         "ipNetworks": [str(address.host()) for address in record.address_list()],
         "interfaceName": record.host_name,
         "mac": record.mac,
     }
     key = record.endpoint_key(session.names)
-    ifname, network = record.id.ifname, record.id.network
     resource = endpoint(
-        session.names, key, record.node, record.workload, ifname, spec=spec, profiles=[network], facts=facts
+        session.names, key, record.node, record.workload, record.id.ifname, spec=spec, profiles=[], facts=facts
     )  # fmt: skip
-    write_endpoint(session, resource)
+    try:
+        write_endpoint(session, resource)
+    except StoreError as refusal:
+        if refusal.code != Code.ORCHESTRATOR:
+            raise
+        trace.info(f"no endpoint is written for {record.host_name}: {refusal.msg}")
+
+
+def _facts(context: Context, record: Record) -> PodFacts:
+    """What the endpoint says of the workload; networks that share the interface are among its profiles."""
+    facts = PodFacts.from_json(record.facts) if record.facts is not None else PodFacts({}, "", "", [], [record.id.network])
+    others = context.journal.of_interface(record.id.container_id, record.id.ifname)
+    shared = [other.id.network for other in others if other.shares and other.state == ADDED]
+    return replace(facts, profiles=[*facts.profiles, *(name for name in shared if name not in facts.profiles)])
+
+
+def _is_endpoint_missing(session: Session, record: Record, profiles: Sequence[str]) -> bool:
+    present = stored_endpoint(session, record)
+    if present is None:
+        return not is_wired_elsewhere(session, record)
+    if present.spec.get("containerID") != record.id.container_id:
+        return False
+    lacking = set(profiles).difference(present.spec.get("profiles") or ())
+    return not endpoint_stands(session, record) or (bool(lacking) and not record.workload.is_pod)
 
 
 def _request(record: Record) -> Assign:

@@ -14,6 +14,7 @@ from harness.etcd import Cluster, cluster
 from harness.ipam import put, put_pool, wipe
 from harness.netns import Netns
 from harness.node import Node, netconf
+from harness.orch import PODS
 from harness.patience import wait_until
 from harness.pod import Pod
 from harness.site import EtcdSite, OrchSite, Site, session
@@ -21,6 +22,9 @@ from harness.state import books as node_books
 from harness.state import store_of
 from svc._core.cidr import Address
 from svc.attach.ready import KEY as READY
+from svc.attach.ready import Readiness
+from svc.attach.session import NoMemory
+from svc.attach.store_identity import StoreIdentity
 from svc.datastore.api import Backend
 from svc.datastore.open import EMBEDDED_FILE
 from svc.ipam.allocator import Ipam
@@ -85,8 +89,12 @@ def initialise(site: Site, *, nodes: bool = True) -> None:
 
 
 def put_information(store: Backend) -> None:
-    spec = {"datastoreReady": True, "clusterGUID": uuid.uuid4().hex}
-    put(store, READY, Resource(READY.kind, {"name": READY.name, "uid": READY.name}, spec))
+    put(store, READY, _information(uuid.uuid4().hex))
+
+
+def _information(guid: str) -> Resource:
+    spec = {"datastoreReady": True, "clusterGUID": guid}
+    return Resource(READY.kind, {"name": READY.name, "uid": READY.name}, spec)
 
 
 def lose(site: Site) -> None:
@@ -149,6 +157,94 @@ def test_etcd_with_an_empty_data_directory(
     own_etcd.start()
     initialise(etcd_nodes[0].site)
     demand_kept(etcd_nodes, live, pod_on)
+
+
+def test_etcd_restored_from_an_older_snapshot(
+    etcd_nodes: tuple[ClusterNode, ClusterNode], own_etcd: Cluster, pod_on: MakePod, tmp_path: Path
+) -> None:
+    """Its revisions run backwards; clusterGUID and cluster id are the same."""
+    node = etcd_nodes[0]
+    before, after = pod_on(node, "before"), pod_on(node, "after")
+    before.add()
+    snapshot = str(tmp_path / "snapshot.db")
+    own_etcd.ctl("snapshot", "save", snapshot)
+    after.add()
+    (member,) = own_etcd.members
+    member.kill()
+    shutil.rmtree(member.folder / member.name)
+    own_etcd.ctl(
+        "snapshot", "restore", snapshot, f"--data-dir={member.folder / member.name}", f"--name={member.name}",
+        f"--initial-cluster={member.peer}", f"--initial-advertise-peer-urls={member.peer.partition('=')[2]}",
+    )  # fmt: skip
+    own_etcd.start()
+    wait_until(lambda: set(books([node]).allocations) == {*before.addresses, *after.addresses})
+    assert "revisions ran backwards" in node.log.read_text()
+    assert faults([node]) == []
+    for pod in (before, after):
+        pod.delete()
+
+
+def test_etcd_is_known_by_its_cluster_id(own_etcd: Cluster) -> None:
+    """Another one with the clusterGUID of before, whose revisions have come further."""
+    identity = StoreIdentity(NoMemory(""), "datastore etcdv3")
+    with session(EtcdSite(own_etcd)) as store:
+        put(store, READY, _information("guid"))
+        Readiness(store, identity).require()
+        before = store.position()
+    (member,) = own_etcd.members
+    member.kill()
+    shutil.rmtree(member.folder / member.name)
+    member.flags = [*member.flags, "--initial-cluster-token=another"]
+    own_etcd.start()
+    with session(EtcdSite(own_etcd)) as store:
+        for _ in range(before.revision + 1):
+            put(store, READY, _information("guid"))
+        Readiness(store, identity).require()
+        assert store.position().revision > before.revision
+    assert identity.changes == 1
+
+
+@pytest.mark.parametrize("site", ["orch"], indirect=True)
+def test_endpoint_on_a_pod_is_written_again(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
+    """Where an older state of the API server's objects has lost it; not on a pod that is gone."""
+    node = nodes[0]
+    pod, gone = pod_on(node, "web"), pod_on(node, "gone")
+    pod.add()
+    gone.add()
+    node.stop_agent()
+    assert isinstance(node.site, OrchSite)
+    node.site.kube.call("DELETE", f"{PODS}/gone?gracePeriodSeconds=0")
+    notes = dict.fromkeys(f"{node.site.names.annotation_prefix}/{note}" for note in ("podIP", "podIPs", "containerID"))
+    node.site.kube.call("PATCH", f"{PODS}/web", {"metadata": {"annotations": notes}}, "application/merge-patch+json")
+    with session(node.site) as store:
+        wipe(store, *OURS)
+    node.start_agent()
+    wait_until(lambda: set(books([node]).allocations) == {*pod.addresses, *gone.addresses})
+    wait_until(lambda: pod.check().status == 0)
+    pod.delete()
+    gone.delete()
+
+
+def test_endpoint_gets_the_profiles_of_all_networks_again(node: Node, sandbox: Callable[[], Netns]) -> None:
+    """Of those that share the interface."""
+    first = Pod(node, sandbox(), "live", netconf())
+    second = first.copy(config={**first.config, "name": "second"})
+    first.add()
+    second.add()
+    node.stop_agent()
+    with store_of(node) as store:
+        wipe(store, *OURS, ResourceQuery(ENDPOINT))
+    node.start_agent()
+    wait_until(lambda: _profiles(node) == [["net", "second"]])
+    assert second.check().status == 0
+    second.delete()
+    first.delete()
+
+
+def _profiles(node: Node) -> list[list[str]]:
+    with store_of(node) as store:
+        found = [entry.value for entry in store.list(ResourceQuery(ENDPOINT))]
+    return [each.spec["profiles"] for each in found if isinstance(each, Resource)]
 
 
 def test_block_deleted_by_hand_comes_back(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:

@@ -5,11 +5,9 @@ import re
 _LATE_HANDLE = (
     "without transactions, a write that arrives after its release leaves a handle that counts no address of any block"
 )
-_PODS = "the API has lost the pod with its annotations, in which the endpoint was"
 
 KNOWN: dict[str, str] = {
     r"at rest handle _ counts _ addresses, its blocks differ": _LATE_HANDLE,
-    r"at rest the endpoint of _ has None": _PODS,
 }
 """By a regular expression over the kind of violation (see `kind_of`): the reason."""
 

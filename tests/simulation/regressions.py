@@ -17,9 +17,6 @@ class Regression:
     fault: str = ""
 
 
-_PODS = "the API has lost the pod with its annotations, in which the endpoint was"
-
-
 def _all() -> dict[str, Regression]:
     found = {}
     for kind in KINDS:
@@ -31,9 +28,7 @@ def _all() -> dict[str, Regression]:
     del found["drain-assign-embedded"]
     for kind in ("etcdv3", "orch"):
         for what in ("lost-store", "lost-store-add", "lost-store-del"):
-            found[f"{what}-{kind}"] = Regression(
-                f"{what}-{kind}", "", "an address has two holders", _PODS if kind == "orch" else ""
-            )
+            found[f"{what}-{kind}"] = Regression(f"{what}-{kind}", "", "an address has two holders")
     late, leak = "store: .*create HandleKey", "an address is leaked"
     found["late-write-of-killed-agent"] = Regression("add-del-agent-killed-etcdv3", late, leak, fault="kill-late")
     found["late-write-of-failed-add"] = Regression("add-del-agent-etcdv3", late, leak, fault="late")
