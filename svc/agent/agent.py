@@ -23,6 +23,7 @@ from svc.agent.notify import notify, watchdog_seconds
 from svc.agent.periodic import Periodic, Task
 from svc.agent.preload import preload
 from svc.agent.queue import AdmissionQueue, Job
+from svc.agent.readiness import Readiness
 from svc.agent.restoring import Restoring
 from svc.agent.upgrade import CHECK_SECONDS, UpgradeCheck
 from svc.agent.upkeep import Upkeep
@@ -104,7 +105,9 @@ class Agent:
         places = Task("directories", PLACES_SECONDS, self._check_places)
         upgrade = Task("installed version", CHECK_SECONDS, UpgradeCheck(self._context).run)
         restoring = Restoring(self._context, self._put)
-        self._periodic = Periodic([*self._upkeep.tasks(), *restoring.tasks(), places, upgrade])
+        readiness = Readiness(self._context, settings.state_dir)
+        readiness.probe()
+        self._periodic = Periodic([*self._upkeep.tasks(), *restoring.tasks(), *readiness.tasks(), places, upgrade])
         self._periodic.start()
 
     def _serve(self) -> None:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from svc._core.cidr import Address
 from svc.attach.addresses import Taken
 from svc.attach.delegate import Refused, delegate, find
+from svc.attach.local_ranges import exhausted
 from svc.attach.record import Record
 from svc.model.errors import Code, PeerError
 from svc.model.result import IpConfig, Result, Route
 from svc.netconf import hostlocal
 from svc.orch.ranges import node_ranges, not_told
-from svc.trace import Trace
+from svc.trace import Trace, new_request_id
 
 if TYPE_CHECKING:
     from svc.attach.context import Context
@@ -28,6 +29,7 @@ Json = dict[str, Any]
 
 _log = logging.getLogger("svc.agent")
 
+_FULL: Final = "delete pods, enlarge the ranges, or remove what deleted containers have left (GC does that)"
 _KEPT: Final = ("CNI_PATH", "CNI_NETNS")  # variables of an ADD that whatever follows needs again
 
 
@@ -51,11 +53,16 @@ class Delegation:
         kept = {name: self.environment[name] for name in _KEPT if self.environment.get(name)}
         return {"plugin": self.plugin, "netconf": self.release, "environment": kept}
 
-    def require_ready(self, context: "Context", datastore: Mapping[str, str], trace: Trace) -> None:
-        """PeerError when an ADD would find no plugin or no ranges, or the plugin says so itself."""
-        if warning := not_told(self.plugin, datastore["kind"], os.environ):
-            trace.warning(warning)
-        delegate(self.plugin, "STATUS", resolved(context, self), self.environment, trace)
+    def warning(self, datastore: str) -> str:
+        """What to warn of if the network has this kind of datastore; empty for nothing."""
+        return not_told(self.plugin, datastore, os.environ)
+
+    def require_ready(self, context: "Context") -> None:
+        """PeerError when an ADD would find no plugin, no ranges or no free address, or the plugin says so itself."""
+        netconf = resolved(context, self)
+        delegate(self.plugin, "STATUS", netconf, self.environment, Trace(new_request_id()))
+        if full := exhausted(netconf):
+            raise PeerError(f"{self.plugin}: no address is free in {full}", details=_FULL, code=Code.DELEGATE)
 
     def why_missing(self) -> str:
         """Why the plugin cannot be called; empty when it is there."""

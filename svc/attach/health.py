@@ -1,19 +1,22 @@
 """What an ADD would meet on this node: by probes in the background, and by the last ADD of each network.
 
-A probe answers within moments, or STATUS goes by what is known: the probe before, the last ADD. So it is never late, however
-slow a server is.
+Each dependency has a probe of its own, beside those of the others. STATUS waits a moment for them. If a probe takes longer, the
+last one of the same dependency counts, so STATUS is never late, however slow a server is.
 """
 
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from svc import deadline
 from svc.datastore.api import NoSpace
 from svc.model.errors import Code, PeerError, SvcError
+from svc.trace import Trace
 
-ANSWER_SECONDS: Final = 0.7  # for a server to answer one question, and for STATUS to wait for a probe
+ANSWER_SECONDS: Final = 0.7  # for a server to answer one question, and for STATUS to wait for probes
 PROBE_SECONDS: Final = 10.0  # for all of a probe
 MEMORY_SECONDS: Final = 30.0  # that the failure of an ADD counts, where nothing else tells of its cause
 _OF_ONE_POD: Final = (  # what another ADD would not meet
@@ -26,29 +29,51 @@ _OF_ONE_POD: Final = (  # what another ADD would not meet
     Code.SHUTTING_DOWN,
 )
 
-Step = Callable[[], None]
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """A server, file or program that an ADD needs. Dependencies of one `key` share probes.
+
+    `look` raises SvcError if an ADD would fail because of it. It asks its first question inside `Probe.answering`.
+    """
+
+    key: Hashable
+    name: str
+    remedy: str
+    look: "Callable[[Probe], None]"
 
 
-class _Probe:
-    """One look at everything that an ADD needs: `first` within ANSWER_SECONDS, then `rest`."""
+class Probe:
+    """One look at a dependency, on a thread of its own."""
 
-    def __init__(self, first: Step, rest: Step) -> None:
+    def __init__(self, look: "Callable[[Probe], None]") -> None:
+        self.started = time.monotonic()
         self.has_answered = False
         self.failure: SvcError | None = None
+        self.warnings: list[str] = []  # that an ADD would log
         self.done = threading.Event()
-        self._first = first
-        self._rest = rest
+        self._look = look
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """Inside, the dependency answers one question, within ANSWER_SECONDS."""
+        with deadline.limit(ANSWER_SECONDS):
+            yield
+        self.has_answered = True
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it has waited for a first answer for longer than any deadline allows."""
+        return not self.has_answered and time.monotonic() - self.started > PROBE_SECONDS
 
     def run(self) -> None:
+        """Look, and keep the failure."""
         try:
             with deadline.limit(PROBE_SECONDS):
-                with deadline.limit(ANSWER_SECONDS):
-                    self._first()
-                self.has_answered = True
-                self._rest()
+                self._look(self)
         except SvcError as failure:
             self.failure = failure
-        except Exception as failure:  # of a session that is closed meanwhile, say
+        except Exception as failure:  # for example of a session that was closed
             self.failure = PeerError(f"it cannot be told: {type(failure).__name__}: {failure}", details="see the agent's log")
         finally:
             self.done.set()
@@ -59,8 +84,8 @@ class Health:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: dict[Hashable, _Probe] = {}
-        self._ended: dict[Hashable, _Probe] = {}
+        self._running: dict[Hashable, Probe] = {}
+        self._ended: dict[Hashable, Probe] = {}
         self._failures: dict[str, tuple[float, SvcError]] = {}
 
     def record(self, network: str, failure: SvcError | None) -> None:
@@ -71,30 +96,44 @@ class Health:
             elif isinstance(failure, PeerError) and failure.code not in _OF_ONE_POD:
                 self._failures[network] = time.monotonic(), failure
 
-    def require(self, key: Hashable, network: str, first: Step, rest: Step, *, is_delegated: bool) -> None:
-        """Raise, within a second, the cause why an ADD of the network would fail. Networks of one key share a probe. Whether
-        another plugin (`is_delegated`) has addresses left, only an ADD tells."""
-        until = time.monotonic() + ANSWER_SECONDS + 0.05
-        probe = self._begin(key, first, rest)
-        if probe is not None and not probe.done.wait(max(0.0, until - time.monotonic())):
-            self._require_known(key, network, probe)
-            return
-        if probe is not None and probe.failure is not None:
-            raise probe.failure
-        if is_delegated or self._lacked_space(network):
-            self._require_recent(network)
+    def begin(self, dependency: Dependency) -> Probe | None:
+        """Return the dependency's probe in flight, or a new one; None if the system gives no thread for it."""
+        with self._lock:
+            running = self._running.get(dependency.key)
+            if running is not None:
+                return running
+            probe = Probe(dependency.look)
+            try:
+                threading.Thread(target=self._run, args=(dependency.key, probe), name="status probe", daemon=True).start()
+            except RuntimeError:
+                return None
+            self._running[dependency.key] = probe
+            return probe
 
-    def _require_known(self, key: Hashable, network: str, probe: _Probe) -> None:
-        """The probe goes on: its result is for the next STATUS."""
-        before = self._ended.get(key)
-        if before is not None and before.failure is not None:
-            raise before.failure
-        self._require_recent(network)
-        if not probe.has_answered:
-            raise PeerError(
-                f"the datastore has not answered within {ANSWER_SECONDS:g} s",
-                details="look at its servers, and at the program that gives the credentials, if there is one",
-            )
+    def require(self, dependencies: Sequence[Dependency], network: str, trace: Trace, *, is_delegated: bool) -> None:
+        """Raise, within a second, the cause why an ADD of the network would fail; log what it would warn of.
+
+        Whether another plugin (`is_delegated`) gives addresses, only an ADD tells.
+        """
+        until = time.monotonic() + ANSWER_SECONDS + 0.05
+        probes = [(each, self.begin(each)) for each in dependencies]
+        in_time = [probe.done.wait(max(0.0, until - time.monotonic())) for _, probe in probes if probe is not None]
+        known = [(each, probe, self._last_ended(each, probe)) for each, probe in probes]
+        for _, _, last in known:
+            if last is not None and last.failure is not None:
+                raise last.failure
+        if is_delegated or not all(in_time) or self._lacked_space(network):
+            self._require_recent(network)
+        for dependency, probe, last in known:
+            if probe is not None and (probe.is_stuck or not (last or probe.has_answered)):
+                raise _not_known(dependency)
+            for warning in last.warnings if last else ():
+                trace.warning(warning)
+
+    def _last_ended(self, dependency: Dependency, probe: Probe | None) -> Probe | None:
+        if probe is not None and probe.done.is_set():
+            return probe
+        return self._ended.get(dependency.key)
 
     def _lacked_space(self, network: str) -> bool:
         """What a probe writes is little, and may still fit."""
@@ -105,24 +144,15 @@ class Health:
         if failure is not None and time.monotonic() - since < MEMORY_SECONDS:
             raise failure
 
-    def _begin(self, key: Hashable, first: Step, rest: Step) -> _Probe | None:
-        """The one that runs, or a new one; None where the system gives no thread for it."""
-        with self._lock:
-            running = self._running.get(key)
-            if running is not None:
-                return running
-            probe = _Probe(first, rest)
-            try:
-                threading.Thread(target=self._run, args=(key, probe), name="status probe", daemon=True).start()
-            except RuntimeError:
-                return None
-            self._running[key] = probe
-            return probe
-
-    def _run(self, key: Hashable, probe: _Probe) -> None:
+    def _run(self, key: Hashable, probe: Probe) -> None:
         try:
             probe.run()
         finally:
             with self._lock:
                 self._ended[key] = probe
                 self._running.pop(key, None)
+
+
+def _not_known(dependency: Dependency) -> PeerError:
+    msg = f"{dependency.name} is not known to answer: it has not answered within {ANSWER_SECONDS:g} s"
+    return PeerError(msg, details=dependency.remedy)

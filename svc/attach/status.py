@@ -1,30 +1,29 @@
 """STATUS: whether an ADD would be served right now."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from svc.attach.context import Context
+from svc.attach.health import Dependency, Probe
 from svc.attach.request import NodeSettings
 from svc.attach.session import Session
-from svc.deadline import limit
-from svc.model.endpoint import DEFAULT_NAMESPACE
 from svc.model.errors import CallerError, Code, PeerError, SvcError
+from svc.model.faults import without_credentials
 from svc.trace import Trace
 
 if TYPE_CHECKING:
     from svc.attach.delegation import Delegation
 
-
-_RIGHTS_SECONDS: Final = 0.3  # an answer that comes later is not waited for
+_REMEDY = "look at its servers, at the network between, and at the program that gives the credentials, if there is one"
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What an ADD of a network needs: its datastore, addresses of these families from these pools, or of another plugin, and
-    the orchestrator's API, where `orchestrator` says how it is reached; with `policy` the pod itself is read there."""
+    the orchestrator's API, if `orchestrator` says how it is reached; with `policy` the pod itself is read there."""
 
     network: str
     where: NodeSettings
@@ -34,62 +33,26 @@ class Wanted:
     orchestrator: tuple[tuple[str, str], ...] = ()
     policy: bool = False
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Networks of the same needs share a probe."""
-        where = self.where
-        store = where.profile, where.node, tuple(sorted(where.datastore.items()))
-        return *store, self.versions, tuple(self.pools.items()), self.orchestrator, self.delegation and self.network
-
 
 def status(context: Context, wanted: Wanted, trace: Trace) -> None:
     """PeerError, code 50, with the cause; within a second."""
-
-    def session() -> Session:
-        where = wanted.where
-        return context.session(where.profile, where.datastore, where.node)
-
-    def look_at_books() -> None:
-        _require_kubeconfig(wanted)
-        context.journal.check_writable()
-        session().require_ready()
-        if not session().backend.needs_node:  # a file, which is no further away than the journal
-            session().backend.check_writable()
-
-    def look_at_room() -> None:
-        session().require_claim()
-        session().backend.check_writable()
-        _require_addresses(context, session(), wanted, trace)
-        if wanted.orchestrator:
-            context.orchestrators.pods(wanted.orchestrator).require_access(pods=wanted.policy)
-
     for conflict in list(context.conflicts.values()):
         trace.warning(conflict)
+    if wanted.delegation is not None and (warning := wanted.delegation.warning(wanted.where.datastore["kind"])):
+        trace.warning(warning)
     with not_ready():
         is_delegated = wanted.delegation is not None
-        context.health.require(wanted.key, wanted.network, look_at_books, look_at_room, is_delegated=is_delegated)
+        context.health.require(dependencies(context, wanted), wanted.network, trace, is_delegated=is_delegated)
 
 
-def _require_kubeconfig(wanted: Wanted) -> None:
-    """The client that reads it takes longer to load than STATUS may take."""
-    name = dict(wanted.orchestrator).get("kubeconfig", "")
-    if name and not os.access(name, os.R_OK):
-        raise CallerError(f"kubeconfig {name!r} cannot be read", details="name a file that exists and that this user may read")
-
-
-def _require_addresses(context: Context, session: Session, wanted: Wanted, trace: Trace) -> None:
+def dependencies(context: Context, wanted: Wanted) -> list[Dependency]:
+    """Return what an ADD of the network needs, and how it is looked at."""
+    found = [_journal(context), _datastore(context, wanted)]
+    if wanted.orchestrator:
+        found.append(_orchestrator(context, wanted.orchestrator, policy=wanted.policy))
     if wanted.delegation is not None:
-        wanted.delegation.require_ready(context, wanted.where.datastore, trace)
-        return
-    for fault in session.ipam.check_room(wanted.versions, wanted.pools):
-        trace.warning(f"an ADD passes {fault}")
-
-
-def warn_of_rights(context: Context, orchestrator: tuple[tuple[str, str], ...], trace: Trace) -> None:
-    """Warn if the API does not let this node read namespaces: an ADD goes on without their annotations (rule R3)."""
-    with suppress(SvcError), limit(_RIGHTS_SECONDS):
-        if warning := context.orchestrators.pods(orchestrator).namespace(DEFAULT_NAMESPACE).warning:
-            trace.warning(warning)
+        found.append(_plugin(context, wanted.network, wanted.delegation))
+    return found
 
 
 @contextmanager
@@ -99,3 +62,72 @@ def not_ready() -> Iterator[None]:
         yield
     except SvcError as cause:
         raise PeerError(f"not ready: {cause.msg}", details=cause.details, code=Code.NOT_AVAILABLE) from cause
+
+
+def _journal(context: Context) -> Dependency:
+    def look(probe: Probe) -> None:
+        with probe.answering():
+            context.journal.check_writable()
+
+    return Dependency("journal", "the journal", "look at the disk of the state directory", look)
+
+
+def _datastore(context: Context, wanted: Wanted) -> Dependency:
+    where = wanted.where
+
+    def look(probe: Probe) -> None:
+        _require_kubeconfig(where.datastore)
+        session = context.session(where.profile, where.datastore, where.node)
+        with probe.answering():
+            session.require_ready()
+            if not session.backend.needs_node:  # a file, which is no further away than the journal
+                session.backend.check_writable()
+        _require_room(session, wanted, probe)
+
+    store = where.profile, where.node, tuple(sorted(where.datastore.items()))
+    name = f"datastore {where.datastore['kind']}{_place(where.datastore)}"
+    return Dependency(("datastore", store, wanted.versions, tuple(wanted.pools.items())), name, _REMEDY, look)
+
+
+def _require_room(session: Session, wanted: Wanted, probe: Probe) -> None:
+    session.require_claim()
+    session.backend.check_writable()
+    if wanted.versions:
+        probe.warnings += [f"an ADD passes {fault}" for fault in session.ipam.check_room(wanted.versions, wanted.pools)]
+
+
+def _orchestrator(context: Context, access: tuple[tuple[str, str], ...], *, policy: bool) -> Dependency:
+    settings = dict(access)
+
+    def look(probe: Probe) -> None:
+        _require_kubeconfig(settings)
+        pods = context.orchestrators.pods(access)
+        with probe.answering():
+            warning = pods.check_namespaces()
+        probe.warnings += [warning] if warning else []
+        if policy:
+            pods.require_pods()
+
+    return Dependency(("orchestrator", access, policy), f"the orchestrator's API{_place(settings)}", _REMEDY, look)
+
+
+def _plugin(context: Context, network: str, delegation: "Delegation") -> Dependency:
+    def look(_probe: Probe) -> None:
+        delegation.require_ready(context)
+
+    remedy = "see whether it waits for a lock, a disk, or the orchestrator's API"
+    return Dependency(("plugin", network, delegation.plugin), f"plugin {delegation.plugin!r}", remedy, look)
+
+
+def _require_kubeconfig(settings: Mapping[str, str]) -> None:
+    """The client that reads it takes longer to load than STATUS may take."""
+    name = settings.get("kubeconfig", "")
+    if name and not os.access(name, os.R_OK):
+        raise CallerError(f"kubeconfig {name!r} cannot be read", details="name a file that exists and that this user may read")
+
+
+def _place(settings: Mapping[str, str]) -> str:
+    """Where it is, as the network configuration says."""
+    fields = ("etcd_endpoints", "etcd_discovery_srv", "etcd_authority", "orch_api_root", "kubeconfig")
+    found = next((settings[field] for field in fields if settings.get(field)), "")
+    return f" ({','.join(map(without_credentials, found.split(',')))})" if found else ""

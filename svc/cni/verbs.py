@@ -15,10 +15,11 @@ from svc.attach.gc import collect
 from svc.attach.record import AttachmentId
 from svc.attach.request import AddRequest, NodeSettings, Sandbox, open_sandbox
 from svc.attach.restore import restore_rows_of
-from svc.attach.status import Wanted, not_ready, status, warn_of_rights
+from svc.attach.status import not_ready, status
 from svc.cni import results
 from svc.cni.environment import Call
 from svc.cni.inputs import Inputs
+from svc.cni.needs import families, pools, wanted_by
 from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code
 from svc.model.result import Result
@@ -59,12 +60,11 @@ class Invocation:
 
     @property
     def versions(self) -> tuple[int, ...]:
-        ipam = self.netconf.ipam
-        return (4,) * ipam.assign_ipv4 + (6,) * ipam.assign_ipv6
+        return families(self.netconf)
 
     @property
     def pools(self) -> dict[int, tuple[str, ...]]:
-        return {4: self.netconf.ipam.ipv4_pools, 6: self.netconf.ipam.ipv6_pools}
+        return pools(self.netconf)
 
     def args(self) -> Args:
         lenient = self.call.verb == "DEL"
@@ -157,20 +157,10 @@ def _status(invocation: Invocation) -> None:
         where = invocation.where
         if not invocation.call.ipam:
             mtu(netconf, invocation.names)
-        wanted = Wanted(
-            netconf.name,
-            where,
-            invocation.versions,
-            invocation.pools,
-            invocation.delegation,
-            netconf.orchestrator,
-            policy=netconf.policy,
-        )
+        wanted = wanted_by(netconf, where, invocation.delegation)
     if invocation.context.restart_reason:
         invocation.trace.warning(invocation.context.restart_reason)
     status(invocation.context, wanted, invocation.trace)
-    if netconf.policy:
-        warn_of_rights(invocation.context, netconf.orchestrator, invocation.trace)
 
 
 HANDLERS: dict[str, Callable[[Invocation], None]] = {

@@ -11,6 +11,7 @@ from svc.datastore.api import StoreError
 from svc.datastore.orch.client import METADATA_ONLY, Client
 from svc.datastore.orch.source import Source
 from svc.datastore.orch.watcher import Follower
+from svc.model.endpoint import DEFAULT_NAMESPACE
 from svc.model.errors import Code, PeerError
 from svc.orch.info import Namespace, PodInfo
 from svc.orch.namespaces import PATH, Namespaces
@@ -20,6 +21,7 @@ Answer = TypeVar("Answer")
 
 NODES = "/api/v1/nodes"
 
+_IN_VAIN = "the orchestrator was asked in vain"
 _NOBODY = "status-probe"  # no pod that anybody makes
 _SIDE_BY_SIDE = 16  # requests on their way to the server
 
@@ -55,17 +57,26 @@ class Pods:
         """The namespace as it is now, as far as the caller may read it. PeerError."""
         return _as_far_as_allowed(self._namespaces.read, name)
 
-    def require_access(self, *, pods: bool) -> None:
-        """PeerError when the API cannot be asked, or, where they are wanted, the caller has no right to read pods. The right to
-        read namespaces is not required."""
-        namespace, pod = f"{PATH}/default", f"{PATH}/default/pods/{_NOBODY}"
-        for path, harmless in ((namespace, (403, 404)), *([(pod, (404,))] if pods else [])):
-            try:
-                self._client.get(path)
-            except StoreError as failure:
-                if getattr(failure, "status", 0) not in harmless:
-                    msg = f"the orchestrator was asked in vain: {failure.msg}"
-                    raise PeerError(msg, details=failure.details, code=Code.ORCHESTRATOR) from failure
+    def check_namespaces(self) -> str:
+        """Return a warning if the caller has no right to read namespaces; empty otherwise. PeerError when the API cannot be
+        asked."""
+        failure = self._refusal(f"{PATH}/{DEFAULT_NAMESPACE}", 403, 404)
+        return Namespace(unreadable=failure).warning if failure else ""
+
+    def require_pods(self) -> None:
+        """PeerError when the API cannot be asked, or the caller has no right to read pods."""
+        self._refusal(f"{PATH}/{DEFAULT_NAMESPACE}/pods/{_NOBODY}", 404)
+
+    def _refusal(self, path: str, *harmless: int) -> str:
+        """What the API says if it does not let the caller read this; empty for what it has, and for what is missing."""
+        try:
+            self._client.get(path)
+        except StoreError as failure:
+            status = getattr(failure, "status", 0)
+            if status in harmless:
+                return "" if status == 404 else f"{_IN_VAIN}: {failure.msg}"
+            raise PeerError(f"{_IN_VAIN}: {failure.msg}", details=failure.details, code=Code.ORCHESTRATOR) from failure
+        return ""
 
     def node(self, name: str) -> Json:
         """The orchestrator's object, read now. PeerError when it cannot be asked, or does not know the node."""
@@ -74,7 +85,7 @@ class Pods:
         except StoreError as failure:
             gone = getattr(failure, "status", 0) == 404
             details = "name the node whose pod CIDRs are meant in orch.node_name, or this one in nodename"
-            msg = f"the orchestrator was asked in vain: {failure.msg}"
+            msg = f"{_IN_VAIN}: {failure.msg}"
             raise PeerError(msg, details=details if gone else failure.details, code=Code.ORCHESTRATOR) from failure
 
     def close(self) -> None:
@@ -93,7 +104,7 @@ class Pods:
         except StoreError as failure:
             gone = getattr(failure, "status", 0) == 404
             details = "it was deleted meanwhile: nothing needs to be done" if gone else failure.details
-            msg = f"the orchestrator was asked in vain: {failure.msg}"
+            msg = f"{_IN_VAIN}: {failure.msg}"
             kind = Forbidden if getattr(failure, "status", 0) == 403 else PeerError
             raise kind(msg, details=details, code=Code.ORCHESTRATOR) from failure
 

@@ -1,0 +1,36 @@
+"""What the ADDs of a network need, from its configuration."""
+
+from typing import TYPE_CHECKING
+
+from svc.attach.request import NodeSettings
+from svc.attach.status import Wanted
+from svc.netconf import hostlocal
+from svc.netconf.netconf import NetConf
+
+if TYPE_CHECKING:
+    from svc.attach.delegation import Delegation
+
+
+def families(netconf: NetConf) -> tuple[int, ...]:
+    """Return the families of which an ADD assigns an address."""
+    return (4,) * netconf.ipam.assign_ipv4 + (6,) * netconf.ipam.assign_ipv6
+
+
+def pools(netconf: NetConf) -> dict[int, tuple[str, ...]]:
+    """Return the pools that an ADD is limited to, by family; empty for any."""
+    return {4: netconf.ipam.ipv4_pools, 6: netconf.ipam.ipv6_pools}
+
+
+def wanted_by(netconf: NetConf, where: NodeSettings, delegation: "Delegation | None" = None) -> Wanted:
+    """Return what ADDs need. `delegation` is how another IPAM plugin is called, if that is known."""
+    is_delegated = netconf.ipam.is_delegated
+    reads_api = netconf.policy or not is_delegated or bool(hostlocal.families(netconf.raw))
+    return Wanted(
+        netconf.name,
+        where,
+        () if is_delegated else families(netconf),
+        {} if is_delegated else pools(netconf),
+        delegation,
+        netconf.orchestrator if reads_api else (),
+        policy=netconf.policy,
+    )
