@@ -9,7 +9,7 @@ from svc.attach.endpoints import endpoint_addresses, endpoint_of_interface, endp
 from svc.attach.handles import handle_of, is_ambiguous, older_handle
 from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.request import NodeSettings, Sandbox
-from svc.attach.restore import restore_rows_of
+from svc.attach.restore import UNKNOWN_SANDBOX, restore_rows_of
 from svc.attach.teardown import take_down
 from svc.dataplane.kernel import is_host_side, link_of, refused
 from svc.model.endpoint import Workload, host_interface
@@ -41,8 +41,8 @@ def delete(
         restore_rows_of(context, where, trace)
         record = context.journal.get(key)
     if record is not None:
-        if record.delegate is not None and delegation is not None:
-            delegation.tell_path(record.delegate)
+        if delegation is not None:
+            _complete(record, delegation)
         take_down(context, record, trace)
         return
     if delegation is not None and (missing := delegation.why_missing()):
@@ -58,6 +58,14 @@ def delete(
     take_down(context, record, trace)
     if record.is_wired and sandbox is not None:
         _remove_inside(context, record, sandbox)
+
+
+def _complete(record: Record, delegation: "Delegation") -> None:
+    """Neither kernel nor datastore tell a restored row that another plugin gave its addresses."""
+    if record.delegate is not None:
+        delegation.tell_path(record.delegate)
+    elif record.unmanaged and record.sandbox == UNKNOWN_SANDBOX:
+        record.unmanaged, record.delegate = False, delegation.remembered()
 
 
 def _is_of_another_network(context: Context, key: AttachmentId) -> bool:

@@ -86,9 +86,9 @@ class Health:
         self._lock = threading.Lock()
         self._running: dict[Hashable, Probe] = {}
         self._ended: dict[Hashable, Probe] = {}
-        self._failures: dict[str, tuple[float, SvcError]] = {}
+        self._failures: dict[Hashable, tuple[float, SvcError]] = {}
 
-    def record(self, network: str, failure: SvcError | None) -> None:
+    def record(self, network: Hashable, failure: SvcError | None) -> None:
         """Note how an ADD of the network has ended."""
         with self._lock:
             if failure is None:
@@ -110,7 +110,7 @@ class Health:
             self._running[dependency.key] = probe
             return probe
 
-    def require(self, dependencies: Sequence[Dependency], network: str, trace: Trace, *, is_delegated: bool) -> None:
+    def require(self, dependencies: Sequence[Dependency], network: Hashable, trace: Trace, *, is_delegated: bool) -> None:
         """Raise, within a second, the cause why an ADD of the network would fail; log what it would warn of.
 
         Whether another plugin (`is_delegated`) gives addresses, only an ADD tells.
@@ -135,11 +135,11 @@ class Health:
             return probe
         return self._ended.get(dependency.key)
 
-    def _lacked_space(self, network: str) -> bool:
+    def _lacked_space(self, network: Hashable) -> bool:
         """What a probe writes is little, and may still fit."""
         return isinstance(self._failures.get(network, (0.0, None))[1], NoSpace)
 
-    def _require_recent(self, network: str) -> None:
+    def _require_recent(self, network: Hashable) -> None:
         since, failure = self._failures.get(network, (0.0, None))
         if failure is not None and time.monotonic() - since < MEMORY_SECONDS:
             raise failure

@@ -1,7 +1,7 @@
 """STATUS: whether an ADD would be served right now."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ class Wanted:
     """What an ADD of a network needs: its datastore, addresses of these families from these pools, or of another plugin, and
     the orchestrator's API, if `orchestrator` says how it is reached; with `policy` the pod itself is read there."""
 
-    network: str
+    network: Hashable
     where: NodeSettings
     versions: tuple[int, ...]
     pools: dict[int, tuple[str, ...]]
@@ -111,7 +111,7 @@ def _orchestrator(context: Context, access: tuple[tuple[str, str], ...], *, poli
     return Dependency(("orchestrator", access, policy), f"the orchestrator's API{_place(settings)}", _REMEDY, look)
 
 
-def _plugin(context: Context, network: str, delegation: "Delegation") -> Dependency:
+def _plugin(context: Context, network: Hashable, delegation: "Delegation") -> Dependency:
     def look(_probe: Probe) -> None:
         delegation.require_ready(context)
 

@@ -15,6 +15,7 @@ from svc.cni import results
 from svc.cni.calllog import write_lines
 from svc.cni.environment import parse_environment
 from svc.cni.inputs import Inputs, Reply
+from svc.cni.needs import memory_key
 from svc.cni.verbs import HANDLERS, Invocation, attach
 from svc.dataplane import kernel
 from svc.model import versions
@@ -109,9 +110,12 @@ class _Answer:
         return orjson.dumps(results.render(result, version))
 
     def record(self, error: SvcError | None) -> None:
-        """For STATUS: how an ADD has ended."""
-        if self.verb == "ADD" and self.netconf is not None:
-            self._context.health.record(self.netconf.name, error)
+        """For STATUS: how an ADD has ended. A DEL may have freed what another plugin had none of."""
+        if self.netconf is None:
+            return
+        has_freed = self.verb == "DEL" and error is None and self.netconf.ipam.is_delegated
+        if self.verb == "ADD" or has_freed:
+            self._context.health.record(memory_key(self.netconf), error)
 
     def _names(self, verb: str) -> Names:
         """The names of the executable's profile. A DEL does without it: what the journal has of the attachment is enough to

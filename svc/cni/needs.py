@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from svc.attach.delegation import Delegation
 
 
+def memory_key(netconf: NetConf) -> tuple[str, str]:
+    """Return what tells networks apart whose ADDs meet different failures: the name, and how another plugin is configured."""
+    return netconf.name, str(netconf.raw["ipam"]) if netconf.ipam.is_delegated else ""
+
+
 def families(netconf: NetConf) -> tuple[int, ...]:
     """Return the families of which an ADD assigns an address."""
     return (4,) * netconf.ipam.assign_ipv4 + (6,) * netconf.ipam.assign_ipv6
@@ -26,7 +31,7 @@ def wanted_by(netconf: NetConf, where: NodeSettings, delegation: "Delegation | N
     is_delegated = netconf.ipam.is_delegated
     reads_api = netconf.policy or not is_delegated or bool(hostlocal.families(netconf.raw))
     return Wanted(
-        netconf.name,
+        memory_key(netconf),
         where,
         () if is_delegated else families(netconf),
         {} if is_delegated else pools(netconf),

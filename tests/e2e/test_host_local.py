@@ -200,6 +200,18 @@ def test_fault_of_the_network_is_told_before_anything_is_done(local: MakePod, lo
     pod.delete()
 
 
+def test_status_tells_a_full_range_before_an_add_fails(local: MakePod) -> None:
+    """Its /30 has one address beside the gateway's; the other family has room."""
+    pod = local("10.71.0.0/30", V6)
+    assert pod.call("STATUS").status == 0
+    pod.add()
+    error = pod.failed("STATUS").output
+    assert (error["code"], "no address is free in 10.71.0.0/30" in error["msg"]) == (50, True)
+    assert local([{"subnet": "10.71.0.0/30"}, {"subnet": "10.72.0.0/30"}]).call("STATUS").status == 0
+    pod.delete()
+    assert pod.call("STATUS").status == 0
+
+
 def test_exhausted_range_is_told_in_its_words(local: MakePod, local_node: Node) -> None:
     group = [{"subnet": V4, "rangeStart": "10.71.0.9", "rangeEnd": "10.71.0.9"}]
     first, second = local(group), local(group, V6)

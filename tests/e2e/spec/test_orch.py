@@ -131,6 +131,8 @@ def test_policy_needs_to_read_pods(make: MakePod, cluster_node: ClusterNode, kub
     rights(namespaces=["get", "list", "watch"])
     pod = make(**access)
     refused(pod, 111, 'cannot get resource "pods"', "svcctl crd role")
+    error = pod.failed("STATUS").output
+    assert (error["code"], 'cannot get resource "pods"' in error["msg"]) == (50, True)
     rights(namespaces=["get", "list", "watch"], pods=["get"])
     pod.add()
     assert endpoint(cluster_node.site).labels["app"] == "web"
