@@ -30,6 +30,11 @@ _UPDATE = f"UPDATE attachments SET record = ? WHERE {ROW}"  # noqa: S608
 _REMOVE = f"DELETE FROM attachments WHERE {ROW}"  # noqa: S608
 _EPOCH_BITS = 32  # a generation: the epoch of the process that began it, and in these bits its count of them
 
+_DAMAGED = (
+    "it is damaged: at its next use it is kept beside as journal.db.damaged-DATE, and rebuilt from kernel and datastores;"
+    " if this error comes again, look for disk errors in the kernel log"
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -51,7 +56,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._reading, self._writing = sqlite.LockWait(), sqlite.LockWait()  # a file that is read may still take no write
-        self._errors = sqlite.Errors(path)
+        self._errors = sqlite.Errors(path, _DAMAGED)
         self._checkpoints = Checkpoints(path)
         self._generation = 0
         self._path = path

@@ -25,13 +25,11 @@ _WRITE_LOCK = "120"  # the byte of the file -shm that a writer locks (SQLite's W
 
 Result = TypeVar("Result")
 
-_RESTORE = (
+RESTORE = (  # the remedy for a damaged embedded store
     "it is damaged: stop svc-agent, and run `svcctl store restore FILE` with a copy that `svcctl store backup FILE` made; "
     "without a copy, move it away with the files beside it: a fresh store is created in its place, which knows none of its pods"
 )
 _REMEDIES = (  # what SQLite's message says, what to do
-    ("not a database", _RESTORE),
-    ("malformed", _RESTORE),
     ("is full", "free space on its file system"),
     ("readonly", "make the file and its directory writable for this user"),
     ("unable to open", "make the file and its directory exist and writable for this user"),
@@ -41,13 +39,15 @@ _REMEDIES = (  # what SQLite's message says, what to do
 )
 
 
-def store_error(path: Path, error: sqlite3.Error | OSError) -> StoreError:
-    """What to raise in place of an error of SQLite or of the file system."""
+def store_error(path: Path, error: sqlite3.Error | OSError, damaged: str = RESTORE) -> StoreError:
+    """Return what to raise in place of an error of SQLite or of the file system. `damaged` is the remedy for a damaged file."""
     if isinstance(error, OSError):
         details = f"have a directory {str(path.parent)!r} that this user may write to"
         return StoreError(f"store {str(path)!r} cannot be made: {error.strerror}", details=details)
     remedy = next((remedy for text, remedy in _REMEDIES if text in str(error)), "this is unexpected: please report it")
-    if "is locked" in str(error) and (holder := _writer_of(path)):
+    if is_damage(error):
+        remedy = damaged
+    elif "is locked" in str(error) and (holder := _writer_of(path)):
         remedy = f"{holder} has locked it for over {BUSY_SECONDS:.0f} seconds: stop it"
     kind = NoSpace if "is full" in str(error) else StoreError
     return kind(f"store {str(path)!r} failed: {error}", details=remedy)
@@ -76,10 +76,11 @@ def is_damage(error: sqlite3.Error) -> bool:
 class Errors:
     """Around a block, as often as wanted: what SQLite and the file system raise in it becomes a StoreError."""
 
-    __slots__ = ("_path",)
+    __slots__ = ("_damaged", "_path")
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, damaged: str) -> None:
+        """`damaged` is the remedy for a damaged file."""
+        self._path, self._damaged = path, damaged
 
     def __enter__(self) -> None:
         return
@@ -88,7 +89,7 @@ class Errors:
         self, kind: type[BaseException] | None, failure: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if isinstance(failure, (sqlite3.Error, OSError)):
-            raise store_error(self._path, failure) from failure
+            raise store_error(self._path, failure, self._damaged) from failure
 
 
 class LockWait:

@@ -64,6 +64,7 @@ def test_damaged_store_is_a_store_error(path: Path) -> None:
         for attempt in attempts:
             with pytest.raises(StoreError, match=re.escape(repr(str(path)))) as caught:
                 attempt()
+            assert "`svcctl store restore FILE`" in caught.value.details
             assert "move it away" in caught.value.details
 
 

@@ -240,6 +240,19 @@ def test_file_that_is_damaged_while_it_is_open(journal: Journal, path: Path) -> 
     assert journal.losses
 
 
+def test_damage_that_cannot_be_repaired_now(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error tells what becomes of the journal; a backup is of the store alone."""
+
+    def damaged(*_: object) -> sqlite3.Connection:
+        raise sqlite3.DatabaseError("database disk image is malformed")
+
+    monkeypatch.setattr("svc.attach.journal.replace_damaged", damaged)
+    with pytest.raises(StoreError, match="malformed") as caught:
+        journal._run(damaged, journal._reading)
+    assert "kept beside as journal.db.damaged-DATE, and rebuilt" in caught.value.details
+    assert "svcctl" not in caught.value.details
+
+
 BAD_ROWS = {
     "broken JSON": b'{"id":',
     "no object": b"[]",
