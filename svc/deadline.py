@@ -19,7 +19,7 @@ _deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)  # of th
 
 @contextmanager
 def limit(seconds: float) -> Iterator[None]:
-    """Inside, no more time is left than this, nor more than there was."""
+    """Limit the time that is left inside the block; never extend it."""
     token = _deadline.set(min(_deadline.get(), time.monotonic() + seconds))
     try:
         yield
@@ -29,7 +29,7 @@ def limit(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def extended(seconds: float = ROLLBACK_SECONDS) -> Iterator[None]:
-    """Inside, there is so much more time: for what ends a call whose time is over."""
+    """Give so much more time inside the block: for what ends a call whose time is over."""
     token = _deadline.set(_deadline.get() + seconds)
     try:
         yield
@@ -38,12 +38,12 @@ def extended(seconds: float = ROLLBACK_SECONDS) -> Iterator[None]:
 
 
 def current() -> float:
-    """The point of the monotonic clock; infinity without a deadline."""
+    """Return the point of the monotonic clock; infinity without a deadline."""
     return _deadline.get()
 
 
 def remaining(most: float) -> float:
-    """The seconds that are left, and no more than `most`; zero when the time is over."""
+    """Return the seconds that are left, and no more than `most`; zero when the time is over."""
     return max(0.0, min(most, _deadline.get() - time.monotonic()))
 
 

@@ -30,7 +30,7 @@ def make_private(path: Path, mode: int) -> None:
 
 
 def _require_safe_parents(path: Path) -> None:
-    """In a sticky directory, such as /tmp, nobody but the owner renames an entry."""
+    """Raise UnsafeDirectory if another user may rename a parent. In a sticky directory, such as /tmp, only the owner may."""
     for parent in path.parents:
         status = parent.stat()
         if status.st_uid not in (0, os.geteuid()):

@@ -36,7 +36,7 @@ class Lane:
 
 
 def lane_of(verb: str, netconf: bytes) -> Lane:
-    """The lane of a call."""
+    """Return the lane of a call."""
     store = _store_of(netconf)
     match verb:
         case "ADD":
@@ -74,7 +74,7 @@ class Busy:
 
 
 def _store_of(netconf: bytes) -> str:
-    """The servers that are named, or another plugin that keeps the addresses: each may be waited for."""
+    """Return the servers that are named, or another plugin that keeps the addresses: each may be waited for."""
     names = _SERVERS.findall(netconf)
     if _OTHER_PLUGIN in netconf:
         names.append(_OTHER_PLUGIN)

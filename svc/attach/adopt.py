@@ -16,14 +16,14 @@ NO_DNS = Dns()
 def wired_result(
     record: Record, sandbox: Sandbox, ips: tuple[IpConfig, ...], routes: tuple[Route, ...], dns: Dns = NO_DNS
 ) -> Result:
-    """The result of an attachment that svc has wired."""
+    """Return the result of an attachment that svc has wired."""
     mtu = effective_mtu(record.wiring())
     inside = Interface(record.id.ifname, mac=record.mac, mtu=mtu, sandbox=sandbox.path)
     return Result(interfaces=(Interface(record.host_name), inside), ips=ips, routes=routes, dns=dns)
 
 
 def adopt(context: Context, session: Session, record: Record, request: AddRequest, trace: Trace) -> None:
-    """Complete a restored row with what its repeated ADD says, so that the result is that of the first one. SvcError."""
+    """Complete a restored row with what its repeated ADD says, so that the result is that of the first one. Raise SvcError."""
     sandbox = request.sandbox
     assert sandbox is not None
     record.sandbox, record.mtu, record.queues = sandbox.identity, request.mtu, request.queues

@@ -16,24 +16,24 @@ Pair = tuple[str, str]  # network, container
 
 
 def handle_of(names: Names, network: str, container_id: str) -> str:
-    """The handle of a new attachment."""
+    """Return the handle of a new attachment."""
     return plain_handle(network if names.plain_handles else network.replace(".", ".."), container_id)
 
 
 def plain_handle(network: str, container_id: str) -> str:
-    """The form without doubled dots."""
+    """Return the form without doubled dots."""
     return f"{network}.{container_id}"
 
 
 def older_handle(names: Names, network: str, workload: Workload) -> str:
-    """The form that earlier releases of the deployment's plugin wrote, if it differs; empty otherwise."""
+    """Return the form that earlier releases of the deployment's plugin wrote, if it differs; empty otherwise."""
     if names.plain_handles:
         return f"{workload.namespace}.{workload.pod}" if workload.is_pod else workload.container_id
     return plain_handle(network, workload.container_id) if "." in network else ""
 
 
 def container_of(names: Names, network: str, handle: str) -> str:
-    """The container that has the handle in this network; empty if the handle is another network's, or nobody can tell."""
+    """Return the container that has the handle in this network; empty if it is another network's, or ambiguous."""
     prefix = handle_of(names, network, "")
     container = handle.removeprefix(prefix)
     if container == handle or not container[:1].isalnum():
@@ -42,12 +42,12 @@ def container_of(names: Names, network: str, handle: str) -> str:
 
 
 def is_ambiguous(names: Names, network: str, container_id: str) -> bool:
-    """Whether another pair may have the handle of this one: in the plain form, or by a row of an earlier release."""
+    """Return whether another pair may have the handle of this one: in the plain form, or by a row of an earlier release."""
     return "." in container_id or (names.plain_handles and "." in network)
 
 
 def pairs_of(handle: str) -> Iterator[Pair]:
-    """Every pair whose plain form is this handle."""
+    """Return every pair whose plain form is this handle."""
     for place, char in enumerate(handle):
         if char == "." and place and handle[place + 1 : place + 2].isalnum():
             yield handle[:place], handle[place + 1 :]

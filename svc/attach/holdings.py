@@ -23,7 +23,7 @@ class Holdings:
 
 
 def read(session: Session, record: Record) -> Holdings:
-    """Locked when the datastore takes no changes; StoreError."""
+    """Read both. Raise Locked if the datastore takes no changes; StoreError."""
     keys: dict[str, Key] = {}
     if record.is_wired and not record.shares:
         keys["endpoint"] = record.endpoint_key(session.names)
@@ -35,7 +35,7 @@ def read(session: Session, record: Record) -> Holdings:
 def release(
     context: Context, session: Session, record: Record, holdings: Holdings, trace: Trace, *, has_endpoint: bool
 ) -> None:
-    """Removes the endpoint, if the attachment has one, and frees the addresses: never these alone. PeerError."""
+    """Remove the endpoint, if the attachment has one, and free the addresses: never these alone. Raise PeerError."""
     companion = _companion(session, record, holdings) if has_endpoint else None
     if companion is not None and (record.delegate is not None or not session.backend.atomic):
         _delete(session, record, companion)
@@ -45,7 +45,7 @@ def release(
     except KeyedError as failure:
         if companion is None or failure.key != companion.key:
             raise
-        drop_endpoint(session, record)  # somebody has changed it meanwhile
+        drop_endpoint(session, record)  # another process has changed it since it was read
         give_back(context, session, record, trace)
         return
     if companion is not None and not done:  # nothing was to be freed

@@ -26,7 +26,7 @@ from svc.waits.wait import Steps
 
 
 def earlier_row(context: Context, request: AddRequest) -> Record | None:
-    """What the journal has under this id. IntentLost where the call has waited elsewhere, and a DEL has come meanwhile."""
+    """Return the row of this id. Raise IntentLost if the call has waited in another process, and a DEL came during the wait."""
     previous = context.journal.get(request.id)
     if request.intent and (previous is None or previous.generation != request.intent):
         raise intent_lost(request.id)
@@ -34,7 +34,7 @@ def earlier_row(context: Context, request: AddRequest) -> Record | None:
 
 
 def await_policy_again(context: Context, session: Session, request: AddRequest, record: Record, trace: Trace) -> Steps[None]:
-    """One that goes on here waits no longer than it would have where it began."""
+    """Wait for the policy. A call that continues in this process keeps the end of its wait."""
     if not request.intent:
         record.waits_until = time.time() + request.policy_setup.seconds
     yield from await_policy(context, session, request, record, trace)
@@ -43,10 +43,10 @@ def await_policy_again(context: Context, session: Session, request: AddRequest, 
 def pass_gates(
     context: Context, session: Session, request: AddRequest, previous: Record | None, trace: Trace
 ) -> Steps[tuple[Record, bool]]:
-    """The row that says that an ADD is under way, once the datastore may be used and the gates are open, and whether that took
-    long.
+    """Return the row that says that an ADD is under way, once the datastore may be used and the gates are open, and
+    whether that took long.
 
-    Only a row can tell whoever goes on after the wait that no DEL has been answered meanwhile.
+    Only a row can show the process that continues after the wait that no DEL was answered during it.
     """
     if previous is not None and previous.state == WAITING and request.intent:
         row = previous
@@ -69,18 +69,18 @@ def pass_gates(
 
 
 def clear_away(context: Context, previous: Record, trace: Trace) -> None:
-    """Take down what an earlier ADD of the container has left. SvcError: it is not gone."""
+    """Take down what an earlier ADD of the container has left. Raise SvcError if it is not gone."""
     trace.info(f"an attachment in state {previous.state!r} is taken down first")
     if not take_down(context, previous, trace):
         raise PeerError(
             f"an earlier attachment of container {previous.id.container_id!r} is still owed a release",
-            details="the datastore, or the plugin that gave the address, failed meanwhile: try again when it answers",
+            details="the datastore, or the plugin that gave the address, failed during the call: try again when it answers",
             code=Code.DATASTORE,
         )
 
 
 def new_record(context: Context, session: Session, request: AddRequest) -> Record:
-    """What the call itself says of the attachment."""
+    """Return the record of what the call itself says of the attachment."""
     return Record(
         id=request.id,
         state=ADDING,
@@ -104,7 +104,7 @@ def new_record(context: Context, session: Session, request: AddRequest) -> Recor
 
 
 def recorded_result(context: Context, session: Session, record: Record, request: AddRequest, trace: Trace) -> Result | None:
-    """The result of an ADD that still stands: same sandbox and boot, interface alive, addresses held. None otherwise."""
+    """Return the result of an ADD that still stands: same sandbox and boot, interface alive, addresses held. None otherwise."""
     if record.state != ADDED or record.boot_id != context.boot_id or not _is_in_sandbox(record, request):
         return None
     if not_held(session, record, trace):
@@ -120,7 +120,7 @@ def recorded_result(context: Context, session: Session, record: Record, request:
 
 
 def _is_in_sandbox(record: Record, request: AddRequest) -> bool:
-    """A restored row does not know its sandbox: there the pair tells."""
+    """Return whether the interface is in the sandbox. A restored row names no sandbox: the pair of interfaces decides."""
     if record.sandbox != UNKNOWN_SANDBOX or request.sandbox is None:
         return record.sandbox == _identity(request)
     with nsock.Socket(request.sandbox.fd) as socket:
@@ -131,7 +131,7 @@ def _is_in_sandbox(record: Record, request: AddRequest) -> bool:
 
 
 def _warn_of_families(record: Record, request: AddRequest, trace: Trace) -> None:
-    """The network may have changed since the first ADD: a standing attachment keeps its addresses."""
+    """Warn that a standing attachment keeps its addresses, although the network has changed since the first ADD."""
     if record.versions and request.delegation is None and set(record.versions) != set(request.versions):
         had, wanted = (" and ".join(f"IPv{version}" for version in each) for each in (record.versions, request.versions))
         trace.warning(f"the attachment was made for {had}, and this ADD asks for {wanted}: DEL it and ADD it again for that")

@@ -1,4 +1,4 @@
-"""What an ADD learns of its pod and namespace."""
+"""Read what an ADD must know of its pod and namespace."""
 
 from svc.attach.context import Context
 from svc.attach.request import AddRequest
@@ -8,8 +8,8 @@ from svc.trace import Trace
 
 
 def read_pod(context: Context, session: Session, request: AddRequest, trace: Trace) -> PodInfo:
-    """What the orchestrator says, where it is to be asked. Whether the datastore is locked is asked meanwhile; right now where
-    no write of an address will ask again."""
+    """Return what the orchestrator says, if it must be asked. At the same time, ask whether the datastore is locked, and
+    wait for that answer where no later write of an address asks it again."""
     workload, ask = request.workload, session.require_ready if request.delegation else session.expect_ready
     if not (request.orchestrator and workload.is_pod) or (request.delegation and not request.policy):
         ask()

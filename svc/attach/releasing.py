@@ -40,7 +40,7 @@ def give_back(
 
 
 def _release_unrecorded(context: Context, session: Session, record: Record, companion: Delete | None, trace: Trace) -> bool:
-    """Of an attachment without a row in the journal: what the datastore gives to it."""
+    """Release what the datastore gives to an attachment that has no row in the journal."""
     if companion is not None:
         with suppress(NotFound):
             session.backend.write([companion])
@@ -88,7 +88,7 @@ def _release_older(context: Context, session: Session, record: Record, trace: Tr
 
 
 def _is_owner(record: Record, owner: dict[str, str]) -> bool:
-    """What an allocation does not say does not count."""
+    """Return whether the allocation is the workload's. A field that the allocation lacks does not count."""
     given = {"node": record.node, "pod": record.pod, "namespace": record.namespace}
     return all(owner.get(name, text) == text for name, text in given.items())
 
@@ -106,7 +106,7 @@ def _addresses_of_others(context: Context, record: Record, handle: str = "") -> 
 
 
 def _sharing(context: Context, record: Record, handle: str = "") -> list[Record]:
-    """Other attachments with the same handle: further interfaces of the container, and of other pairs with its plain form."""
+    """Return the others with the same handle: further interfaces of the container, and of other pairs with its plain form."""
     handle = handle or record.handle
     pairs = {_pair(record), *pairs_of(handle)}
     rows = (row for network, container in pairs for row in context.journal.of_container(network, container))

@@ -45,14 +45,14 @@ class Holder:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the process is stopped, by SIGSTOP for example."""
+        """Return whether the process is stopped, by SIGSTOP for example."""
         with suppress(OSError):
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in "tT"
         return False
 
     @property
     def fix(self) -> str:
-        """What the operator can do about it."""
+        """Return what the operator can do about it."""
         if not self.pid:
             return "find the process with `fuser`, and end it"
         resume = f"resume it with `kill -CONT {self.pid}`, or " if self.is_stopped else ""
@@ -86,25 +86,25 @@ class LockFile:
         return _flock(self._file, fcntl.LOCK_EX) or (not self._guarded and self._is_held_by_users_only())
 
     def is_free(self) -> bool:
-        """Whether no process has it locked now. It stays free."""
+        """Return whether no process has it locked now. It stays free."""
         if not _flock(self._file, fcntl.LOCK_SH):
             return False
         fcntl.flock(self._file, fcntl.LOCK_UN)
         return True
 
     def stands(self) -> bool:
-        """Whether the path still names the locked file."""
+        """Return whether the path still names the locked file."""
         return self._is_current()
 
     def note(self, purpose: str) -> None:
-        """Tell those who wait what the holder does."""
+        """Tell the processes that wait what the holder does."""
         text = json.dumps({"pid": os.getpid(), "purpose": purpose}).encode()[:_MAX_NOTE_BYTES]
         with suppress(OSError):  # a full disk, say
             os.pwrite(self._file, text, 0)
             os.ftruncate(self._file, len(text))
 
     def holder(self) -> Holder:
-        """What the holder has noted, or who the kernel says it is."""
+        """Return what the holder has noted, else the process that the kernel names."""
         with suppress(OSError, ValueError, TypeError, KeyError):
             noted = json.loads(os.pread(self._file, _MAX_NOTE_BYTES, 0))
             if noted["pid"] in self._pids():
@@ -125,7 +125,7 @@ class LockFile:
         return False
 
     def _pids(self) -> list[int]:
-        """Of the processes that hold it, as the kernel says (proc_locks(5))."""
+        """Return the pids of the processes that hold the lock, from the kernel (proc_locks(5))."""
         inode = f":{os.fstat(self._file).st_ino}"
         with suppress(OSError):
             rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
@@ -156,7 +156,7 @@ class StateLock:
             self._opened = opened.pop_all()
 
     def take(self, seconds: float, *, gives_way: bool = False, unless: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until no other process has it; false if `unless` says meanwhile that it is not needed.
+        """Wait until no other process has it; false if `unless` says during the wait that it is not needed.
 
         One that gives way lets a starting agent go first. PeerError, with the holder, after so many seconds.
         """
@@ -169,7 +169,7 @@ class StateLock:
         raise _held_too_long(self._busy(), seconds)
 
     def take_as_agent(self, seconds: float) -> None:
-        """The same for an agent that starts, before all calls that have not begun. CallerError if another agent serves."""
+        """Take the lock for a starting agent, before calls that have not begun. Raise CallerError if another agent serves."""
         report = time.monotonic() + _REPORT_SECONDS
         for now in _until(time.monotonic() + seconds):
             if self._start.take() and self._take_now():
@@ -185,7 +185,7 @@ class StateLock:
         raise _held_too_long(self._busy(), seconds)
 
     def admit_calls_of_last_release(self) -> None:
-        """They look for the agent's socket when they have their lock, and hand their call over."""
+        """Let them have their lock: they then look for the agent's socket, and hand their call over."""
         self._last_calls.free()
 
     def drain(self, seconds: float) -> None:
@@ -197,7 +197,7 @@ class StateLock:
                     return
 
     def stands(self) -> bool:
-        """Whether the state directory is still the one that was locked."""
+        """Return whether the state directory is still the one that was locked."""
         return self._lock.stands()
 
     def free(self) -> None:
@@ -210,7 +210,7 @@ class StateLock:
         self._opened.close()
 
     def _take_now(self) -> bool:
-        """All of the files, or none."""
+        """Lock all of the files, or none."""
         taken: list[LockFile] = []
         for lock in (self._lock, self._last, self._last_calls):
             if not lock.take():
@@ -221,7 +221,7 @@ class StateLock:
         return True
 
     def _busy(self) -> LockFile:
-        """The first of the files that another process has."""
+        """Return the first of the files that another process has."""
         return next((lock for lock in (self._lock, self._last, self._last_calls) if not lock.is_free()), self._lock)
 
 
@@ -233,7 +233,7 @@ class SocketLock:
         self._opened = ExitStack()
 
     def take(self) -> None:
-        """CallerError if another agent has it; OSError, UnsafeDirectory among them, if the directory cannot be used."""
+        """Take the lock. Raise CallerError if another agent has it, OSError or UnsafeDirectory for an unusable directory."""
         self.close()
         make_private(self._run_dir, 0o755)
         make_private(self._run_dir / DIRECTORY, 0o700)
@@ -245,7 +245,7 @@ class SocketLock:
         self._lock.note(AGENT)
 
     def stands(self) -> bool:
-        """Whether the run directory is still the one that was locked."""
+        """Return whether the run directory is still the one that was locked."""
         return self._lock.stands()
 
     def close(self) -> None:
@@ -254,7 +254,7 @@ class SocketLock:
 
 
 def is_served(path: Path) -> bool:
-    """Whether an agent listens on the socket."""
+    """Return whether an agent listens on the socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.setblocking(False)
         return client.connect_ex(str(path)) in (0, errno.EAGAIN)  # EAGAIN: its backlog is full
@@ -288,7 +288,7 @@ def _is_foreign(pid: int) -> bool:
 
 
 def _until(deadline: float) -> Iterator[float]:
-    """The time, again and again: at least once, and with growing pauses."""
+    """Yield the time, again and again: at least once, and with growing pauses."""
     pause = _MIN_POLL_SECONDS
     while True:
         now = time.monotonic()

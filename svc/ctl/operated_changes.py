@@ -75,7 +75,7 @@ def _spelled(cidr: Cidr) -> str:
 
 
 def _is_listed(pool: Resource, wanted: Sequence[Resource]) -> bool:
-    """Whether a listed pool can take its place: neither name nor CIDR of a pool can change."""
+    """Return whether a listed pool can take its place: neither name nor CIDR of a pool can change."""
     return any(pool.name == each.name and pools.cidr_of(pool) == Cidr(each.spec["cidr"]) for each in wanted)
 
 

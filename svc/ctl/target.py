@@ -50,7 +50,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the user said: a names profile, a network configuration, or the embedded store of the state directory."""
+    """The choice of the user: a names profile, a network configuration, or the embedded store of the state directory."""
 
     profile: str
     netconf: Path | None
@@ -81,7 +81,7 @@ def names_of(given: Given, state_dir: Path) -> Names:
 
 
 def _named(given: Given, names: Names) -> tuple[Path | None, str]:
-    """The file that the user names, and how."""
+    """Return the file that the user names, and how."""
     if given.netconf:
         return given.netconf, str(given.netconf)
     for variable in dict.fromkeys(f"{prefix}NETCONF" for prefix in (names.environment_prefix, DEFAULT.environment_prefix)):
@@ -109,7 +109,7 @@ def _found(names: Names, state_dir: Path) -> Target | None:
 
 
 def _only(networks: Sequence[InstalledNetwork], state_dir: Path) -> Target | None:
-    """The datastore that all networks have in common."""
+    """Return the datastore that all networks have in common."""
     if not networks:
         return None
     first = networks[0]

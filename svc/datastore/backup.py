@@ -51,7 +51,7 @@ def restore(source: Path, path: Path, names: Names, now: datetime) -> Path | Non
 
 @contextmanager
 def _draft_of(target: Path) -> Iterator[Path]:
-    """A new file beside the target, and a directory entry that survives a power cut."""
+    """Make a new file beside the target; afterwards the directory's entries survive a power cut."""
     draft = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
     try:
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))

@@ -74,7 +74,7 @@ def render_unit(plugin: str, command: Sequence[str], state_dir: Path, run_dir: P
 
 
 def _quote(text: str) -> str:
-    """As systemd.syntax(7) has it; `%` would begin a specifier."""
+    """Quote a word as systemd.syntax(7) says; `%` would begin a specifier."""
     text = text.replace("%", "%%")
     if not any(char.isspace() or char in "\"'\\" for char in text):
         return text

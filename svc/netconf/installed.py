@@ -117,7 +117,7 @@ def _network(entry: Installed) -> Iterator[InstalledNetwork]:
 
 
 def _entry(data: dict[str, Any]) -> Installed:
-    """ValueError, KeyError or TypeError if a field is missing or of another type."""
+    """Return the entry. Raise ValueError, KeyError or TypeError if a field is missing or of another type."""
     entry = Installed(
         data["profile"], data["bin_dir"], tuple(data["executables"]), data["network_list"], data["host_network_list"]
     )

@@ -75,7 +75,7 @@ def _is_ours(path: Path, names: Names) -> bool:
 
 
 def _part_of(document: Json, names: Names) -> Json | None:
-    """As a runtime hands it to the plugin."""
+    """Return the plugin's part as a runtime hands it to the plugin."""
     plugins = document.get("plugins")
     for plugin in plugins if isinstance(plugins, list) else ():
         if type_of(plugin) == names.plugin:

@@ -45,6 +45,6 @@ def parse_head(data: bytes) -> Head | None:
 
 
 def _split(data: bytes) -> tuple[bytes, bool, bytes]:
-    """Head, whether it is complete, and what follows it."""
+    """Return the head, whether it is complete, and what follows it."""
     head, separator, after = data.partition(b"\r\n\r\n")
     return head, bool(separator), after

@@ -74,7 +74,7 @@ def test_address_in_no_pool_is_refused(backend: Backend, ipam: Ipam) -> None:
 
 
 def test_comparison_with_the_blocks(backend: Backend, ipam: Ipam) -> None:
-    """What is not held by that handle, or by nobody, or in no pool."""
+    """Found is an address that another handle or none holds, or that is in no pool."""
     put_pool(backend, "pool", POOL, blockSize=30)
     restore(ipam, HERE)
     held = ("net.live", HERE)

@@ -1,4 +1,4 @@
-"""Names of etcd's servers are looked up as everybody's are: in /etc/hosts, too."""
+"""Names of etcd's servers are looked up as all others are: in /etc/hosts, too."""
 
 import subprocess
 import sys

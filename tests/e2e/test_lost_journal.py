@@ -53,7 +53,7 @@ LOSSES = {"missing": lose, "garbage": damage_file, "empty": empty_file, "bad row
 
 
 def restart(node: Node, damage: Callable[[Node], None], *, agent: bool = True) -> None:
-    """With a journal that was damaged meanwhile."""
+    """With a journal that was damaged while the agent was stopped."""
     node.stop_agent()
     damage(node)
     if agent:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.root
 MakePod = Callable[..., Pod]
 
 PENDING = 70
-SILENT = {"kind": "etcdv3", "etcd_endpoints": "http://192.0.2.77:2379"}  # in the network of the uplink, and nobody there
+SILENT = {"kind": "etcdv3", "etcd_endpoints": "http://192.0.2.77:2379"}  # in the network of the uplink; no server has it
 SECONDS = 5.0  # less than a single request to it takes
 
 

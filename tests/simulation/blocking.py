@@ -28,7 +28,7 @@ class Current:
 
 
 class Lock:
-    """As `threading.Lock`; who releases it hands it to nobody in particular."""
+    """As `threading.Lock`; a release hands it to no thread in particular."""
 
     reentrant = False
 

@@ -1,4 +1,4 @@
-"""Who runs next, and what fails: at random from a seed, or by a list of deviations from the simplest order."""
+"""Choose the next actor and the next failure: at random from a seed, or by a list of deviations from the simplest order."""
 
 import random
 import re

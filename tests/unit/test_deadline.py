@@ -1,4 +1,4 @@
-"""The deadline of a call: what is left of it, and who sees it."""
+"""The deadline of a call: the time that is left, and the code that sees it."""
 
 import math
 import threading

@@ -1,4 +1,4 @@
-"""Signs of life: who gets them, when, and what ends them."""
+"""Signs of life: the clients that get them, when, and what ends them."""
 
 import os
 import socket

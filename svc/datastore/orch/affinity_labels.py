@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class AffinityLabels:
-    """Of one session. Thread-safe."""
+    """The labels that one session completes. Thread-safe."""
 
     def __init__(self, client: Client, customs: Customs) -> None:
         self._client = client
