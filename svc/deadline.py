@@ -1,4 +1,4 @@
-"""The deadline of the call that runs on this thread. Whatever the call waits for is bounded by the time that is left.
+"""The deadline of the call that runs on this thread. Every wait of the call is bounded by the time that is left.
 
 The deadline is a context variable: a thread that works for the call gets it with `contextvars.copy_context()`. Without a
 deadline nothing is bounded, as in an agent's own work.

@@ -13,7 +13,7 @@ class UnsafeDirectory(OSError):
 
 
 def make_private(path: Path, mode: int) -> None:
-    """Create the directory with `mode`, or correct an existing one that allows more, whatever the umask is.
+    """Create the directory with `mode`, or correct an existing one that allows more, under every umask.
 
     UnsafeDirectory, an OSError, if it belongs to another user, or if another user may rename it. OSError if it cannot be made.
     """

@@ -3,7 +3,7 @@
 A datastore that does not answer keeps a worker for as long as a call may take. So no datastore has more than SHARED workers,
 and once so many are busy, none gets more than GUARANTEED: the rest stays for the others.
 
-Which datastore a call needs is told by a glance at its network configuration. It decides over nothing but the order.
+A quick look at its network configuration shows which datastore a call needs. That decides only the order.
 """
 
 import re

@@ -23,7 +23,7 @@ class Readiness:
         self._state_dir = state_dir
 
     def tasks(self) -> Sequence[Task]:
-        """What `Periodic` has to run."""
+        """Return what `Periodic` runs."""
         return (Task("readiness", PROBE_SECONDS, self.probe),)
 
     def probe(self) -> None:

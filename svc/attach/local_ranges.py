@@ -27,7 +27,7 @@ def exhausted(netconf: Json) -> str:
 
 
 def _groups(netconf: Json) -> Iterator[list[Json]]:
-    """As host-local reads them: its older form beside the others."""
+    """Yield the groups as host-local reads them: its older form beside the others."""
     ipam = netconf["ipam"]
     if ipam.get("subnet"):
         yield [ipam]
@@ -36,7 +36,7 @@ def _groups(netconf: Json) -> Iterator[list[Json]]:
 
 
 def _given(folder: Path) -> set[tuple[int, int]]:
-    """Addresses in use, of any range."""
+    """Return the addresses in use, of any range."""
     found = set()
     for name in os.listdir(folder) if folder.is_dir() else ():
         with suppress(ValueError):  # other files: its lock, and the address that it gave last
@@ -60,7 +60,7 @@ def _is_full(group: list[Json], given: set[tuple[int, int]]) -> bool:
 
 
 def _span(item: Json) -> Span:
-    """By default neither the network's own address nor, in IPv4, that of broadcasts."""
+    """Return the span of the range: by default neither the network's own address nor, in IPv4, that of broadcasts."""
     subnet = Cidr.masked(item["subnet"])
     first = Address(item["rangeStart"]) if item.get("rangeStart") else subnet.address(1)
     last = Address(item["rangeEnd"]) if item.get("rangeEnd") else subnet.last

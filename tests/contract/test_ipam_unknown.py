@@ -14,7 +14,7 @@ from svc.model.keys import BlockQuery, HandleKey
 
 
 class Late(Through):
-    """Carries the write of an assignment out when it is told to, after its caller has given up."""
+    """Carries the write of an assignment out at a signal, after its caller has given up."""
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)

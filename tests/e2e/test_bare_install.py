@@ -71,7 +71,7 @@ def pod(node: ClusterNode, sandbox: Netns, name: str) -> Pod:
 
 
 def output(*command: object) -> str:
-    """What a program prints when it succeeds."""
+    """Return what a program prints when it succeeds."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, env=clean)
     assert done.returncode == 0, done.stdout + done.stderr

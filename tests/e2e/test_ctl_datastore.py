@@ -15,7 +15,7 @@ from svc.names import DEFAULT
 
 
 def install(node: Node, folder: Path, config: dict[str, object], *options: str) -> Path:
-    """The network list of a node, without chained plugins."""
+    """Install the network list of a node, without chained plugins."""
     entry, conf_dir = folder / "entry.json", folder / "net.d"
     entry.write_text(json.dumps(config))
     node.prepare(

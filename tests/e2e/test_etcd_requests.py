@@ -17,7 +17,7 @@ _HANDLED = re.compile(r'^grpc_server_handled_total\{.*grpc_service="etcdserverpb
 
 
 def handled(site: EtcdSite) -> int:
-    """Requests for keys that the server has answered."""
+    """Return the requests for keys that the server has answered."""
     connection = http.client.HTTPConnection("127.0.0.1", site.running.members[0].ports[2])
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()

@@ -1,4 +1,4 @@
-"""Handles on every datastore: no two attachments share one, whatever their networks and containers are called."""
+"""Handles on every datastore: no two attachments share one, for any names of networks and containers."""
 
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def site(request: pytest.FixtureRequest, home: Path) -> Site:
 
 @pytest.fixture
 def make(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> Iterator[MakePod]:
-    """Makes attachments of pods that are called `web-NUMBER`."""
+    """Make attachments of pods that are called `web-NUMBER`."""
     made: list[Pod] = []
 
     def attach(network: str, container: str) -> Pod:

@@ -80,7 +80,7 @@ def _nodes(site: Site, folder: Path) -> Iterator[tuple[ClusterNode, ClusterNode]
 
 
 def initialise(site: Site, *, nodes: bool = True) -> None:
-    """A new datastore, as `svcctl clusterinfo init` makes it, with one pool."""
+    """Make a new datastore as `svcctl clusterinfo init` does, with one pool."""
     with session(site) as store:
         put_information(store)
         put_pool(store, "pool", POOL, blockSize=31)
@@ -98,7 +98,7 @@ def _information(guid: str) -> Resource:
 
 
 def lose(site: Site) -> None:
-    """Deletes what the plugin has written, and initialises the datastore again; pods and nodes of the API server stay."""
+    """Delete what the plugin has written, and initialise the datastore again; pods and nodes of the API server stay."""
     if not isinstance(site, OrchSite):
         site.clear()
         initialise(site)
@@ -109,7 +109,7 @@ def lose(site: Site) -> None:
 
 
 def demand_kept(nodes: tuple[ClusterNode, ClusterNode], live: Sequence[Pod], pod_on: MakePod) -> None:
-    """The second node fills the pool, and gets none of the first one's addresses."""
+    """Let the second node fill the pool: it gets none of the first one's addresses."""
     first, second = nodes
     new = [pod_on(second, f"new-{number}") for number in range(NEW)]
     began = time.monotonic()

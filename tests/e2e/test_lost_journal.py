@@ -53,7 +53,7 @@ LOSSES = {"missing": lose, "garbage": damage_file, "empty": empty_file, "bad row
 
 
 def restart(node: Node, damage: Callable[[Node], None], *, agent: bool = True) -> None:
-    """With a journal that was damaged while the agent was stopped."""
+    """Damage the journal while the agent is stopped, and start the agent again."""
     node.stop_agent()
     damage(node)
     if agent:
@@ -137,7 +137,7 @@ def test_del_of_another_container_in_the_same_sandbox(own_pods: MakePod, node: N
 
 
 def test_late_del_in_the_sandbox_of_a_cluster(web: Pod, cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
-    """Also where the server is away, and nobody can tell."""
+    """Also where the server is away, so that no answer says it."""
     web.add()
     late = web.copy(container="fedcba9876543210", args="K8S_POD_NAME=web-1;K8S_POD_NAMESPACE=default")
     late.delete()

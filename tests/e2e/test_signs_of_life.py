@@ -73,7 +73,7 @@ def test_call_that_waits_longer_than_the_silence_succeeds(own_pods: MakePod, nod
 
 
 def frames_of(node: Node, pod: Pod, protocol: int, gate: GateServer, seconds: float) -> bytes:
-    """What an ADD gets that waits for so long."""
+    """Return what an ADD gets that waits for so long."""
     variables = {
         "CNI_COMMAND": "ADD", "CNI_CONTAINERID": pod.container, "CNI_IFNAME": pod.ifname, "CNI_NETNS": pod.netns.path,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""STATUS tells what an ADD would meet, within a second, whatever the servers and files do."""
+"""STATUS tells what an ADD would meet, within a second, in any state of the servers and files."""
 
 import json
 import sqlite3
@@ -36,7 +36,7 @@ def status(node: Node, config: dict[str, Any]) -> Called:
 
 
 def cause(node: Node, config: dict[str, Any]) -> str:
-    """Of a node that is not ready."""
+    """Return the cause of a node that is not ready."""
     called = status(node, config)
     assert called.status == 1, called
     assert called.output["code"] == 50, called

@@ -34,7 +34,7 @@ def lasting_node(site: Any, tmp_path: Path) -> Iterator[ClusterNode]:
 
 
 def ask(stack: ExitStack, node: ClusterNode, config: dict[str, Any], netns: Netns, number: int) -> None:
-    """An ADD of a client that waits for as long as the block lasts."""
+    """Send an ADD of a client that waits for as long as the block lasts."""
     environment = {
         "CNI_COMMAND": "ADD", "CNI_CONTAINERID": f"stuck{number}", "CNI_NETNS": netns.path, "CNI_IFNAME": "eth0",
         "CNI_PATH": str(node.bin_dir), "CNI_ARGS": "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default",

@@ -58,7 +58,7 @@ def node(lasting_node: ClusterNode) -> Iterator[ClusterNode]:
 
 @pytest.fixture
 def make(node: ClusterNode, sandbox: MakeSandbox) -> Iterator[MakePod]:
-    """Makes attachments of the pod in the network `net1`, or as the keywords say."""
+    """Make attachments of the pod in the network `net1`, or as the keywords say."""
     made: list[Pod] = []
 
     def attach(container: str = "c1", *, netns: Netns | None = None, args: str = WEB, **config: Any) -> Pod:
@@ -72,7 +72,7 @@ def make(node: ClusterNode, sandbox: MakeSandbox) -> Iterator[MakePod]:
 
 
 def attributes(site: Site) -> dict[str, dict[str, str]]:
-    """Of every allocation, by its address."""
+    """Return the attributes of every allocation, by its address."""
     with session(site) as store:
         blocks = [entry.value for entry in store.list(BlockQuery())]
     found = {}
@@ -128,7 +128,7 @@ def test_next_container_of_a_pod_takes_over_the_sandbox(make: MakePod, node: Clu
 
 
 def allocate(site: Site, handle: str, **attributes: str) -> str:
-    """An address, as an earlier release of the deployment's plugin has assigned it."""
+    """Allocate an address, as an earlier release of the deployment's plugin has assigned it."""
     with session(site) as store:
         (address,) = Ipam(store, "node1").assign(Assign(handle, {"node": "node1", **attributes})).addresses
     return str(address)

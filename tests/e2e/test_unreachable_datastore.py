@@ -1,4 +1,4 @@
-"""A datastore that cannot be reached at DEL, for whatever reason: the release waits for it, and the DEL succeeds."""
+"""A datastore that cannot be reached at DEL, for any reason: the release waits for it, and the DEL succeeds."""
 
 import json
 from collections.abc import Callable, Iterator

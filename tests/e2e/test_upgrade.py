@@ -37,7 +37,7 @@ sys.exit(svc.agent.main.main())
 
 
 def copy_package(target: Path, version: str) -> None:
-    """The package with its compiled modules, as an installation has it."""
+    """Copy the package with its compiled modules, as an installation has it."""
     shutil.copytree(Path(svc.__file__).parent, target / "svc", ignore=shutil.ignore_patterns("__pycache__"))
     for module in Path(str(nsock.__file__)).parent.glob("*.so"):
         shutil.copy(module, target / "svc" / "_core")
@@ -47,7 +47,7 @@ def copy_package(target: Path, version: str) -> None:
 
 
 def record(node: Node, *configs: dict[str, object]) -> None:
-    """As `svcctl install` does for its networks."""
+    """Record the network as `svcctl install` does."""
     for number, config in enumerate(configs):
         path = node.directory / f"{number}.conflist"
         path.write_text(json.dumps({"cniVersion": "1.1.0", "name": "net", "plugins": [config]}))
@@ -55,7 +55,7 @@ def record(node: Node, *configs: dict[str, object]) -> None:
 
 
 def start(node: Node, folder: Path) -> None:
-    """The copy's agent in place of the node's own."""
+    """Start the copy's agent in place of the node's own."""
     if node.has_agent:
         node.stop_agent()
     site, started = Path(pytest.__file__).parents[1], node.log.read_text().count("serving on") if node.log.exists() else 0

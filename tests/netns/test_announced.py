@@ -22,7 +22,7 @@ POD = AddRequest(AttachmentId("net", "c1", "eth0"), Workload("c1", "web-0", "sho
 
 @pytest.fixture
 def announced(host: Host, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of what has begun and ended, in order."""
+    """Return the names of what has begun and ended, in order."""
     events: list[str] = []
     session = host.context.session(WHERE.profile, WHERE.datastore, WHERE.node)
 

@@ -59,17 +59,17 @@ class Agent:
         self._spawn("life", self._life)
 
     def stop(self) -> None:
-        """As SIGTERM does."""
+        """Stop the agent as SIGTERM does."""
         self.stopping = True
 
     def call(self, call: "Call") -> "Answering":
-        """Takes a request; the caller has found the agent listening."""
+        """Take a request; the caller has found the agent listening."""
         answering = Answering(self, call)
         self._queue.put(Job(Lane(call.verb, self.world.kind), call.container, lambda _: answering.carry_on()))
         return answering
 
     def retry(self) -> Callable[[], bool]:
-        """Begins a round of retried releases; what is returned tells whether it is over."""
+        """Begin a round of retried releases; what is returned tells whether it is over."""
         task = self._spawn("retry", self._retry)
         return lambda: task.over and not self._queue.has_more() and not self._working
 
@@ -189,7 +189,7 @@ class Answering:
             return None
 
     def wait(self) -> Reply:
-        """What the client gets: nothing when the agent is gone."""
+        """Return what the client gets: nothing when the agent is gone."""
         agent = self._agent
         Current.scheduler.block("waits for the agent's answer", lambda: self._reply is not None or agent.ended)
         return UNKNOWN if self._reply is None else self._reply
@@ -207,7 +207,7 @@ class Call:
 
 
 def answered(context: Context, call: Call) -> Steps[Reply]:
-    """As `svc.cni.edge.answer`: every failure that the product knows becomes the reply, any other is a defect."""
+    """Answer as `svc.cni.edge.answer` does: every failure that the product knows becomes the reply, any other is a defect."""
     steps = call.body(context, Trace(call.verb), call.intent)
     try:
         yield from limited(steps, WORK_SECONDS.get(call.verb, math.inf))
@@ -307,14 +307,14 @@ class Runtime:
             Current.scheduler.kill(agent.process)
 
     def agent(self, node: str) -> Agent | None:
-        """The one that listens."""
+        """Return the agent that listens."""
         return next((agent for agent in self._agents[node] if agent.listening), None)
 
     def is_served(self, node: str) -> bool:
         return self.agent(node) is not None
 
     def await_ends(self, node: str) -> None:
-        """Returns when every agent that was told to stop has ended."""
+        """Return when every agent that was told to stop has ended."""
         ending = [agent for agent in self._agents[node] if agent.stopping]
         Current.scheduler.block("waits for agents to end", lambda: all(agent.ended for agent in ending))
 
@@ -366,7 +366,7 @@ class Runtime:
             Current.scheduler.block("waits for retried releases", lambda: over() or agent.ended)
 
     def _dispatch(self, call: Call) -> str:
-        """As the executable does: by the agent, or by a process of its own. What went wrong; empty when nothing did."""
+        """Answer a call as the executable does: by the agent, or by another process. Return what went wrong, if anything."""
         for _ in range(AGENTS):
             Current.scheduler.step(f"{call.verb} {call.container}: looks for the agent")
             agent = self.agent(call.node)

@@ -52,7 +52,7 @@ class Cluster:
         self.initialise()
 
     def initialise(self) -> None:
-        """As an administrator does with an empty store. It has an identity of its own each time."""
+        """Initialise the datastore as an administrator does with an empty store. It has an identity of its own each time."""
         spec = {"clusterGUID": uuid.UUID(int=self.wipes + 1).hex, "datastoreReady": True}
         ready = Resource("ClusterInformation", {"name": "default"}, spec)
         self.apply([Create(ResourceKey("ClusterInformation", "default"), ready), *self._first])
@@ -230,7 +230,7 @@ def _is_endpoint(write: Write) -> bool:
 
 
 def unanswered() -> StoreError:
-    """What a session raises when no server has answered."""
+    """Return what a session raises when no server has answered."""
     return StoreError("no server answered", details="by order of the schedule")
 
 

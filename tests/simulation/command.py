@@ -67,7 +67,7 @@ class Work:
 
 
 def main() -> int:
-    """The exit status: 1 when an unknown violation was found."""
+    """Return the exit status: 1 when an unknown violation was found."""
     parser = argparse.ArgumentParser(prog="python -m simulation", description=__doc__)
     parser.add_argument("--schedules", type=int, default=1000, help="random schedules to run [1000]")
     parser.add_argument("--seed", type=int, default=0, help="the first seed [0]")
@@ -101,7 +101,7 @@ def main() -> int:
 
 
 def run_alone(names: list[str]) -> list[Outcome]:
-    """Replays schedules in this process, which must have fixed hashes."""
+    """Replay schedules in this process, which must have fixed hashes."""
     with directory() as root, closing(Stage(root)) as stage, models(stage.files):
         prepare(stage)
         return [replay(stage, name) for name in names]

@@ -22,7 +22,7 @@ class Found:
 
 
 def replay(stage: Stage, name: str) -> Outcome:
-    """Runs the schedule of this name: `seed:NUMBER`, `SCENARIO:SCRIPT` or that of a regression. KeyError, ValueError."""
+    """Run the schedule of this name: `seed:NUMBER`, `SCENARIO:SCRIPT` or that of a regression. KeyError, ValueError."""
     if name in REGRESSIONS:
         regression = REGRESSIONS[name]
         return Schedule(stage, SCENARIOS[regression.scenario], ScriptedPolicy({}, regression.held, regression.fault)).run()
@@ -40,7 +40,7 @@ def random_schedules(stage: Stage, seeds: range) -> Iterator[Found]:
 
 
 def deviations(stage: Stage, scenario: Scenario, bound: int, part: int = 0, parts: int = 1) -> Iterator[Found]:
-    """The schedules of a scenario with at most `bound` deviations from the simplest order: preemptions and faults.
+    """Yield the schedules of a scenario with at most `bound` deviations from the simplest order: preemptions and faults.
 
     `part` of `parts`: those whose first deviation is this one's.
     """
@@ -63,7 +63,7 @@ def _from(stage: Stage, scenario: Scenario, script: Script, bound: int) -> Itera
 
 
 def _further(script: Script, menus: list[list[Move]]) -> Iterator[Script]:
-    """The script with one deviation more, behind its last."""
+    """Yield the script with one deviation more, behind its last."""
     first = max(script, default=-1) + 1
     for step, menu in enumerate(menus):
         if step >= first:

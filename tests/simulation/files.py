@@ -28,11 +28,11 @@ class Files:
         self._clean: dict[Path, int] = {}
 
     def connect(self, path: Path) -> sqlite3.Connection:
-        """A connection of the running task's process."""
+        """Return a connection of the running task's process."""
         return Connection(self.real(path), path.name)  # type: ignore[return-value]
 
     def real(self, path: Path) -> sqlite3.Connection:
-        """The connection itself, for looking at a file without a step."""
+        """Return the connection itself, for looking at a file without a step."""
         if path not in self._real:
             connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             for setting in ("synchronous = OFF", "journal_mode = MEMORY", "temp_store = MEMORY"):
@@ -41,7 +41,7 @@ class Files:
         return self._real[path]
 
     def keep(self, path: Path) -> None:
-        """The present rows are those that every schedule begins with."""
+        """Keep the present rows as those that every schedule begins with."""
         for other in [other for other in self._real if not other.exists()]:  # a draft, which has its final name now
             self._real.pop(other).close()
         self.real(path).execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -49,7 +49,7 @@ class Files:
         self._clean[path] = self.real(path).total_changes
 
     def reset(self) -> None:
-        """Gives every file its first rows back."""
+        """Give every file its first rows back."""
         for path, rows in self._templates.items():
             connection = self.real(path)
             if connection.in_transaction:

@@ -79,7 +79,7 @@ class Invariants:
         self._no_stray_links()
 
     def rows(self, node: str) -> list[Record]:
-        """The node's journal."""
+        """Return the node's journal."""
         connection = self._journals[node]
         version = connection.total_changes
         if node not in self._rows or self._rows[node][0] != version:
@@ -88,7 +88,7 @@ class Invariants:
         return self._rows[node][1]
 
     def store(self, node: str) -> Store:
-        """The datastore that the node uses."""
+        """Return the datastore that the node uses."""
         world = self._world
         if world.is_shared:
             version = world.cluster.changes

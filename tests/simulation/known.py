@@ -15,7 +15,7 @@ _VARIABLE = re.compile(r"svc[0-9a-f]{11}|\d+(\.\d+){3}|\b[ab]\d\b|\b\d+\b")
 
 
 def kind_of(violation: str) -> str:
-    """The violation without names and numbers."""
+    """Return the violation without names and numbers."""
     return _VARIABLE.sub("_", violation)
 
 

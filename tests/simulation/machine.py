@@ -38,7 +38,7 @@ class Machine:
         return next((link for link in self.links.values() if link.name == name), None)
 
     def make(self, wiring: Wiring, sandbox: int) -> Link:
-        """The first batch of an attachment. PairTaken, HostNameTaken, CallerError, PeerError."""
+        """Apply the first batch of an attachment. Raise PairTaken, HostNameTaken, CallerError, PeerError."""
         present = self.find(0, wiring.host_name)
         if present is not None and (present.sandbox, present.ifname) == (sandbox, wiring.ifname):
             raise PairTaken(wiring.host_name)
@@ -120,12 +120,12 @@ def model_wire(kernel: ModelKernel, wiring: Wiring, ns_fd: int) -> Wired:
 
 
 def shown(link: Link) -> dict[str, Any]:
-    """As the netlink reader gives a link."""
+    """Return a link as the netlink reader does."""
     return {"index": link.index, "name": link.name, "kind": "veth", "mac": HOST_MAC, "mtu": 1500, "peer_index": 2}
 
 
 def machine_of_task() -> Machine:
-    """The machine that the running process is on."""
+    """Return the machine that the running process is on."""
     return MACHINES[Current.scheduler.current.process.node]
 
 

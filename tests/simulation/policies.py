@@ -88,5 +88,5 @@ def parse_script(text: str) -> dict[int, Move]:
 
 
 def spell_script(script: Mapping[int, Move]) -> str:
-    """As `parse_script` reads it."""
+    """Write the script as `parse_script` reads it."""
     return ",".join(f"{step}:{move}" for step, move in sorted(script.items()))

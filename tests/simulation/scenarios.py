@@ -29,7 +29,7 @@ class Scenario:
 
 
 def _pairs(kind: str) -> list[Scenario]:
-    """Every two calls on one container, with and without an agent, and with an agent that comes or goes."""
+    """Return every two calls on one container, with and without an agent, and with an agent that comes or goes."""
     return [
         Scenario(f"{name}-{kind}", before, beside, kind)
         for name, before, beside in (
@@ -72,7 +72,7 @@ SCENARIOS = {
 
 
 def random_scenario(seed: int) -> Scenario:
-    """Of a grammar, by the seed."""
+    """Return a scenario of a grammar, by the seed."""
     rnd = random.Random(seed)
     kind = rnd.choice(KINDS)
     nodes = ("a", "b") if kind != "embedded" and rnd.random() < 0.4 else ("a",)

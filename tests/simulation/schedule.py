@@ -30,7 +30,7 @@ class Outcome:
 
 
 def prepare(stage: Stage) -> None:
-    """Makes the files that every schedule begins with. Inside the models."""
+    """Make the files that every schedule begins with. Inside the models."""
     scheduler = Current.scheduler = Scheduler(ScriptedPolicy({}), lambda: None)
     Current.random = random.Random(0)
 

@@ -104,11 +104,11 @@ class Scheduler:
         return self._current
 
     def is_inside(self) -> bool:
-        """Whether a task is running, not the scheduler."""
+        """Return whether a task is running, not the scheduler."""
         return self._current is not None
 
     def spawn(self, process: Process, name: str, run: Callable[[], None], *, daemon: bool = False) -> Task:
-        """Adds a task; a daemon may be left waiting at the end."""
+        """Add a task; a daemon may be left waiting at the end."""
         task = Task(self._count, name, process, Operation("starts"), daemon=daemon)
         task.glet = greenlet(lambda: self._run(task, run), self._hub)
         self._count += 1
@@ -116,7 +116,7 @@ class Scheduler:
         return task
 
     def step(self, text: str, *faults: str) -> str:
-        """Lets others run before the operation. Returns the fault that the operation must show; Killed when its process is."""
+        """Let others run before the operation. Return the fault that the operation must show; Killed when its process is."""
         task = self.current
         self._demand_alive(task)
         task.operation = Operation(text, faults)
@@ -126,7 +126,7 @@ class Scheduler:
         return fault
 
     def block(self, text: str, ready: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Waits until `ready`, or for as long as `timeout`; whether it was ready."""
+        """Wait until `ready`, or for as long as `timeout`; whether it was ready."""
         task = self.current
         self._demand_alive(task)
         task.operation, task.ready = Operation(text), ready
@@ -137,11 +137,11 @@ class Scheduler:
         return ready()
 
     def note(self, text: str) -> None:
-        """Adds a line to the trace."""
+        """Add a line to the trace."""
         self.trace.append((self._current.name if self._current else "-", text))
 
     def kill(self, process: Process) -> None:
-        """Ends a process at once: its tasks never get anything done again. The files that they leave are closed."""
+        """End a process at once: its tasks never get anything done again. The files that they leave are closed."""
         if not process.alive:
             return
         process.alive = False
@@ -153,7 +153,7 @@ class Scheduler:
                 self._unwind(task)
 
     def run(self) -> None:
-        """Returns when no task can go on, or when only daemons wait for their time. Raises Violation."""
+        """Return when no task can go on, or when only daemons wait for their time. Raise Violation."""
         last: Task | None = None
         while True:
             self.tasks = [task for task in self.tasks if not task.over]
@@ -193,7 +193,7 @@ class Scheduler:
             raise self.crash
 
     def _unwind(self, task: Task) -> None:
-        """Ends a task of a dead process. Its `finally` blocks run, and every operation in them raises Killed."""
+        """End a task of a dead process. Its `finally` blocks run, and every operation in them raises Killed."""
         before, self._current = self._current, task
         try:
             if task.glet:

@@ -26,7 +26,7 @@ def simulate(*options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="session")
 def regressions() -> dict[str, str]:
-    """What each regression breaks now."""
+    """Return what each regression breaks now."""
     done = simulate("--regressions")
     assert done.returncode == 0, done.stderr
     return dict(line.split("\t", 1) for line in done.stdout.splitlines())

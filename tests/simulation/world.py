@@ -99,7 +99,7 @@ class Stage:
         return self._directories[node]
 
     def database(self, node: str, name: str) -> sqlite3.Connection:
-        """For looking at a file of a node without a step."""
+        """Return a connection that looks at a file of a node without a step."""
         return self.files.real(self._directories[node] / name)
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class World:
         return Workload(container.name)
 
     def context(self, node: str, *, resident: bool) -> Context:
-        """Of the running process."""
+        """Return the context of the running process."""
         context = Context(lambda _: DEFAULT, self.stage.state_dir(node), self._opener(node), resident=resident)
         context._gates = ModelGates(self)  # type: ignore[assignment]
         return context
@@ -169,7 +169,7 @@ class World:
 
 
 def pool_write() -> Create:
-    """The one pool of a schedule: a single block, so that nodes meet in it."""
+    """Return the write of the one pool of a schedule: a single block, so that nodes meet in it."""
     spec = {"cidr": POOL, "blockSize": BLOCK_LENGTH}
     return Create(ResourceKey("IPPool", "pool"), Resource("IPPool", {"name": "pool"}, spec))
 

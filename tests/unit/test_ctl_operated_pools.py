@@ -41,7 +41,7 @@ def outcomes(store: EmbeddedStore, network: Json, **spec: Any) -> list[tuple[str
 
 
 def refused(store: EmbeddedStore, network: Json) -> str:
-    """The fault; the pools stay as they are."""
+    """Return the fault; the pools stay as they are."""
     before = resources.get(store, "IPPool")
     with pytest.raises(CallerError) as caught:
         outcomes(store, network)
@@ -50,7 +50,7 @@ def refused(store: EmbeddedStore, network: Json) -> str:
 
 
 def applied(store: EmbeddedStore, network: Json, **spec: Any) -> dict[str, Json]:
-    """The pools of the datastore afterwards."""
+    """Return the pools of the datastore afterwards."""
     outcomes(store, network, **spec)
     return {pool.name: pool.spec for pool in resources.get(store, "IPPool")}
 

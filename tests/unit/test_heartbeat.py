@@ -39,7 +39,7 @@ def run_at_once(job: Job) -> None:
 
 
 def never(_job: Job) -> None:
-    """As where no worker takes a job."""
+    """Never take a job, as a pool without a worker."""
 
 
 @contextmanager

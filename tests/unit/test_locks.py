@@ -23,7 +23,7 @@ def state_dir(tmp_path: Path) -> Path:
 
 
 def taken(state_dir: Path, purpose: str = "ADD c1 eth0", seconds: float = 0) -> bool:
-    """Whether a process of one call gets the lock, which it gives back."""
+    """Return whether a process of one call gets the lock, which it gives back."""
     with closing(StateLock(state_dir, purpose)) as lock:
         try:
             return lock.take(seconds)
