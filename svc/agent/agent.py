@@ -19,6 +19,7 @@ from svc.agent.heartbeat import Heartbeat
 from svc.agent.lanes import RECOVERY, Lane, lane_of
 from svc.agent.listener import Listener
 from svc.agent.lobby import Lobby
+from svc.agent.missing_rows import MissingRows
 from svc.agent.notify import notify, watchdog_seconds
 from svc.agent.periodic import Periodic, Task
 from svc.agent.preload import preload
@@ -107,7 +108,10 @@ class Agent:
         restoring = Restoring(self._context, self._put)
         readiness = Readiness(self._context, settings.state_dir)
         readiness.probe()
-        self._periodic = Periodic([*self._upkeep.tasks(), *restoring.tasks(), *readiness.tasks(), places, upgrade])
+        missing = MissingRows(self._context, self._put, settings.state_dir)
+        missing.look()
+        tasks = [*self._upkeep.tasks(), *restoring.tasks(), *missing.tasks(), *readiness.tasks(), places, upgrade]
+        self._periodic = Periodic(tasks)
         self._periodic.start()
 
     def _serve(self) -> None:

@@ -25,7 +25,7 @@ from svc.attach.ready import Locked, StoreReplaced
 from svc.attach.record import ADDED, WAITING, Record
 from svc.attach.releasing import give_back, require_own_handle
 from svc.attach.request import AddRequest, Sandbox
-from svc.attach.restore import restore_rows
+from svc.attach.restore import Own, restore_own
 from svc.attach.session import Session
 from svc.attach.shared import join, may_join
 from svc.attach.teardown import is_another_networks, owe, unwire
@@ -53,7 +53,7 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
     session = _session(context, request)
     require_place(session, request)
     previous = earlier_row(context, request)
-    if previous is None and restore_rows(context, session, request.where.profile, trace):
+    if previous is None and _restore_row(context, session, request, trace):
         previous = earlier_row(context, request)
     if previous is not None and previous.state != WAITING:
         session.require_ready()
@@ -84,6 +84,12 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
 
 def _session(context: Context, request: AddRequest) -> Session:
     return context.session(request.where.profile, request.where.datastore, request.where.node)
+
+
+def _restore_row(context: Context, session: Session, request: AddRequest, trace: Trace) -> bool:
+    delegate = None if request.delegation is None else request.delegation.remembered()
+    own = Own(request.id, request.workload, request.sandbox, delegate)
+    return restore_own(context, session, request.where.profile, own, trace)
 
 
 def _attach(

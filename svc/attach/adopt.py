@@ -32,7 +32,10 @@ def adopt(context: Context, session: Session, record: Record, request: AddReques
     choice = choose_now(session.names, request, read_pod(context, session, request, trace), trace)
     ips = tuple(IpConfig(str(address.host()), interface=1) for address in record.address_list())
     routes: tuple[Route, ...] = ()
-    if not (record.unmanaged or choice.wishes.addresses):
+    if request.delegation is not None:
+        record.delegate, record.unmanaged = request.delegation.remembered(), False
+        routes = tuple(Route(str(route["dst"])) for route in request.delegation.netconf["ipam"].get("routes") or ())
+    elif not (record.unmanaged or choice.wishes.addresses):
         allocations = session.ipam.allocations(record.handle, record.address_list())
         routes = tuple(Route(f"{each.address}/{each.block.length}") for each in allocations)
     record.result = wired_result(record, sandbox, ips, routes).to_json()

@@ -115,7 +115,10 @@ def resolved(context: "Context", delegation: Delegation) -> Json:
 
 
 def difference(record: Record, trace: Trace) -> str:
-    """Why the plugin says that the attachment has no address; empty when it has, or cannot be asked. PeerError."""
+    """Why the plugin says that the attachment has no address; empty when it has, or cannot be asked, as for a row that was
+    restored without a call. PeerError."""
+    if record.delegate is None or not record.delegate["environment"].get("CNI_NETNS"):
+        return ""
     try:
         _call(record, "CHECK", trace)
     except Refused as refusal:

@@ -9,9 +9,9 @@ from svc.attach.endpoints import endpoint_addresses, endpoint_of_interface, endp
 from svc.attach.handles import handle_of, is_ambiguous, older_handle
 from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.request import NodeSettings, Sandbox
-from svc.attach.restore import UNKNOWN_SANDBOX, restore_rows_of
+from svc.attach.restore import UNKNOWN_SANDBOX, Own, restore_for_call
 from svc.attach.teardown import take_down
-from svc.dataplane.kernel import is_host_side, link_of, refused
+from svc.dataplane.kernel import addresses_of, is_host_side, link_of, refused
 from svc.model.endpoint import Workload, host_interface
 from svc.model.errors import CallerError, SvcError
 from svc.trace import Trace
@@ -38,7 +38,8 @@ def delete(
     """
     record = context.journal.get(key)
     if record is None:
-        restore_rows_of(context, where, trace)
+        remembered = None if delegation is None else delegation.remembered()
+        restore_for_call(context, where, Own(key, workload, sandbox if wired else None, remembered), trace)
         record = context.journal.get(key)
     if record is not None:
         if delegation is not None:
@@ -55,7 +56,12 @@ def delete(
     is_others = wired and _is_of_another_network(context, key)
     record = _reconstructed(context, key, workload, where, delegation, wired=wired and not is_others)
     record.shares |= is_others and not workload.is_pod
+    if sandbox is not None:
+        _spare_other_interfaces(context, record, sandbox)
     take_down(context, record, trace)
+    restored = context.journal.get(key)
+    if restored is not None and restored.state == ADDED:  # its row was restored while it was taken down
+        take_down(context, restored, trace)
     if record.is_wired and sandbox is not None:
         _remove_inside(context, record, sandbox)
 
@@ -66,6 +72,28 @@ def _complete(record: Record, delegation: "Delegation") -> None:
         delegation.tell_path(record.delegate)
     elif record.unmanaged and record.sandbox == UNKNOWN_SANDBOX:
         record.unmanaged, record.delegate = False, delegation.remembered()
+
+
+def _spare_other_interfaces(context: Context, record: Record, sandbox: Sandbox) -> None:
+    """Release no address of another interface in the sandbox, which may have no row either: all share the handle."""
+    if record.delegate is not None or record.recorded_only:
+        return
+    with nsock.Socket(sandbox.fd) as socket:
+        present = addresses_of(socket)
+        link = link_of(socket, name=record.id.ifname)
+    own = present.pop(link["index"], []) if link else []
+    others = {address for addresses in present.values() for address in addresses}
+    if not others:
+        return
+    try:
+        held = context.session(record.profile, record.settings, record.node).ipam.addresses_of(record.handle)
+    except SvcError:
+        held = tuple(own)
+    else:
+        if others.isdisjoint(held):
+            return
+    record.recorded_only = True
+    record.addresses = [str(address) for address in held if address not in others]
 
 
 def _is_of_another_network(context: Context, key: AttachmentId) -> bool:

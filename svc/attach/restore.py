@@ -2,77 +2,189 @@
 check it, and to answer its repeated ADD.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
+from svc._core import nsock
 from svc._core.cidr import Address, Cidr
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
+from svc.attach.handles import handle_of
 from svc.attach.record import ADDED, AttachmentId, Record
-from svc.attach.request import NodeSettings
+from svc.attach.request import NodeSettings, Sandbox
 from svc.attach.session import Session
-from svc.model.endpoint import KIND
+from svc.dataplane.kernel import addresses_of, link_of
+from svc.model.endpoint import KIND, Workload, host_interface
 from svc.model.errors import SvcError
 from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
+from svc.names import Names
 from svc.trace import Trace
 
 Link = dict[str, Any]
 UNKNOWN_SANDBOX = (0, 0)  # of a restored row, until the next ADD shows its own
 
 
-def restore_rows(context: Context, session: Session, profile: str, trace: Trace) -> bool:
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What neither the interface nor the endpoint tells of an attachment whose addresses are not from the pools: its network,
+    and how another IPAM plugin is called to release them, if it gave them."""
+
+    network: str
+    delegate: dict[str, Any] | None = None
+
+
+Locate = Callable[[str, str, list[Address]], Origin | None]
+"""Return the origin of the attachment of this container and interface, with these addresses; None if it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """The attachment of a call, by what the call says. `sandbox` is None if it does not exist, or another plugin's interface is
+    in it."""
+
+    id: AttachmentId
+    workload: Workload
+    sandbox: Sandbox | None
+    delegate: dict[str, Any] | None = None
+
+    def locate(self, container: str, ifname: str, _addresses: list[Address]) -> Origin | None:
+        """Locate this attachment alone."""
+        is_own = (container, ifname) == (self.id.container_id, self.id.ifname)
+        return Origin(self.id.network, self.delegate) if is_own else None
+
+
+def restore_rows(
+    context: Context, session: Session, profile: str, trace: Trace, locate: Locate | None = None, *, again: bool = False
+) -> bool:
     """Write a row for each interface of the session's deployment that has an endpoint of this node, and no row. Return whether
     rows were missing.
 
-    It is done once a session, and again after rows were lost. A datastore that fails now is asked again by the next call.
+    It is done once a session, and again after rows were lost, or if the caller wants it. A datastore that fails now is asked
+    again by the next call.
     """
     losses = context.journal.losses
-    if session.rows.restored_after == losses:
+    if session.rows.restored_after == losses and not again:
         return False
-    links = _unknown_links(context, session)
+    links = unknown_links(context, session.names)
+    left = set(links)
     try:
-        for record in _records(context, session, profile, links, trace) if links else ():
-            if context.journal.restore(record):
-                trace.warning(f"the journal lacked {record.id}: its row is restored from kernel and datastore")
+        for record in _records(context, session, profile, links, locate, trace) if links else ():
+            left.discard(record.host_name)
+            _write_row(context, record, trace)
     except SvcError as failure:
         trace.warning(f"rows of the journal cannot be restored now: {failure}")
     else:
-        session.rows.restored_after = losses
+        session.rows.restored_after, session.rows.left = losses, frozenset(left)
     return bool(links)
 
 
-def restore_rows_of(context: Context, where: NodeSettings, trace: Trace) -> None:
-    """As `restore_rows`, for a call that goes on without its datastore."""
+def restore_own(context: Context, session: Session, profile: str, own: Own, trace: Trace) -> bool:
+    """As `restore_rows`, for a call whose attachment has no row: its own interface also without an endpoint, or without
+    addresses of the pools."""
+    are_missing = restore_rows(context, session, profile, trace, own.locate)
+    if not session.rows.left or context.journal.get(own.id) is not None:
+        return are_missing
+    name = host_interface(session.names, own.workload, own.id.ifname)
+    if name in session.rows.left:
+        restore_rows(context, session, profile, trace, own.locate, again=True)
+    if name in session.rows.left and own.sandbox is not None:
+        for record in _records_of_pairs(context, session, profile, own, own.sandbox):
+            _write_row(context, record, trace)
+    return True
+
+
+def restore_for_call(context: Context, where: NodeSettings, own: Own, trace: Trace) -> None:
+    """As `restore_own`, for a call that goes on without its datastore."""
     with suppress(SvcError):
-        restore_rows(context, context.session(where.profile, where.datastore, where.node), where.profile, trace)
+        restore_own(context, context.session(where.profile, where.datastore, where.node), where.profile, own, trace)
 
 
-def _unknown_links(context: Context, session: Session) -> dict[str, Link]:
+def _write_row(context: Context, record: Record, trace: Trace) -> None:
+    """A DEL of the attachment may be in flight: it looks for a new row after it has removed the interface."""
+    if not context.journal.restore(record):
+        return
+    if context.kernel.find_link(index=record.host_index) is None:
+        context.journal.remove(record)
+        return
+    trace.warning(f"the journal lacked {record.id}: its row is restored from kernel and datastore")
+
+
+def _records_of_pairs(context: Context, session: Session, profile: str, own: Own, sandbox: Sandbox) -> Iterator[Record]:
+    """Rows of interfaces without endpoints in the sandbox of the call, by their pairs: the call's own, and those with addresses
+    of the same handle, which a DEL of the own one would release otherwise."""
+    hosts = {link["index"]: link for link in unknown_links(context, session.names).values()}
+    handle = handle_of(session.names, own.id.network, own.id.container_id)
+    held = frozenset(session.ipam.addresses_of(handle))
+    with nsock.Socket(sandbox.fd) as socket:
+        for index, addresses in addresses_of(socket).items():
+            link = link_of(socket, index=index)
+            host = hosts.get(link["peer_index"]) if link else None
+            if link is None or host is None or host["peer_index"] != index:
+                continue
+            if link["name"] == own.id.ifname or not held.isdisjoint(addresses):
+                yield _record_of_pair(context, session, profile, own, sandbox, host, link, addresses)
+
+
+def _record_of_pair(
+    context: Context,
+    session: Session,
+    profile: str,
+    own: Own,
+    sandbox: Sandbox,
+    host: Link,
+    link: Link,
+    addresses: list[Address],
+) -> Record:
+    """Only the addresses on the interface are released with it."""
+    return Record(
+        id=AttachmentId(own.id.network, own.id.container_id, link["name"]),
+        state=ADDED,
+        boot_id=context.boot_id,
+        sandbox=sandbox.identity,
+        node=session.node,
+        settings=without_secrets(session.settings),
+        host_name=host["name"],
+        mac=link["mac"].hex(":"),
+        pod=own.workload.pod,
+        namespace=own.workload.namespace,
+        mtu=host["mtu"],
+        addresses=[str(address) for address in addresses],
+        host_index=host["index"],
+        peer_index=link["index"],
+        profile=profile,
+        delegate=own.delegate,
+        handle=handle_of(session.names, own.id.network, own.id.container_id),
+        recorded_only=own.delegate is None,
+    )
+
+
+def unknown_links(context: Context, names: Names) -> dict[str, Link]:
     """The host's sides of pairs of this deployment that no row knows, by name. An ADD in flight has a row before its pair."""
-    links = {
-        link["name"]: link for link in context.kernel.host_sides() if link["name"].startswith(session.names.interface_prefix)
-    }
+    links = {link["name"]: link for link in context.kernel.host_sides() if link["name"].startswith(names.interface_prefix)}
     if not links:
         return links
     known = {record.host_name for record in context.journal.all() if record.boot_id == context.boot_id}
     return {name: link for name, link in links.items() if name not in known}
 
 
-def _records(context: Context, session: Session, profile: str, links: dict[str, Link], trace: Trace) -> Iterator[Record]:
+def _records(
+    context: Context, session: Session, profile: str, links: dict[str, Link], locate: Locate | None, trace: Trace
+) -> Iterator[Record]:
     for entry in session.backend.list(ResourceQuery(KIND)):
         assert isinstance(entry.value, Resource)
         spec = entry.value.spec
         link = links.get(str(spec.get("interfaceName")))
         if link is None or spec.get("node") != session.node or not spec.get("containerID"):
             continue
-        handle, network = _network(session, spec)
-        if not network:
+        handle, origin = _origin(session, spec, locate)
+        if origin is None:
             trace.warning(f"interface {link['name']} has no row, and the datastore does not tell its network: it is left alone")
             continue
         yield Record(
-            id=AttachmentId(network, spec["containerID"], spec.get("endpoint") or "eth0"),
+            id=AttachmentId(origin.network, spec["containerID"], _ifname(spec)),
             state=ADDED,
             boot_id=context.boot_id,
             sandbox=UNKNOWN_SANDBOX,
@@ -87,21 +199,29 @@ def _records(context: Context, session: Session, profile: str, links: dict[str, 
             host_index=link["index"],
             peer_index=link["peer_index"],
             profile=profile,
-            unmanaged=not handle,
+            delegate=origin.delegate,
+            unmanaged=not handle and origin.delegate is None,
             handle=handle,
         )
 
 
-def _network(session: Session, spec: dict[str, Any]) -> tuple[str, str]:
+def _origin(session: Session, spec: dict[str, Any], locate: Locate | None) -> tuple[str, Origin | None]:
     """Return the handle of the endpoint's addresses, and the network that it names; without a handle, which addresses of our
-    IPAM have, the network that made a bare container's endpoint. Empty if the datastore does not tell."""
+    IPAM have, what `locate` tells, or the network that made a bare container's endpoint. None if nothing tells the network."""
     suffix = f".{spec['containerID']}"
-    for address in _addresses(spec):
+    addresses = _addresses(spec)
+    for address in addresses:
         _, handle = session.ipam.standing(address)
         if handle.endswith(suffix):
-            return handle, handle.removesuffix(suffix).replace("..", ".")
-    profiles = spec.get("profiles") or [""]
-    return "", "" if spec.get("pod") else str(profiles[0])
+            return handle, Origin(handle.removesuffix(suffix).replace("..", "."))
+    origin = locate(spec["containerID"], _ifname(spec), addresses) if locate else None
+    if origin is None and not spec.get("pod") and spec.get("profiles"):
+        origin = Origin(str(spec["profiles"][0]))
+    return "", origin
+
+
+def _ifname(spec: dict[str, Any]) -> str:
+    return str(spec.get("endpoint") or "eth0")
 
 
 def _addresses(spec: dict[str, Any]) -> list[Address]:

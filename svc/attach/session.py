@@ -29,9 +29,11 @@ def store_key(names: Names, settings: Settings) -> StoreKey:
 
 @dataclass(slots=True)
 class Rows:
-    """The journal's number of losses after which the rows of a session's attachments were last restored; -1: never."""
+    """The journal's number of losses after which the rows of a session's attachments were last restored; -1: never. `left` are
+    the host's interfaces that got no row then."""
 
     restored_after: int = -1
+    left: frozenset[str] = frozenset()
 
 
 class NoMemory:

@@ -14,7 +14,7 @@ from svc.attach.delete import delete
 from svc.attach.gc import collect
 from svc.attach.record import AttachmentId
 from svc.attach.request import AddRequest, NodeSettings, Sandbox, open_sandbox
-from svc.attach.restore import restore_rows_of
+from svc.attach.restore import Own, restore_for_call
 from svc.attach.status import not_ready, status
 from svc.cni import results
 from svc.cni.environment import Call
@@ -131,13 +131,20 @@ def _check(invocation: Invocation) -> None:
     if invocation.netconf.prev_result is None:
         raise CallerError("prevResult is missing", details="CHECK needs the result of the ADD in prevResult")
     previous = results.parse_prev_result(invocation.netconf.prev_result, invocation.version)
-    if invocation.context.journal.get(invocation.id) is None:
-        restore_rows_of(invocation.context, invocation.where, invocation.trace)
     if invocation.call.ipam:
         check(invocation.context, invocation.id, None, previous, invocation.trace)
         return
     with invocation.sandbox() as sandbox:
+        if invocation.context.journal.get(invocation.id) is None:
+            _restore_row(invocation, sandbox)
         check(invocation.context, invocation.id, sandbox, previous, invocation.trace)
+
+
+def _restore_row(invocation: Invocation, sandbox: Sandbox) -> None:
+    delegation = invocation.delegation
+    delegate = None if delegation is None else delegation.remembered()
+    own = Own(invocation.id, invocation.workload(invocation.args()), sandbox, delegate)
+    restore_for_call(invocation.context, invocation.where, own, invocation.trace)
 
 
 def _gc(invocation: Invocation) -> None:
@@ -219,13 +226,14 @@ def _refuse_foreign_prev_result(invocation: Invocation) -> None:
 
 
 def _sandbox_if_any(stack: ExitStack, invocation: Invocation) -> Sandbox | None:
-    """DEL works without a namespace: it may be gone. Our own is refused, lest an interface of the host be deleted."""
-    if invocation.call.ipam or not invocation.call.netns:
+    """DEL works without a namespace: it may be gone. Our own is refused, lest an interface of the host be deleted. The IPAM
+    plugin only looks which addresses are in use there."""
+    if not invocation.call.netns:
         return None
     try:
         return stack.enter_context(invocation.sandbox())
     except CallerError as error:
-        if error.code == Code.INVALID_NETNS:
+        if error.code == Code.INVALID_NETNS and not invocation.call.ipam:
             raise
         invocation.trace.debug(str(error))
         return None

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from svc._core import nsock, rtnl
+from svc._core.cidr import Address
 from svc.dataplane.plan import HOST_MAC
 from svc.model.errors import Code, PeerError
 
 _SYSCTLS = Path("/proc/sys")
+_SCOPE_UNIVERSE = 0  # RT_SCOPE_UNIVERSE of rtnetlink(7)
 
 
 class Kernel:
@@ -62,6 +64,17 @@ def link_of(socket: nsock.Socket, *, index: int = 0, name: str = "") -> dict[str
 def is_host_side(link: Mapping[str, Any], peer_index: int) -> bool:
     """Whether the link is the host's side of a pair of ours, under any name, and its peer has this index."""
     return bool(link["kind"] == "veth" and link["mac"] == HOST_MAC and link["peer_index"] == peer_index)
+
+
+def addresses_of(socket: nsock.Socket) -> dict[int, list[Address]]:
+    """The global addresses of each link of a socket's namespace, by its index."""
+    request = rtnl.Batch()
+    request.dump_addresses()
+    found: dict[int, list[Address]] = {}
+    for item in map(rtnl.unpack_address, socket.query(request)):
+        if item["scope"] == _SCOPE_UNIVERSE:
+            found.setdefault(item["index"], []).append(Address.from_packed(item["address"]))
+    return found
 
 
 def routes_of(socket: nsock.Socket, version: int, index: int) -> set[tuple[bytes, int, bytes]]:

@@ -4,9 +4,10 @@ host-local has the last word over everything else in the section: what we do not
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from svc._core.cidr import Cidr
+from svc._core.cidr import Address, Cidr
 from svc.model import versions
 from svc.model.faults import MISSING, Faults, json_kind
 from svc.netconf import fields
@@ -18,6 +19,7 @@ WORDS: Final[Mapping[str, int]] = {"usepodcidr": 4, "usepodcidripv6": 6}  # in l
 DEFAULTS: Final = (Cidr("0.0.0.0/0"), Cidr("::/0"))
 
 _OWN_IPAM: Final = ("assign_ipv4", "assign_ipv6", "ipv4_pools", "ipv6_pools")
+_DATA_DIR: Final = "/var/lib/cni/networks"  # host-local's default
 _PLAIN_SUBNET: Final = "give a CIDR, usePodCidr or usePodCidrIPv6"
 _ANYWHERE: Final = "0.0.0.0/0", "::/0"  # ranges for whoever only frees: they hold every address there may be
 
@@ -71,6 +73,15 @@ def for_release(name: str, data_dir: str) -> Json:
         "type": TYPE,
         "ipam": ipam | ({"dataDir": data_dir} if data_dir else {}),
     }
+
+
+def holder(name: str, data_dir: str, address: Address) -> tuple[str, str]:
+    """Return the container and the interface that have the address, by host-local's files; empty if none has it."""
+    try:
+        lines = (Path(data_dir or _DATA_DIR) / name / str(address)).read_text().splitlines()
+    except (OSError, ValueError):
+        return "", ""
+    return lines[0] if lines else "", lines[1] if len(lines) > 1 else ""
 
 
 def container_routes(given: Sequence[Json], *, with_defaults: bool) -> tuple[Cidr, ...] | None:

@@ -50,12 +50,13 @@ class Installed:
 
 @dataclass(frozen=True, slots=True)
 class InstalledNetwork:
-    """A network list that an installation wrote, as it is now."""
+    """A network list that an installation wrote, as it is now. `bin_dir` has the executables, and other plugins."""
 
     path: Path
     profile: str
     names: Names
     netconf: NetConf
+    bin_dir: str = ""
 
 
 def read_installed(state_dir: Path) -> tuple[Installed, ...]:
@@ -113,7 +114,7 @@ def _network(entry: Installed) -> Iterator[InstalledNetwork]:
     path = entry.find_list()
     if path is not None:
         names = load_profile(entry.profile)
-        yield InstalledNetwork(path, entry.profile, names, read_netconf(path, names))
+        yield InstalledNetwork(path, entry.profile, names, read_netconf(path, names), entry.bin_dir)
 
 
 def _entry(data: dict[str, Any]) -> Installed:

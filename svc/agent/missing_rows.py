@@ -1,0 +1,111 @@
+"""Restore the rows that the journal lacks, at the start of the agent and after the journal has lost rows."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from svc import deadline
+from svc._core.cidr import Address
+from svc.agent.lanes import Lane
+from svc.agent.periodic import Task
+from svc.agent.queue import Job
+from svc.attach.context import Context
+from svc.attach.delegation import Delegation
+from svc.attach.request import NodeSettings
+from svc.attach.restore import Origin, restore_rows, unknown_links
+from svc.cni.verbs import node_settings
+from svc.model.errors import SvcError
+from svc.netconf import hostlocal
+from svc.netconf.installed import InstalledNetwork, read_networks
+from svc.trace import Trace, new_request_id
+
+RETRY_SECONDS = 30.0  # while a datastore does not answer
+JOB_SECONDS = 20.0  # for one datastore
+
+Place = tuple[str, tuple[tuple[str, str], ...], str]  # profile, settings, node
+
+log = logging.getLogger("svc.agent")
+
+
+class MissingRows:
+    """The networks are those that `svcctl install` recorded. `put` takes a job for the agent's workers."""
+
+    def __init__(self, context: Context, put: Callable[[Job], None], state_dir: Path) -> None:
+        self._context = context
+        self._put = put
+        self._state_dir = state_dir
+        self._done: dict[Place, int] = {}  # the journal's number of losses then
+        self._in_flight: set[Place] = set()
+        self._looked_after = -1
+
+    def tasks(self) -> Sequence[Task]:
+        """What `Periodic` has to run."""
+        return (Task("missing rows", RETRY_SECONDS, self.look),)
+
+    def look(self) -> None:
+        """Queue one job for each datastore and node of which rows may be missing."""
+        losses = self._context.journal.losses
+        if self._looked_after == losses:
+            return
+        places = self._places()
+        for place, networks in places.items():
+            if place not in self._in_flight and self._done.get(place) != losses:
+                self._in_flight.add(place)
+                self._put(Job(Lane("restore"), "", partial(self._restore, place, networks, losses)))
+        if all(self._done.get(place) == losses for place in places):
+            self._looked_after = losses
+
+    def _places(self) -> dict[Place, list[InstalledNetwork]]:
+        found: dict[Place, list[InstalledNetwork]] = defaultdict(list)
+        try:
+            networks, _ = read_networks(self._state_dir)
+        except SvcError:  # `preload` has logged it
+            return found
+        for network in networks:
+            try:
+                where = node_settings(network.netconf, network.names, network.profile)
+            except SvcError as failure:
+                log.warning("network %r: its rows are not looked for: %s", network.netconf.name, failure)
+                continue
+            found[where.profile, tuple(sorted(where.datastore.items())), where.node].append(network)
+        return found
+
+    def _restore(self, place: Place, networks: list[InstalledNetwork], losses: int, _job: Job) -> None:
+        trace = Trace(new_request_id())
+        try:
+            with trace.activated(), deadline.limit(JOB_SECONDS):
+                if self._restored(place, networks, losses, trace):
+                    self._done[place] = losses
+        except SvcError as failure:
+            trace.warning(f"rows of the journal cannot be restored now: {failure}")
+        finally:
+            self._in_flight.discard(place)
+        for level, text in trace.messages:
+            log.log(level, "%s", text)
+
+    def _restored(self, place: Place, networks: list[InstalledNetwork], losses: int, trace: Trace) -> bool:
+        """A datastore is not asked, and not opened, if every interface has a row."""
+        if not unknown_links(self._context, networks[0].names):
+            return True
+        where = NodeSettings(dict(place[1]), place[2], place[0])
+        session = self._context.session(where.profile, where.datastore, where.node)
+        restore_rows(self._context, session, where.profile, trace, partial(_locate, networks))
+        return session.rows.restored_after == losses
+
+
+def _locate(networks: Sequence[InstalledNetwork], container: str, ifname: str, addresses: list[Address]) -> Origin | None:
+    """By host-local's files; else it is the one network that lets annotations bypass IPAM."""
+    for network in networks:
+        ipam, name = network.netconf.ipam, network.netconf.name
+        if ipam.is_delegated and any(hostlocal.holder(name, ipam.data_dir, each) == (container, ifname) for each in addresses):
+            return Origin(name, _delegate(network))
+    bypassed = [network for network in networks if network.netconf.features.ip_addrs_no_ipam]
+    return Origin(bypassed[0].netconf.name) if len(bypassed) == 1 else None
+
+
+def _delegate(network: InstalledNetwork) -> dict[str, object]:
+    netconf = network.netconf
+    release = hostlocal.for_release(netconf.name, netconf.ipam.data_dir)
+    return Delegation(netconf.ipam.type, netconf.raw, release, {"CNI_PATH": network.bin_dir}, (), "").remembered()

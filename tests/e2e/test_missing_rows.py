@@ -1,0 +1,153 @@
+"""Rows of the journal are lost, and interfaces live on that the datastore alone does not tell: nothing of them is removed."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from harness.cluster_node import ClusterNode
+from harness.local import data_dir, held, offer, section
+from harness.node import Node
+from harness.patience import wait_until
+from harness.pod import Pod
+from harness.site import Site
+from harness.state import books, faults, remains, store_of
+from svc.attach.journal import Journal
+from svc.datastore.api import Delete
+from svc.model.endpoint import KIND
+from svc.model.keys import ResourceQuery
+from svc.netconf.installed import Installed, add_installed
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+WEB = "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default"
+DUAL = {"assign_ipv6": "true"}
+
+
+@pytest.fixture
+def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
+    """One for each test: its agent is ended."""
+    with ClusterNode(tmp_path / "node", "node1", site) as node:
+        yield node
+
+
+def install(node: Node, config: dict[str, object]) -> None:
+    """Record the network as `svcctl install` does."""
+    path = node.directory / "net.conflist"
+    path.write_text(json.dumps({"cniVersion": "1.1.0", "name": "net", "plugins": [config]}))
+    add_installed(node.state_dir, Installed("", str(node.bin_dir), (), str(path)))
+
+
+def lose(node: Node) -> None:
+    """The agent starts again without the journal."""
+    node.stop_agent()
+    for path in node.state_dir.glob("journal.db*"):
+        path.unlink()
+    node.start_agent()
+
+
+def rows(node: Node) -> list[tuple[str, str]]:
+    with closing(Journal(node.state_dir / "journal.db")) as journal:
+        return sorted((record.id.container_id, record.id.ifname) for record in journal.all())
+
+
+def ids(*pods: Pod) -> list[tuple[str, str]]:
+    return sorted((pod.container, pod.ifname) for pod in pods)
+
+
+def drop_endpoints(node: Node) -> None:
+    with store_of(node) as store:
+        store.write([Delete(entry.key, entry.revision) for entry in store.list(ResourceQuery(KIND))])
+
+
+@pytest.mark.parametrize("args", ["", WEB], ids=["bare", "pod"])
+def test_rows_are_restored_at_the_start(own_pods: MakePod, node: Node, args: str) -> None:
+    """Before any call comes."""
+    first = own_pods(args=args)
+    second = first.copy(ifname="eth1")
+    install(node, dict(first.config))
+    first.add()
+    second.add()
+    lose(node)
+    wait_until(lambda: rows(node) == ids(first, second))
+    assert faults(node) == []
+    first.delete()
+    second.delete()
+    assert remains(node) == []
+
+
+def test_rows_of_a_cluster_are_restored_at_the_start(web: Pod, cluster_node: ClusterNode) -> None:
+    install(cluster_node, dict(web.config))
+    web.add()
+    lose(cluster_node)
+    wait_until(lambda: rows(cluster_node) == ids(web))
+    assert web.copy().add() == web.result
+    web.delete()
+
+
+@pytest.mark.parametrize("installed", [True, False], ids=["installed", "unknown"])
+def test_addresses_of_host_local(own_pods: MakePod, node: Node, installed: bool) -> None:
+    """host-local's files tell the network at the start, and a call tells it of its own container."""
+    offer(node)
+    pod = own_pods(args=WEB, ipam=section(node, "10.71.0.0/24", routes=[{"dst": "10.0.0.0/8"}]))
+    if installed:
+        install(node, dict(pod.config))
+    pod.add()
+    before = held(node)
+    lose(node)
+    if installed:
+        wait_until(lambda: rows(node) == ids(pod))
+    assert pod.copy().add() == pod.result
+    assert pod.check().status == 0
+    assert held(node) == before
+    lose(node)
+    pod.delete()
+    assert held(node) == {}
+    assert pod.netns.links() == []
+    assert data_dir(node).exists()
+
+
+@pytest.mark.parametrize("args", ["", WEB], ids=["bare", "pod"])
+def test_interfaces_without_endpoints(own_pods: MakePod, node: Node, args: str) -> None:
+    """A repeated ADD replaces its own interface, and a DEL removes its own; the other one stays as it is."""
+    first = own_pods(args=args, ipam=DUAL)
+    second = first.copy(ifname="eth1")
+    first.add()
+    second.add()
+    drop_endpoints(node)
+    lose(node)
+    again = second.copy()
+    again.add()
+    assert again.check().status == 0
+    assert set(first.addresses) <= set(books(node).allocations)
+    second.delete()
+    assert first.netns.links() == ["eth0"]
+    assert set(first.addresses) <= set(books(node).allocations)
+    first.delete()
+    assert remains(node) == []
+
+
+@pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
+def test_addresses_for_other_main_plugins(own_pods: MakePod, node: Node, agent: bool) -> None:
+    """The DEL of one interface releases no address that another interface in the sandbox has."""
+    first = own_pods(plugin="svc-ipam", type="bridge", ipam=DUAL)
+    second = first.copy(ifname="eth1")
+    for pod in (first, second):
+        pod.add()
+        pod.netns.ip("link", "add", pod.ifname, "type", "veth", "peer", "name", f"{pod.ifname}peer")
+        for address in pod.addresses:
+            pod.netns.ip("address", "add", address, "dev", pod.ifname)
+    lose(node)
+    if not agent:
+        node.stop_agent()
+    second.delete()
+    assert set(books(node).allocations) == set(first.addresses)
+    second.delete()
+    assert set(books(node).allocations) == set(first.addresses)
+    first.delete()
+    assert books(node).entries() == []
+    if not agent:
+        node.start_agent()
