@@ -55,16 +55,17 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
     previous = earlier_row(context, request)
     if previous is None and _restore_row(context, session, request, trace):
         previous = earlier_row(context, request)
+    intent, pod = None, None
     if previous is not None and previous.state != WAITING:
+        pod = read_pod(context, session, request, trace)  # what was recorded may be of another pod with its name
         session.require_ready()
         result = recorded_result(context, session, previous, request, trace)
         if result is not None:
             trace.info("attached already: the recorded result is returned")
             yield from await_policy_again(context, session, request, previous, trace)
             return result
-    intent, pod = None, None
     if request.gates.urls or must_wait(session):
-        if request.gates.urls:
+        if request.gates.urls and pod is None:
             pod = read_pod(context, session, request, trace)
         intent, took_long = yield from pass_gates(context, session, request, previous, trace)
         previous = None

@@ -150,6 +150,7 @@ def test_an_exhausted_cluster_is_listed_twice_at_most(backend: Backend) -> None:
     write_all(backend, [_pool(name, cidr) for name, cidr in zip(names, ranges, strict=True)])
     for cidr in ranges:
         put_block(backend, cidr, "host:node2", ["net.theirs"] * 4)
+    settle(backend, "IPPool", "Node", "IPReservation", IPAM_CONFIG)
     counting = Through(backend)
     ipam = Ipam(counting, NODE)
     with pytest.raises(PeerError, match="no free IPv4 address") as refusal:

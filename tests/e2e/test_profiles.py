@@ -244,7 +244,7 @@ def test_profile_of_a_file_may_change(node: Node, sandbox: MakeSandbox, tmp_path
     file.write_text(text.replace("/third", "third"))
     assert f"names profile '{file}': key_root = 'third' is not an absolute path" in pod.failed("CHECK").output["msg"]
     file.unlink()
-    assert f"names profile '{file}' cannot be read" in pod.failed("DEL").output["msg"]
+    assert f"names profile '{file}' cannot be read" in pod.failed("CHECK").output["msg"]
     file.write_text(text)
     pod.delete()
     assert links(node) == set()

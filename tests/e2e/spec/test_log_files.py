@@ -24,6 +24,7 @@ def filled(log: Path, size: int) -> None:
     """As if so much had been logged; it takes no room on the disk."""
     with log.open("wb") as file:
         file.truncate(size)
+    log.chmod(0o640)
 
 
 def rotated(log: Path, days: float) -> Path:
