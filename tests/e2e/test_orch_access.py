@@ -4,7 +4,9 @@ import json
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -14,12 +16,15 @@ from contract.samples import block, handle
 from harness.front import Fate, Front, Order
 from harness.kube import ADMIN_TOKEN, Kube, free_port
 from harness.orch import open_store, put_core_node, put_pod, wire
+from svc import deadline
 from svc._core.cidr import Cidr
+from svc.attach.orchestrators import Orchestrators
 from svc.datastore.api import Create, Delete, Forbidden, StoreError, Update, Value
 from svc.datastore.orch.client import ApiError, Unreachable
 from svc.datastore.orch.store import OrchStore
 from svc.deploy.rbac import binding, role, role_name
 from svc.model.claim import Claimant, NodeClaim
+from svc.model.errors import SvcError
 from svc.model.ipam import CONFIRMED, PENDING, Affinity, IpamConfig
 from svc.model.keys import (
     IPAM_CONFIG,
@@ -218,6 +223,37 @@ def test_programs_may_give_the_token(clean_kube: Kube, tmp_path: Path) -> None:
     path.write_text(json.dumps(document))
     with closing(OrchStore({"kubeconfig": str(path)}, DEFAULT)) as store:
         assert store.list(POOLS) == []
+
+
+@pytest.mark.parametrize("runs", [0, 1], ids=["at the first use", "at the renewal"])
+def test_programs_that_hang_are_bounded_by_the_deadline(clean_kube: Kube, tmp_path: Path, runs: int) -> None:
+    """For each of the calls that wait for one. It hangs after so many runs, whose tokens are expired already."""
+    credential = {
+        "apiVersion": "client.authentication.k8s.io/v1beta1",
+        "kind": "ExecCredential",
+        "status": {"token": "expired", "expirationTimestamp": "2020-01-01T00:00:00Z"},
+    }
+    program, ran = tmp_path / "give-token", tmp_path / "ran"
+    program.write_text(
+        f"#!/bin/sh\nif [ {runs} = 0 ] || [ -e {ran} ]; then exec sleep 60; fi\ntouch {ran}\necho '{json.dumps(credential)}'\n"
+    )
+    program.chmod(0o755)
+    path = clean_kube.kubeconfig(tmp_path / "kubeconfig")
+    document = json.loads(path.read_text())
+    document["users"][0]["user"] = {"exec": {"apiVersion": credential["apiVersion"], "command": str(program)}}
+    path.write_text(json.dumps(document))
+    orchestrators = Orchestrators()
+    access = (("kubeconfig", str(path)),)
+
+    def ask() -> float:
+        began = time.monotonic()
+        with pytest.raises(SvcError), deadline.limit(1.0):
+            orchestrators.pods(access).check_namespaces()
+        return time.monotonic() - began
+
+    with closing(orchestrators), ThreadPoolExecutor(4) as threads:
+        times = [each.result() for each in [threads.submit(ask) for _ in range(4)]]
+    assert max(times) < 3.0
 
 
 def test_a_wrong_authority_is_told(clean_kube: Kube, tmp_path: Path) -> None:

@@ -188,3 +188,18 @@ def test_exceeded_space_of_etcd_is_the_cause_until_it_is_disarmed(node: Node, tm
         running.ctl("defrag")
         running.ctl("alarm", "disarm")
         assert status(node, config).status == 0
+
+
+@pytest.mark.parametrize("site", ["orch"], indirect=True)
+def test_a_program_that_gives_no_credentials_in_time_is_the_cause(
+    cluster_node: ClusterNode, kube: Kube, tmp_path: Path
+) -> None:
+    kubeconfig = kube.kubeconfig(tmp_path / "kubeconfig")
+    document = json.loads(kubeconfig.read_text())
+    program = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "sleep", "args": ["3"]}
+    document["users"][0]["user"] = {"exec": program}
+    kubeconfig.write_text(json.dumps(document))
+    cluster_node.apply_pool("pool4", POOL4)
+    config = netconf(policy={"type": "orch"}, orch={"kubeconfig": str(kubeconfig)})
+    for _ in range(2):
+        assert str(kubeconfig) in cause(cluster_node, config)

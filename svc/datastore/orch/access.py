@@ -9,10 +9,12 @@ import logging
 import os
 import re
 import ssl
+import subprocess
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +22,7 @@ import urllib3
 import yaml
 from kubernetes.client.configuration import Configuration
 from kubernetes.client.rest import RESTClientObject
+from kubernetes.config import exec_provider
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.config.kube_config import KubeConfigLoader
 from urllib3.util.ssl_ import create_urllib3_context
@@ -32,7 +35,7 @@ from svc.tls import prepare
 
 CONNECTIONS = 32  # kept open to one server: as many as threads use at once, and one for each watch
 
-_RENEWAL_SECONDS = 10.0  # for another thread that executes the program which gives credentials
+_RENEWAL_SECONDS = 10.0  # for the program that gives credentials, whichever thread executes it
 _SLOW_PROGRAM = "the program of the kubeconfig that gives them takes too long: run it by hand"
 _TOKEN = "k8s_auth_token"  # noqa: S105 the name of a field
 _FILES = {"k8s_client_certificate": "cert_file", "k8s_client_key": "key_file", "k8s_certificate_authority": "ssl_ca_cert"}
@@ -44,6 +47,21 @@ _log = logging.getLogger(__name__)
 
 Settings = Mapping[str, str]
 Stamps = tuple[tuple[str, int, int], ...]
+
+
+class _Program(subprocess.Popen[str]):
+    """A program that gives credentials. It is killed when the time of the call is over: the client sets no time-out."""
+
+    def communicate(self, *_arguments: Any) -> tuple[str, str]:
+        with self:
+            try:
+                return super().communicate(timeout=deadline.remaining(_RENEWAL_SECONDS))
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+
+
+exec_provider.subprocess = SimpleNamespace(Popen=_Program, PIPE=subprocess.PIPE)  # type: ignore[attr-defined, assignment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +180,7 @@ def _load_kubeconfig(path: Path, configuration: Configuration) -> _Token:
         return _Token()
     if "exec" in user and not configuration.cert_file and not _header(configuration):  # the client only logs why
         raise _kubeconfig_fault(
-            path, f"{_program(user)} gave no credentials", "see that it can be executed, and run it by hand"
+            path, f"{_program(user)} gave no credentials in time", "see that it can be executed, and run it by hand"
         )
     return _Token(token_file, is_renewed="exec" in user or "auth-provider" in user)
 

@@ -137,11 +137,11 @@ class Client:
         wanted = {"watch": "true", "resourceVersion": revision, "allowWatchBookmarks": "true"}
         wanted["timeoutSeconds"] = str(WATCH_SECONDS)
         request = _Request("GET", _with_params(path, wanted | params), None, {"Accept": accept})
-        timeout = urllib3.Timeout(connect=_CONNECT_SECONDS, read=CALL_SECONDS)  # until the answer begins
-        reply = self._send(request, timeout, self._access.current())
+        reply = self._send(request, time.monotonic() + CALL_SECONDS, self._access.current())  # until the answer begins
         if reply.status == 401:
             reply.drain_conn()
-            reply = self._send(request, timeout, self._access.renewed(self._access.current()))
+            renewed = self._access.renewed(self._access.current())
+            reply = self._send(request, time.monotonic() + CALL_SECONDS, renewed)
         if reply.status != 200:
             with reply:
                 raise _refusal(request, _Answer(reply.status, reply.data, ""))
@@ -184,7 +184,7 @@ class Client:
             credentials = self._access.current()
             began = time.monotonic()
             try:
-                answer = self._attempt(request, credentials, until - began)
+                answer = self._attempt(request, credentials, until)
                 explain(partial(_described, request, str(answer.status), began))
             except Unreachable as error:
                 explain(partial(_described, request, error.msg, began))
@@ -204,10 +204,8 @@ class Client:
                 return answer
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _attempt(self, request: _Request, credentials: Credentials, seconds: float) -> _Answer:
-        seconds = max(seconds, _SHORTEST_SECONDS)
-        timeout = urllib3.Timeout(connect=min(_CONNECT_SECONDS, seconds), read=seconds)
-        with self._send(request, timeout, credentials) as reply:
+    def _attempt(self, request: _Request, credentials: Credentials, until: float) -> _Answer:
+        with self._send(request, until, credentials) as reply:
             try:
                 answer = _Answer(reply.status, reply.data, reply.headers.get("Retry-After", ""))
             except (failures.HTTPError, OSError) as error:
@@ -218,19 +216,20 @@ class Client:
             )
         return answer
 
-    def _send(self, request: _Request, timeout: urllib3.Timeout, credentials: Credentials) -> urllib3.BaseHTTPResponse:
+    def _send(self, request: _Request, until: float, credentials: Credentials) -> urllib3.BaseHTTPResponse:
         if self._closed.is_set():
             raise Unreachable(f"{request} was not sent", details="the store was closed: open it again", perhaps_done=False)
         headers = {"User-Agent": f"svc/{__version__}", **request.headers}
         try:
             if authorization := credentials.authorization():
                 headers["Authorization"] = authorization
+            seconds = max(until - time.monotonic(), _SHORTEST_SECONDS)  # the credentials may have taken some
             return credentials.pool.request(
                 request.method,
                 credentials.root + request.path,
                 body=request.body,
                 headers=headers,
-                timeout=timeout,
+                timeout=urllib3.Timeout(connect=min(_CONNECT_SECONDS, seconds), read=seconds),
                 retries=False,
                 preload_content=False,
             )
