@@ -12,7 +12,7 @@ from svc.agent.periodic import Task
 from svc.agent.queue import Job
 from svc.attach.context import Context
 from svc.attach.ready import KEY
-from svc.attach.reclaim import lost, restore
+from svc.attach.reclaim import lost, restore, without_endpoint
 from svc.attach.record import AttachmentId, Record
 from svc.attach.session import Session
 from svc.datastore.api import Backend
@@ -31,12 +31,14 @@ log = logging.getLogger("svc.agent")
 
 @dataclass(slots=True)
 class _State:
-    """Of one datastore and node. `retry` are attachments that could not be claimed in full."""
+    """Of one datastore and node. `retry` are attachments that could not be claimed in full. `endpoints_after`: how often data
+    was lost when endpoints were last compared; -1: never."""
 
     in_flight: bool = False
     failing: bool = False
     seen: tuple[Backend | None, int] = (None, 0)
     verify_at: float = 0.0
+    endpoints_after: int = -1
     retry: set[AttachmentId] = field(default_factory=set)
 
 
@@ -92,6 +94,8 @@ class Restoring:
         records = [record for record in self._context.journal.all() if _place_of(record) == place]
         state.retry &= {record.id for record in records}
         wanted = {record.id for record in lost(self._context, session, records)} | state.retry
+        if wanted <= self._context.conflicts.keys():
+            wanted |= self._without_endpoint(session, state, records)
         for key in self._context.conflicts.keys() - wanted:
             self._context.conflicts.pop(key, None)
         for key in wanted:
@@ -101,6 +105,13 @@ class Restoring:
             session.identity.on_restored()
             session.identity.save()
             state.verify_at = time.monotonic() + (CONFLICT_SECONDS if wanted else VERIFY_SECONDS)
+
+    def _without_endpoint(self, session: Session, state: _State, records: Sequence[Record]) -> set[AttachmentId]:
+        """Once after each loss: an agent may have been killed between the addresses and the endpoint of an attachment."""
+        if not session.identity.is_pending or state.endpoints_after == session.identity.changes:
+            return set()
+        state.endpoints_after = session.identity.changes
+        return {record.id for record in without_endpoint(self._context, session, records)}
 
     def _restore(self, key: AttachmentId, state: _State, _job: Job) -> None:
         trace = Trace(new_request_id())

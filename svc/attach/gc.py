@@ -1,10 +1,11 @@
 """GC: what the runtime no longer knows is taken down, in the kernel and in the datastore."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from svc._core.cidr import Address
+from svc._core.cidr import Address, Cidr
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
 from svc.attach.handles import container_of, handle_of
@@ -15,6 +16,7 @@ from svc.attach.restore import restore_rows
 from svc.attach.session import Session
 from svc.attach.teardown import put_off, take_down
 from svc.ipam.blocks import allocations
+from svc.ipam.host import Host
 from svc.ipam.requests import Release
 from svc.ipam.view import read_blocks
 from svc.model.errors import PeerError, SvcError
@@ -105,38 +107,70 @@ def _free_unknown(
         trace.info(f"addresses without a record are kept: another machine used the name {session.node!r} until recently")
         return []
     containers = {container for container, _ in valid}
-    assigned = _assigned_here(
-        session, handle_of(session.names, network, "")
-    )  # before the journal is read: an ADD has a row first
+    shown = _shown(session, handle_of(session.names, network, ""))  # before the journal is read: an ADD has a row first
+    without = {} if session.backend.atomic else _without_addresses(session, shown)
     journalled = {record.handle for record in context.journal.all()}
     alive = _alive(context, network, valid)
-    failures = []
-    for handle, addresses in assigned.items():
+
+    def is_unknown(handle: str) -> bool:
         container = container_of(session.names, network, handle)
-        if not container or container in containers or handle in journalled:
-            continue
+        return bool(container) and container not in containers and handle not in journalled
+
+    failures = []
+    for handle, addresses in filter(lambda found: is_unknown(found[0]), shown.of_this_node().items()):
         trace.info(f"freeing the addresses of {handle}: neither the runtime nor this node knows its container")
         try:
             session.ipam.release(Release(handle, alive, tuple(addresses)))
         except SvcError as failure:
             failures.append(f"{handle}: {failure}")
+    for handle, cidrs in filter(lambda found: is_unknown(found[0]), without.items()):
+        trace.info(f"counting the addresses of {handle} again: no block has any")
+        try:
+            session.ipam.recount(handle, cidrs)
+        except SvcError as failure:
+            failures.append(f"{handle}: {failure}")
     return failures
 
 
-def _assigned_here(session: Session, prefix: str) -> dict[str, list[Address]]:
-    """The addresses of each handle of which this node alone has assigned addresses, as the blocks say: one listing of them."""
-    found: dict[str, list[Address]] = {}
-    others: set[str] = set()
+@dataclass(slots=True)
+class _Shown:
+    """What the blocks show: the addresses of handles that this node has assigned, handles of which others have assigned some,
+    and whether each block is another node's."""
+
+    here: dict[str, list[Address]] = field(default_factory=dict)
+    others: set[str] = field(default_factory=set)
+    foreign: dict[Cidr, bool] = field(default_factory=dict)
+
+    def of_this_node(self) -> dict[str, list[Address]]:
+        """The addresses of each handle of which this node alone has assigned addresses."""
+        return {handle: addresses for handle, addresses in self.here.items() if handle not in self.others}
+
+
+def _shown(session: Session, prefix: str) -> _Shown:
+    """One listing of the blocks, for handles with this prefix."""
+    shown, own = _Shown(), Host(session.node)
     for block in read_blocks(session.backend):
+        shown.foreign[block.cidr] = Host.of(block.affinity) not in (None, own)
         for attribute, address in allocations(block):
             handle = attribute.handle_id or ""
             if not handle.startswith(prefix):
                 continue
             if (attribute.secondary or {}).get("node") == session.node:
-                found.setdefault(handle, []).append(address)
+                shown.here.setdefault(handle, []).append(address)
             else:
-                others.add(handle)
-    return {handle: addresses for handle, addresses in found.items() if handle not in others}
+                shown.others.add(handle)
+    return shown
+
+
+def _without_addresses(session: Session, shown: _Shown) -> dict[str, Sequence[Cidr]]:
+    """The blocks of each handle that counts addresses, though no block shows one, unless all of its blocks are other nodes'.
+
+    Without transactions a write of an ADD that arrives after the release leaves such a handle."""
+    return {
+        handle: cidrs
+        for handle, cidrs in session.ipam.counts().items()
+        if handle not in shown.here and handle not in shown.others and not all(shown.foreign.get(cidr) for cidr in cidrs)
+    }
 
 
 def _alive(context: Context, network: str, valid: frozenset[tuple[str, str]]) -> frozenset[Address]:

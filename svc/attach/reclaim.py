@@ -8,12 +8,14 @@ from svc.attach.context import Context
 from svc.attach.endpoints import endpoint_stands, is_wired_elsewhere, stored_endpoint, write_endpoint
 from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.session import Session
-from svc.datastore.api import StoreError
+from svc.datastore.api import NotFound, StoreError
 from svc.ipam.requests import Assign, Release
 from svc.model.endpoint import PodFacts, endpoint, has_endpoint
 from svc.model.errors import Code, SvcError
 from svc.times import to_nanoseconds
 from svc.trace import Trace
+
+MAX_KEYS = 50  # of one reading of endpoints
 
 
 def lost(context: Context, session: Session, records: Iterable[Record]) -> list[Record]:
@@ -21,6 +23,21 @@ def lost(context: Context, session: Session, records: Iterable[Record]) -> list[
     live = [record for record in records if is_restorable(context, record)]
     missing = session.ipam.not_held((record.handle, address) for record in live for address in record.address_list())
     return [record for record in live if any((record.handle, address) in missing for address in record.address_list())]
+
+
+def without_endpoint(context: Context, session: Session, records: Iterable[Record]) -> list[Record]:
+    """Return the live attachments of the session's node that should have an endpoint, and have none. Raise StoreError."""
+    live = [record for record in records if is_restorable(context, record) and _should_have_endpoint(session, record)]
+    missing = []
+    for start in range(0, len(live), MAX_KEYS):
+        part = live[start : start + MAX_KEYS]
+        found = session.backend.get_all([record.endpoint_key(session.names) for record in part])
+        missing += [record for record, each in zip(part, found, strict=True) if isinstance(each, NotFound)]
+    return missing
+
+
+def _should_have_endpoint(session: Session, record: Record) -> bool:
+    return record.is_wired and has_endpoint(session.names, record.workload, record.id.ifname)
 
 
 def is_restorable(context: Context, record: Record) -> bool:
@@ -57,7 +74,7 @@ def restore(context: Context, key: AttachmentId, trace: Trace) -> bool:
         return False
     _demand_row(context, session, record)
     context.conflicts.pop(key, None)
-    if record.is_wired and has_endpoint(session.names, record.workload, record.id.ifname):
+    if _should_have_endpoint(session, record):
         write_endpoint_again(context, session, record, trace)
     context.metrics.count("restored_attachments_total", outcome="ok")
     trace.info(f"claimed {', '.join(record.addresses)} again for {record.handle}")

@@ -17,10 +17,11 @@ from svc.ipam.group import Group, Outcome
 from svc.ipam.host import NODE, Host
 from svc.ipam.plan import Plan
 from svc.ipam.requests import Allocation, Answer, Assign, Assigned, Freed, Held, Release, ReleaseAddresses, Request
+from svc.ipam.settle import recount
 from svc.ipam.view import View, read_pools
 from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
-from svc.model.keys import BlockKey, HandleKey
+from svc.model.keys import BlockKey, HandleKey, HandleQuery
 
 GROUP = (MAX_WRITES - 1) // 4  # requests of one write: each has a handle, at most a block of each family, and a companion
 ONE_BY_ONE = MAX_WRITES // 3  # the same where writes are not atomic, and go without
@@ -149,6 +150,20 @@ class Ipam:
             if holder is None or holder.released_at or holder.handle_id != handle:
                 missing.add((handle, address))
         return missing
+
+    def counts(self) -> dict[str, tuple[Cidr, ...]]:
+        """Return the blocks of which each handle counts addresses, in one listing. Raise StoreError."""
+        entries = self._backend.list(HandleQuery())
+        return {
+            entry.key.handle: tuple(map(Cidr, entry.value.blocks))
+            for entry in entries
+            if isinstance(entry.key, HandleKey) and isinstance(entry.value, Handle)
+        }
+
+    def recount(self, handle: str, cidrs: Sequence[Cidr]) -> None:
+        """Make the handle count what these blocks show of it; no address is freed. An assignment to it that is in flight is
+        planned again. Raise StoreError, PeerError."""
+        recount(self._backend, handle, [str(cidr) for cidr in cidrs])
 
     def _block(self, cidr: Cidr) -> Block | None:
         try:

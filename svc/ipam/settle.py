@@ -12,7 +12,7 @@ that were written make of it.
    which counts in the same way.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -72,7 +72,7 @@ def settle(backend: Backend, due: Mapping[str, Correction]) -> None:
             recount(backend, name, correction.changes)
 
 
-def recount(backend: Backend, name: str, cidrs: Iterable[str]) -> None:
+def recount(backend: Backend, name: str, cidrs: Collection[str]) -> None:
     """Makes a handle count what it holds in these blocks. StoreError, PeerError when the races are always lost."""
     for _ in attempts():
         with suppress(Conflict, NotFound):

@@ -7,8 +7,9 @@ import pytest
 from harness.cluster_node import ClusterNode, remains
 from harness.netns import Netns
 from harness.site import session
-from svc.datastore.api import Delete
-from svc.model.keys import HandleQuery
+from svc.datastore.api import Create, Delete
+from svc.model.ipam import Block, Handle
+from svc.model.keys import BlockKey, BlockQuery, HandleKey, HandleQuery
 
 pytestmark = pytest.mark.root
 
@@ -36,4 +37,28 @@ def test_gc_frees_what_blocks_show(cluster_node: ClusterNode, sandbox: Callable[
     config = cluster_node.netconf(**{"cni.dev/valid-attachments": []})
     called = cluster_node.call("GC", config, container="", ifname="")
     assert called.status == 0, called
+    assert remains([cluster_node]) == []
+
+
+@pytest.mark.parametrize("site", ["orch"], indirect=True)
+def test_gc_counts_handles_without_addresses_again(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
+    """Where an ADD's write has come after the release; not those of another node, network or valid container."""
+    cluster_node.site.add_pod("web-0")
+    pod = cluster_node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
+    pod.add()
+    with session(cluster_node.site) as store:
+        (block,) = (entry for entry in store.list(BlockQuery()) if isinstance(entry.value, Block))
+        assert isinstance(block.key, BlockKey)
+        counts, kept = {str(block.key.cidr): 1}, ("net.valid", "other.late")
+        store.write([Create(HandleKey(handle), Handle(counts)) for handle in ("net.late", *kept)])
+        store.write([Create(HandleKey("net.lost"), Handle({"10.250.0.0/26": 1}))])
+        before = {entry.key for entry in store.list(HandleQuery())}
+        valid = [{"containerID": container, "ifname": pod.ifname} for container in (pod.container, "valid")]
+        config = cluster_node.netconf(**{"cni.dev/valid-attachments": valid})
+        called = cluster_node.call("GC", config, container="", ifname="")
+        assert called.status == 0, called
+        assert before - {entry.key for entry in store.list(HandleQuery())} == {HandleKey("net.late"), HandleKey("net.lost")}
+        assert pod.check().status == 0
+        store.write([Delete(HandleKey(handle)) for handle in kept])
+    pod.delete()
     assert remains([cluster_node]) == []

@@ -45,6 +45,7 @@ class Agent:
     def __init__(self, world: World, node: str, number: int) -> None:
         self.world = world
         self.process = Process(f"agent-{node}{number}", node)
+        self.process.ends.append(lambda: world.killed_agents.append(node))
         self.listening = False
         self.stopping = False
         self.ended = False

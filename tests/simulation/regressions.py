@@ -32,6 +32,8 @@ def _all() -> dict[str, Regression]:
     late, leak = "store: .*create HandleKey", "an address is leaked"
     found["late-write-of-killed-agent"] = Regression("add-del-agent-killed-etcdv3", late, leak, fault="kill-late")
     found["late-write-of-failed-add"] = Regression("add-del-agent-etcdv3", late, leak, fault="late")
+    late_handle = "at rest a handle counts addresses that no block has"
+    found["late-handle-orch"] = Regression("add-del-oneshot-orch", late, late_handle, fault="late")
     return found
 
 

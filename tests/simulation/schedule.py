@@ -118,6 +118,14 @@ class Schedule:
             else:
                 raise Violation(f"DEL of {container.name} fails {REPEATS} times: {container.answers[-1]}")
         self._retry()
+        if self._world.kind == "orch":
+            self._invariants.at_rest(counts=False)
+            self._collect()
+
+    def _collect(self) -> None:
+        """A GC on every node, which finds handles whose writes came after their release."""
+        for node in self._world.machines:
+            self._runtime.gc(node)
 
     def _retry(self) -> None:
         for node in self._world.machines:

@@ -123,6 +123,7 @@ class World:
         self.cluster = Cluster(_first_writes())
         self.machines = {node: Machine(node) for node in NODES}
         self.containers: dict[str, Container] = {}
+        self.killed_agents: list[str] = []  # their nodes
         self.gate_open = False
         self.gate_waits: list[GateWait] = []
         machine.MACHINES.clear()
