@@ -60,10 +60,10 @@ class Journal:
         self._checkpoints = Checkpoints(path)
         self._generation = 0
         self._path = path
-        with self._errors:
-            self._connection, incomplete = prepare(path)
-        self.losses = int(incomplete)
         self._reserve = Reserve(path)
+        with self._errors:
+            self._connection, incomplete = self._open()
+        self.losses = int(incomplete)
         self._reserve.fill()
 
     def begin(self, record: Record, *, after: Record | None = None, durable: bool = False) -> None:
@@ -193,6 +193,16 @@ class Journal:
             return result
 
         return self._run(attempt, self._writing)
+
+    def _open(self) -> tuple[sqlite3.Connection, bool]:
+        """As `prepare`. The files beside the database need room, too; without it for the index SQLite reports an I/O error."""
+        try:
+            return prepare(self._path)
+        except sqlite3.OperationalError as failure:
+            if not any(text in str(failure) for text in ("is full", "disk I/O error")):
+                raise
+            self._reserve.release()
+            return prepare(self._path)
 
     def _make_room(self) -> None:
         """On a full disk: give up the reserve, and let SQLite reuse its log."""

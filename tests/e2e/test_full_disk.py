@@ -2,15 +2,18 @@
 
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
 
+from harness.cluster_node import ClusterNode
+from harness.cluster_node import remains as cluster_remains
 from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.patience import wait_until
 from harness.pod import Pod
+from harness.site import Site, furnish
 from harness.state import faults, remains
 from svc.attach.journal import Journal
 
@@ -36,6 +39,22 @@ def node(tmp_path: Path) -> Iterator[Node]:
     finally:
         if state.is_mount():
             subprocess.run(["umount", "--lazy", state], check=True)
+
+
+@pytest.fixture
+def cluster(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
+    """The same with a datastore that nodes share, whose disk has room."""
+    state = tmp_path / "node" / "state"
+    state.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SPACE}", "tmpfs", state], check=True)
+    furnish(site, "node1")
+    try:
+        with ClusterNode(tmp_path / "node", "node1", site) as node:
+            yield node
+            node.stop_agent()
+    finally:
+        site.clear()
+        subprocess.run(["umount", "--lazy", state], check=True)
 
 
 @pytest.fixture
@@ -94,18 +113,50 @@ def test_full_disk(node: Node, make: MakePod) -> None:
     assert remains(node) == []
 
 
-def test_delete_on_a_full_disk(node: Node, make: MakePod) -> None:
+def demand_only_pending(node: Node) -> None:
+    with closing(Journal(node.state_dir / "journal.db")) as journal:
+        assert {record.state for record in journal.all()} <= {"deleting"}
+
+
+@pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
+def test_delete_on_a_full_disk(node: Node, make: MakePod, agent: bool) -> None:
     """Each succeeds at once: its interface goes, and what it holds in the store is released when there is room again."""
     pods = [make() for _ in range(8)]
     for pod in pods:
         pod.add()
+    if not agent:
+        node.stop_agent()
     ballast = fill(node)
     for pod in pods:
         pod.delete()
     assert [pod.netns.links() for pod in pods] == [[]] * len(pods)
-    with closing(Journal(node.state_dir / "journal.db")) as journal:
-        assert {record.state for record in journal.all()} <= {"deleting"}
-    node.stop_agent()
+    demand_only_pending(node)
+    if agent:
+        node.stop_agent()
     ballast.unlink()
     node.start_agent()
     wait_until(lambda: remains(node) == [])
+
+
+@pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
+@pytest.mark.parametrize("reachable", [True, False], ids=["reachable", "unreachable"])
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
+def test_delete_in_a_cluster(cluster: ClusterNode, sandbox: Callable[[], Netns], reachable: bool, agent: bool) -> None:
+    """The datastore has room: what it holds is released at once, or the reserve keeps what is to be released later."""
+    pods = [cluster.pod(sandbox(), f"c{number}") for number in range(2)]
+    for pod in pods:
+        pod.add()
+    if not agent:
+        cluster.stop_agent()
+    ballast = fill(cluster)
+    with nullcontext() if reachable else cluster.cut_off():
+        for pod in pods:
+            pod.delete()
+    assert [pod.netns.links() for pod in pods] == [[]] * len(pods)
+    demand_only_pending(cluster)
+    assert bool(cluster_remains([cluster])) is not reachable
+    if agent:
+        cluster.stop_agent()
+    ballast.unlink()
+    cluster.start_agent()
+    wait_until(lambda: cluster_remains([cluster]) == [])

@@ -120,20 +120,28 @@ def test_attachment_of_a_cluster(web: Pod, cluster_node: ClusterNode, agent: boo
 # an interface is the container's that the journal, or its endpoint, gives it to
 
 
-def test_del_of_another_container_in_the_same_sandbox(own_pods: MakePod, node: Node) -> None:
+@pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
+def test_del_of_another_container_in_the_same_sandbox(own_pods: MakePod, node: Node, agent: bool) -> None:
     """Refused before, or late, or repeated: the container that lives there now keeps its interface."""
     living = own_pods()
     living.add()
+    if not agent:
+        node.stop_agent()
     refused = living.copy(container="another")
     refused.failed("ADD")
     for _ in range(2):
         refused.delete()
     assert living.check().status == 0
-    restart(node, lose)
+    if agent:
+        restart(node, lose)
+    else:
+        lose(node)
     refused.delete()
     assert living.check().status == 0
     living.delete()
     assert remains(node) == []
+    if not agent:
+        node.start_agent()
 
 
 def test_late_del_in_the_sandbox_of_a_cluster(web: Pod, cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:

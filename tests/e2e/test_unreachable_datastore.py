@@ -8,14 +8,19 @@ from typing import Any
 
 import pytest
 
+from harness.certificates import Authority
 from harness.cluster_node import ClusterNode, remains
+from harness.etcd import Cluster, ServerTls, cluster
 from harness.netns import Netns
 from harness.node import Node, netconf
+from harness.patience import wait_until
 from harness.pod import Pod
-from harness.site import OrchSite, Site
+from harness.site import EtcdSite, OrchSite, Site, furnish
 from harness.state import pod_links
 from harness.state import remains as left
 from svc.attach.journal import Journal
+from svc.datastore.api import Backend
+from svc.datastore.etcd.store import EtcdStore
 from svc.names import Names
 from svc.netconf.profiles import load_profile
 
@@ -114,3 +119,51 @@ def test_kubeconfig_that_is_gone(
     if not agent:
         cluster_node.start_agent()
     assert remains([cluster_node]) == []
+
+
+class TlsSite(EtcdSite):
+    """An etcd that demands client certificates."""
+
+    def __init__(self, running: Cluster, ours: Authority) -> None:
+        super().__init__(running)
+        self.files = ours.issue("client")
+        names = ("etcd_ca_cert_file", "etcd_cert_file", "etcd_key_file")
+        self.config |= dict(zip(names, map(str, (ours.root, *self.files)), strict=True))
+
+    def open(self) -> Backend:
+        settings = {name: str(value) for name, value in self.config.items() if name.startswith("etcd_")}
+        return EtcdStore({"kind": "etcdv3", **settings}, self.names)
+
+
+@pytest.fixture
+def tls_site(tmp_path: Path) -> Iterator[TlsSite]:
+    folder = tmp_path / "etcd"
+    folder.mkdir()
+    ours = Authority(folder, "ours")
+    tls = ServerTls(*ours.issue("server", "127.0.0.1"), ours.root)
+    with cluster(folder, tls=tls) as running:
+        yield TlsSite(running, ours)
+
+
+@pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
+def test_certificate_that_is_rotated(tls_site: TlsSite, sandbox: Callable[[], Netns], tmp_path: Path, agent: bool) -> None:
+    """Certificate and key are away at the DEL; the release is retried when they are back."""
+    furnish(tls_site, "node1")
+    with ClusterNode(tmp_path / "node", "node1", tls_site) as node:
+        pod = node.pod(sandbox())
+        pod.add()
+        node.stop_agent()
+        kept = {file: file.read_bytes() for file in tls_site.files}
+        for file in kept:
+            file.unlink()
+        if agent:
+            node.start_agent()
+        pod.delete()
+        assert pod.netns.links() == []
+        assert states(node) == ["deleting"]
+        if agent:
+            node.stop_agent()
+        for file, content in kept.items():
+            file.write_bytes(content)
+        node.start_agent()
+        wait_until(lambda: remains([node]) == [])
