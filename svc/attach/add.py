@@ -280,6 +280,8 @@ class Addition:
 
     def _release(self) -> None:
         """Not while the interface may be there, or the endpoint says whose the address is: the debt has the same order."""
+        if self._record.addresses and not (self._record.unmanaged or self._record.delegate):
+            self._record.recorded_only = True  # the handle may hold addresses of a live interface without a row
         if not self._undo_failed:
             give_back(self._context, self._session, self._record, self._trace)
 

@@ -151,3 +151,17 @@ def test_addresses_for_other_main_plugins(own_pods: MakePod, node: Node, agent: 
     assert books(node).entries() == []
     if not agent:
         node.start_agent()
+
+
+def test_refused_add_releases_its_own_addresses_alone(own_pods: MakePod, node: Node) -> None:
+    """Under another name the interface is not found: it stays as it is."""
+    pod = own_pods(ipam=DUAL)
+    pod.add()
+    node.netns.ip("link", "set", pod.host_name, "down")
+    node.netns.ip("link", "set", pod.host_name, "name", "other")
+    lose(node)
+    assert pod.copy().failed("ADD").output["code"] == 108
+    assert pod.netns.links() == ["eth0"]
+    assert set(books(node).allocations) == set(pod.addresses)
+    pod.delete()
+    assert books(node).entries() == []
