@@ -102,7 +102,8 @@ def test_agent_is_not_needed(make: MakePod, cluster_node: ClusterNode, orch_site
     """The executable does it all by itself."""
     first = make("web-0", "c0", notes={"ipAddrs": ["10.65.0.9"], "hwAddr": "0a:00:5e:00:53:01"})
     second = make("web-1", "c1", notes={"ipAddrsNoIpam": ["203.0.113.9"]})
-    with ClusterNode(tmp_path / "node", "node1", cluster_node.site, orch_site) as node:
+    cluster_node.site.add_node("node2")  # the agent of the other node keeps the claim of its own name
+    with ClusterNode(tmp_path / "node", "node2", cluster_node.site, orch_site) as node:
         if isinstance(cluster_node.site, EmbeddedSite):
             node.apply_pools()
         assert node.stop_agent() == 0
