@@ -21,6 +21,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("patient")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in a hook of its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Workers that run side by side share out groups, whose tests share what takes long to start."""
     for item in items:
