@@ -78,8 +78,7 @@ def test_waiting_calls_hold_nothing_that_others_need(
     finally:
         for call in calls:
             call.kill()
-    wait_until(lambda: waiting(node) == 0)
-    assert remains(node) == []
+    wait_until(lambda: waiting(node) == 0 and remains(node) == [])
 
 
 def test_crowd_passes_when_the_gate_opens(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:

@@ -28,7 +28,7 @@ status=0; folder=$1; shift
 "$0" -m pytest -p no:cacheprovider --basetemp="$folder/tests" "$@" || status=$?
 kill $neighbour
 wait $neighbour || { echo "the other program lost something"; exit 90; }
-echo "left:" $(ls /run/netns; ls /sys/class/net)
+echo "left:" $(ls /run/netns; ip -o link | cut -d" " -f2)
 exit $status
 """
 
@@ -84,4 +84,4 @@ def test_own_leaks_are_found_and_removed(folder: Path) -> None:
     for part in ("namespace svc-left-", "link left-link in", "link svcleft in", "sleep 1000001", "left-mount"):
         assert part in told, told
     assert len(told.split("; ")) == 5, told
-    assert done.stdout.splitlines()[-1] == "left: lo"
+    assert done.stdout.splitlines()[-1] == "left: lo:"

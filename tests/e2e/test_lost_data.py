@@ -71,12 +71,12 @@ def etcd_nodes(own_etcd: Cluster, tmp_path: Path) -> Iterator[tuple[ClusterNode,
 
 
 def _nodes(site: Site, folder: Path) -> Iterator[tuple[ClusterNode, ClusterNode]]:
-    initialise(site)
     with ExitStack() as stack:
+        stack.callback(site.clear)
+        initialise(site)
         first, second = (stack.enter_context(ClusterNode(folder / name, name, site)) for name in ("node1", "node2"))
         yield first, second
         assert remains([first, second]) == []
-    site.clear()
 
 
 def initialise(site: Site, *, nodes: bool = True) -> None:

@@ -116,11 +116,12 @@ def _write_everything(store: OrchStore) -> None:
 
 
 def _claim_the_node(store: OrchStore) -> None:
+    """An agent of another test may still renew the claim of node1."""
     claim = NodeClaim(Claimant("machine", "boot", "/var/lib/svc"))
-    (entry,) = store.write([Create(NodeClaimKey("node1"), claim)])
+    (entry,) = store.write([Create(NodeClaimKey("node7"), claim)])
     assert entry is not None
     store.write([Update(entry.key, claim.renewed(), entry.revision)])
-    (found,) = store.list(NodeClaimQuery("node1"))
+    (found,) = store.list(NodeClaimQuery("node7"))
     assert found.value == claim.renewed()
 
 

@@ -92,7 +92,7 @@ def test_killed_recovery_is_begun_anew(tmp_path: Path, netns: Netns, sandbox: Sa
 
             def add(serial: int = serial) -> None:
                 with Host(tmp_path, netns) as host:
-                    host.journal_faults.arm(Kind.KILLED, 3)
+                    host.journal_faults.arm(Kind.KILLED, 1, "update")
                     host.add(sandbox, ifname=f"eth{serial}", container=f"c{serial}")
 
             assert killed(add)

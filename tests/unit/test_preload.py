@@ -24,10 +24,9 @@ from pathlib import Path
 from svc.agent import agent
 from svc.agent.preload import preload
 from svc.attach.journal import Journal
-before = set(sys.modules)
 journal = Journal(Path(sys.argv[1]) / "journal.db")
 preload(Path(sys.argv[1]), journal)
-print(*(set(sys.modules) - before))
+print(*sys.modules)
 """
 
 

@@ -37,9 +37,12 @@ def make(cluster_node: ClusterNode, orch_site: OrchSite, kube: Kube, sandbox: Ca
     """Makes pods with annotations, and what attaches them; what is left of them is detached afterwards."""
     made: list[Pod] = []
 
-    def pod(name: str = "web-0", container: str = "c1", *, notes: Json | None = None, args: str = "", **config: Any) -> Pod:
+    def pod(
+        name: str = "web-0", container: str = "c1", *, notes: Json | None = None, args: str = "", bound: str = "node1",
+        **config: Any,
+    ) -> Pod:  # fmt: skip
         if notes is not None:
-            put_pod(kube, name, annotations=spelled(notes))
+            put_pod(kube, name, bound, annotations=spelled(notes))
         arguments = f"K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}{args}"
         access = {"policy": {"type": "orch"}, "orch": {"kubeconfig": str(orch_site.kubeconfig)}, "feature_control": ALL}
         made.append(cluster_node.pod(sandbox(), container, args=arguments, **{**access, "ipam": BOTH, **config}))
