@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from svc import deadline
 from svc.datastore.api import NoSpace
@@ -19,6 +19,7 @@ from svc.trace import Trace
 ANSWER_SECONDS: Final = 0.7  # for a server to answer one question, and for STATUS to wait for probes
 PROBE_SECONDS: Final = 10.0  # for all of a probe
 MEMORY_SECONDS: Final = 30.0  # that the failure of an ADD counts, where nothing else tells of its cause
+MAX_REMEMBERED: Final = 256  # dependencies with the result of a probe, and networks with a failed ADD
 _OF_ONE_POD: Final = (  # what another ADD would not meet
     Code.UNKNOWN_CONTAINER,
     Code.ADDRESS_UNAVAILABLE,
@@ -28,6 +29,8 @@ _OF_ONE_POD: Final = (  # what another ADD would not meet
     Code.GATES_CLOSED,
     Code.SHUTTING_DOWN,
 )
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ class Health:
             if failure is None:
                 self._failures.pop(network, None)
             elif isinstance(failure, PeerError) and failure.code not in _OF_ONE_POD:
-                self._failures[network] = time.monotonic(), failure
+                _remember(self._failures, network, (time.monotonic(), failure))
 
     def begin(self, dependency: Dependency) -> Probe | None:
         """Return the dependency's probe in flight, or a new one; None if the system gives no thread for it."""
@@ -149,8 +152,16 @@ class Health:
             probe.run()
         finally:
             with self._lock:
-                self._ended[key] = probe
+                _remember(self._ended, key, probe)
                 self._running.pop(key, None)
+
+
+def _remember(values: dict[Hashable, _Value], key: Hashable, value: _Value) -> None:
+    """Store the newest value, and drop the oldest one of more than MAX_REMEMBERED."""
+    values.pop(key, None)
+    values[key] = value
+    if len(values) > MAX_REMEMBERED:
+        del values[next(iter(values))]
 
 
 def _not_known(dependency: Dependency) -> PeerError:

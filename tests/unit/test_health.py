@@ -1,0 +1,87 @@
+"""What is remembered for STATUS: the last results, not one for each configuration that a call ever had."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from svc.attach import health as module
+from svc.attach.health import MAX_REMEMBERED, Dependency, Health, Probe
+from svc.datastore.api import NoSpace
+from svc.model.errors import PeerError
+from svc.trace import Trace
+
+FAILURE = NoSpace("the disk is full")
+
+
+class Server:
+    """It refuses probes, and answers none inside of `silenced`."""
+
+    def __init__(self, number: int) -> None:
+        self._silent = False
+        self._end = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.dependency = Dependency(number, f"server {number}", "repair it", self._look)
+
+    def _look(self, _: Probe) -> None:
+        self._threads.append(threading.current_thread())
+        if self._silent:
+            self._end.wait()
+        raise PeerError("broken")
+
+    def probe(self, health: Health) -> None:
+        """Return when the result of a probe is stored."""
+        health.begin(self.dependency)
+        self._join()
+
+    @contextmanager
+    def silenced(self) -> Iterator[None]:
+        self._silent = True
+        try:
+            yield
+        finally:
+            self._end.set()
+            self._join()
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            thread.join()
+
+
+def is_ready(health: Health, network: str) -> bool:
+    try:
+        health.require([], network, Trace("test"), is_delegated=False)
+    except PeerError:
+        return False
+    return True
+
+
+def test_failures_of_the_last_networks_are_remembered() -> None:
+    health = Health()
+    for number in range(MAX_REMEMBERED + 1):
+        health.record(f"net-{number}", FAILURE)
+    assert is_ready(health, "net-0")
+    assert not is_ready(health, "net-1")
+    assert not is_ready(health, f"net-{MAX_REMEMBERED}")
+
+
+def test_network_that_fails_again_is_not_the_oldest() -> None:
+    health = Health()
+    health.record("first", FAILURE)
+    for number in range(MAX_REMEMBERED - 1):
+        health.record(f"net-{number}", FAILURE)
+    health.record("first", FAILURE)
+    health.record("last", FAILURE)
+    assert not is_ready(health, "first")
+    assert is_ready(health, "net-0")
+
+
+def test_results_of_the_last_probes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 0.01)
+    health, servers = Health(), [Server(number) for number in range(MAX_REMEMBERED + 1)]
+    for server in servers:
+        server.probe(health)
+    for server, cause in ((servers[1], "broken"), (servers[-1], "broken"), (servers[0], "not known to answer")):
+        with server.silenced(), pytest.raises(PeerError, match=cause):
+            health.require([server.dependency], "net", Trace("test"), is_delegated=False)
