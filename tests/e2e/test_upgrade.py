@@ -24,6 +24,7 @@ from svc.netconf.installed import Installed, add_installed
 pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
+METRICS = "127.0.0.1:9405"
 DISTRIBUTION = svc.__distribution__.replace("-", "_")
 
 # Without the site's hooks, which would find the package where it is developed.
@@ -54,13 +55,13 @@ def record(node: Node, *configs: dict[str, object]) -> None:
         add_installed(node.state_dir, Installed("", str(node.bin_dir / str(number)), (), str(path)))
 
 
-def start(node: Node, folder: Path) -> None:
+def start(node: Node, folder: Path, *options: str) -> None:
     """Start the copy's agent in place of the node's own."""
     if node.has_agent:
         node.stop_agent()
     site, started = Path(pytest.__file__).parents[1], node.log.read_text().count("serving on") if node.log.exists() else 0
     copy_package(folder, "1.0.0")
-    node.start_agent(sys.executable, "-S", "-c", PROGRAM, f"{folder}:{site}")
+    node.start_agent(sys.executable, "-S", "-c", PROGRAM, f"{folder}:{site}", options=options)
     wait_until(lambda: node.log.read_text().count("serving on") > started)
 
 
@@ -98,9 +99,17 @@ def test_store_of_an_installed_network_is_imported_too(
             etcd_site.clear()
 
 
+def counted(node: Node) -> list[str]:
+    """Return the samples of the metric, as the agent serves them."""
+    script = f"import urllib.request as r; print(r.urlopen('http://{METRICS}/metrics').read().decode())"
+    lines = node.netns.run(sys.executable, "-c", script).stdout.splitlines()
+    return [line for line in lines if line.startswith("svc_package_changes_total ")]
+
+
 def test_other_version_on_the_disk_is_noticed(own_pods: MakePod, node: Node, tmp_path: Path) -> None:
     """In the log, in the lines of STATUS and in the metrics; a restart is enough."""
-    start(node, tmp_path)
+    start(node, tmp_path, "--metrics", METRICS)
+    assert counted(node) == []
     pod = own_pods()
     pod.add()
     (tmp_path / "svc").rename(tmp_path / "old")
@@ -108,6 +117,7 @@ def test_other_version_on_the_disk_is_noticed(own_pods: MakePod, node: Node, tmp
     copy_package(tmp_path, "2.0.0")
     told = "the agent runs version 1.0.0, and version 2.0.0 has been installed since: restart svc-agent"
     wait_until(lambda: told in node.log.read_text())
+    assert counted(node) == ["svc_package_changes_total 1"]
     called = node.call("STATUS", netconf())
     assert (called.status, told in called.stderr) == (0, True)
     node.stop_agent()

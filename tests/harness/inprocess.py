@@ -19,7 +19,7 @@ from svc.attach.delete import delete
 from svc.attach.record import AttachmentId
 from svc.attach.recover import Recovery, interrupted
 from svc.attach.request import AddRequest, NodeSettings, Sandbox, open_sandbox
-from svc.datastore.api import Conflict, Create
+from svc.datastore.api import Backend, Conflict, Create
 from svc.datastore.embedded import EmbeddedStore
 from svc.model.endpoint import Workload
 from svc.model.keys import ResourceKey
@@ -41,7 +41,7 @@ class Host:
         self.faults = Faults()
         self.journal_faults = Faults()
         self.trace = Trace("test", "DEBUG")
-        self.store = EmbeddedStore(directory / "store.db")
+        self.store: Backend = EmbeddedStore(directory / "store.db")
         self.context = Context(lambda _: DEFAULT, directory, lambda *_: FaultyBackend(self.store, self.faults))
         self.context.journal.close()
         self.context.journal = FaultyJournal(directory / "journal.db", self.journal_faults)

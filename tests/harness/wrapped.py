@@ -93,6 +93,22 @@ class Recording(Through):
         return entries
 
 
+class Reading(Through):
+    """Remembers what was read: keys and queries."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.read: list[Key | Query] = []
+
+    def get(self, key: Key) -> Entry:
+        self.read.append(key)
+        return super().get(key)
+
+    def list(self, query: Query) -> Entries:
+        self.read.append(query)
+        return super().list(query)
+
+
 class Piecemeal(Through):
     """Makes any store one that cannot write several keys at once; what is wrapped inside sees every write by itself."""
 

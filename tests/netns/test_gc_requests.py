@@ -1,0 +1,29 @@
+"""What GC reads: listings, however many pods a node has."""
+
+import pytest
+
+from harness.inprocess import WHERE, Host
+from harness.wrapped import Piecemeal, Reading
+from svc.attach.gc import collect
+from svc.model.keys import BlockKey, BlockQuery, HandleKey, HandleQuery
+from svc.trace import Trace
+
+pytestmark = pytest.mark.root
+
+PODS = 200
+OF_ADDRESSES = (BlockKey, BlockQuery, HandleKey, HandleQuery)
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_gc_lists_blocks_once(host: Host, atomic: bool) -> None:
+    """Without transactions it lists the handles too. It reads none by itself."""
+    reading = Reading(host.store)
+    host.store = reading if atomic else Piecemeal(reading)
+    names = [f"c{number}" for number in range(PODS)]
+    for name in names:
+        host.add(None, container=name)
+    reading.read.clear()
+    collect(host.context, "net", [(name, "eth0") for name in names], WHERE, Trace("test"))
+    found = [what for what in reading.read if isinstance(what, OF_ADDRESSES)]
+    assert found == [BlockQuery(), *([] if atomic else [HandleQuery()])]
+    assert len(host.context.journal.all()) == PODS

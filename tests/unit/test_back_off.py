@@ -1,0 +1,110 @@
+"""The delay before a pending release is retried: of each datastore by itself, longer with each failure, up to a maximum."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from svc.agent import upkeep as module
+from svc.agent.queue import Job
+from svc.agent.upkeep import MAX_RETRY_SECONDS, RETRY_SECONDS, Upkeep
+from svc.attach.context import Context
+from svc.attach.journal import Journal
+from svc.attach.record import DELETING, AttachmentId, Record
+
+FIRST, SECOND = "/first.db", "/second.db"  # datastores
+PATIENCE = 100  # periods of retries
+
+
+class Agent:
+    """It runs what is queued at once, on a clock of its own; `attempts` are their times, by datastore."""
+
+    def __init__(self, journal: Journal, patch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        self.failing = {FIRST, SECOND}
+        self.attempts: dict[str, list[float]] = {FIRST: [], SECOND: []}
+        self._journal = journal
+        context = cast(Context, SimpleNamespace(journal=journal))
+        self._upkeep = Upkeep(context, self._run, lambda _container: False)
+        patch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        patch.setattr(module, "pay_debt", self._pay)
+
+    def owe(self, datastore: str, container: str) -> None:
+        key = AttachmentId("net", container, "eth0")
+        self._journal.owe(Record(key, DELETING, "", (0, 0), "node1", {"kind": "embedded", "file": datastore}, "", ""))
+
+    def pass_periods(self, number: int) -> None:
+        for _ in range(number):
+            self._upkeep.retry_releases()
+            self.now += RETRY_SECONDS
+
+    def delays(self, datastore: str) -> list[float]:
+        times = self.attempts[datastore]
+        return [later - earlier for earlier, later in pairwise(times)]
+
+    def _run(self, job: Job) -> None:
+        job.run(job)
+
+    def _pay(self, _context: object, key: AttachmentId, _trace: object) -> bool:
+        record = self._journal.get(key)
+        assert record is not None
+        datastore = record.settings["file"]
+        self.attempts[datastore].append(self.now)
+        if datastore in self.failing:
+            return False
+        self._journal.remove(record)
+        return True
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    with closing(Journal(tmp_path / "journal.db")) as journal:
+        yield Agent(journal, monkeypatch)
+
+
+def test_delay_doubles_up_to_its_maximum(agent: Agent) -> None:
+    agent.owe(FIRST, "c1")
+    agent.pass_periods(PATIENCE)
+    assert agent.delays(FIRST)[:6] == [
+        RETRY_SECONDS,
+        2 * RETRY_SECONDS,
+        4 * RETRY_SECONDS,
+        8 * RETRY_SECONDS,
+        *2 * [MAX_RETRY_SECONDS],
+    ]
+    assert agent.delays(FIRST)[-1] == MAX_RETRY_SECONDS
+
+
+def test_success_resets_the_delay(agent: Agent) -> None:
+    agent.owe(FIRST, "c1")
+    agent.pass_periods(PATIENCE)
+    agent.failing.remove(FIRST)
+    agent.pass_periods(PATIENCE)
+    agent.failing.add(FIRST)
+    agent.owe(FIRST, "c2")
+    agent.attempts[FIRST].clear()
+    agent.pass_periods(4)
+    assert agent.delays(FIRST) == [RETRY_SECONDS, 2 * RETRY_SECONDS]
+
+
+def test_failing_datastore_delays_no_other(agent: Agent) -> None:
+    agent.owe(FIRST, "c1")
+    agent.pass_periods(PATIENCE)
+    agent.failing.remove(SECOND)
+    for container in ("c2", "c3"):
+        agent.owe(SECOND, container)
+        now = agent.now
+        agent.pass_periods(1)
+        assert agent.attempts[SECOND][-1] == now
+
+
+def test_datastore_that_fails_is_asked_once_a_round(agent: Agent) -> None:
+    """However many releases are pending in it."""
+    for number in range(5):
+        agent.owe(FIRST, f"c{number}")
+    agent.pass_periods(1)
+    assert len(agent.attempts[FIRST]) == 1
