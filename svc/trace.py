@@ -7,9 +7,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextvars import ContextVar, Token
 from types import TracebackType
 
 from svc.times import date_and_time
@@ -71,14 +70,9 @@ class Trace:
         """Whether lines of DEBUG are kept: what takes time to put into words is not worth it otherwise."""
         return self._threshold <= LEVELS["DEBUG"]
 
-    @contextmanager
-    def activated(self) -> Iterator[None]:
+    def activated(self) -> "Activated":
         """Inside, this thread works for the call: what is logged has its request id."""
-        token = _active.set(self)
-        try:
-            yield
-        finally:
-            _active.reset(token)
+        return Activated(self)
 
     def phase(self, name: str) -> "Phase":
         """Times a block; a phase that comes again adds up."""
@@ -109,6 +103,23 @@ class Trace:
             message = f"[{self.request_id}]{fields} {line}"
             self.lines.append(f"{stamp} {level} {message}\n")
             self.messages.append((LEVELS[level], message))
+
+
+class Activated:
+    """A block in which a thread works for a call."""
+
+    __slots__ = ("_token", "_trace")
+
+    _token: "Token[Trace | None]"
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    def __enter__(self) -> None:
+        self._token = _active.set(self._trace)
+
+    def __exit__(self, *_: object) -> None:
+        _active.reset(self._token)
 
 
 class Phase:

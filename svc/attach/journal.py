@@ -143,8 +143,9 @@ class Journal:
     def of_network(self, network: str) -> list[Record]:
         return self._records("network = ?", (network,))
 
-    def of_container(self, network: str, container_id: str) -> list[Record]:
-        return self._records("network = ? AND container = ?", (network, container_id))
+    def of_container(self, network: str, container_id: str, *, except_for: str = "") -> list[Record]:
+        """Its attachments to this network, without that of the interface `except_for`."""
+        return self._records("network = ? AND container = ? AND ifname <> ?", (network, container_id, except_for))
 
     def of_interface(self, container_id: str, ifname: str) -> list[Record]:
         """In whatever network."""
@@ -180,19 +181,20 @@ class Journal:
     def _write(self, work: Callable[[], sqlite.Result], *, durable: bool = False, reserved: bool = False) -> sqlite.Result:
         """Commit `work`. A durable write, and a reserved one, may use the reserve."""
         commit = partial(self._durably, work) if durable else work
-
-        def attempt() -> sqlite.Result:
-            try:
-                result = commit()
-            except sqlite3.OperationalError as failure:
-                if not (durable or reserved) or "is full" not in str(failure):
-                    raise
-                self._make_room()
-                result = commit()
-            self._checkpoints.committed()
+        with self._errors:
+            result: sqlite.Result = self._writing.run(self._with_connection, self._commit, commit, durable or reserved)
             return result
 
-        return self._run(attempt, self._writing)
+    def _commit(self, commit: Callable[[], sqlite.Result], reserved: bool) -> sqlite.Result:
+        try:
+            result = commit()
+        except sqlite3.OperationalError as failure:
+            if not reserved or "is full" not in str(failure):
+                raise
+            self._make_room()
+            result = commit()
+        self._checkpoints.committed()
+        return result
 
     def _open(self) -> tuple[sqlite3.Connection, bool]:
         """As `prepare`. The files beside the database need room, too; without it for the index SQLite reports an I/O error."""
@@ -210,21 +212,16 @@ class Journal:
         with suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(RESTART)")
 
-    def _run(self, work: Callable[[], sqlite.Result], wait: sqlite.LockWait) -> sqlite.Result:
-        """Call `work` under the lock, which is not held while another process locks the file. A damaged file is replaced."""
-
-        def attempt() -> sqlite.Result:
-            with self._lock:
-                try:
-                    return work()
-                except sqlite3.DatabaseError as error:
-                    if not sqlite.is_damage(error):
-                        raise
-                    self._replace_damaged(str(error))
-                return work()
-
-        with self._errors:
-            return wait.run(attempt)
+    def _with_connection(self, work: Callable[..., sqlite.Result], *arguments: object) -> sqlite.Result:
+        """Call `work` under the lock. A damaged file is replaced."""
+        with self._lock:
+            try:
+                return work(*arguments)
+            except sqlite3.DatabaseError as error:
+                if not sqlite.is_damage(error):
+                    raise
+                self._replace_damaged(str(error))
+            return work(*arguments)
 
     def _replace_damaged(self, reason: str) -> None:
         self._connection.close()
@@ -254,7 +251,18 @@ class Journal:
         return found
 
     def _read(self, statement: str, parameters: Sequence[str | int]) -> list[Any]:
-        return self._run(lambda: self._connection.execute(statement, parameters).fetchall(), self._reading)
+        """All rows. The first attempt does without the layers that only a locked or damaged file needs."""
+        try:
+            with self._lock:
+                rows = self._fetch(statement, parameters)
+        except sqlite3.Error:
+            with self._errors:
+                return self._reading.run(self._with_connection, self._fetch, statement, parameters)
+        self._reading.last = 0.0
+        return rows
+
+    def _fetch(self, statement: str, parameters: Sequence[str | int]) -> list[Any]:
+        return self._connection.execute(statement, parameters).fetchall()
 
     def _set_aside(self, key: tuple[str, str, str], generation: int, reason: str) -> None:
         """Move a row that cannot be decoded to another table. A file that takes no write keeps it where it is."""

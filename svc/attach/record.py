@@ -1,6 +1,7 @@
 """What is remembered of an attachment, enough to check it, to answer for it again, and to take it down."""
 
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from types import NoneType
 from typing import Any
 
@@ -119,11 +120,11 @@ class Record:
         """Decode a row. Fields that are not known are left out. Raise ValueError if it is not a record."""
         try:
             document = orjson.loads(data)
-            known = {name: document[name] for name in document.keys() & _FIELDS}
-            known["id"] = AttachmentId(**document["id"])
+            if not document.keys() <= _FIELDS:
+                document = {name: document[name] for name in document.keys() & _FIELDS}
             device, inode = document["sandbox"]
-            known["sandbox"] = (device, inode)
-            record = Record(**known)
+            document["id"], document["sandbox"] = AttachmentId(**document["id"]), (device, inode)
+            record = Record(**document)
             _require_kinds(record)
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"not a record: {error}") from error
@@ -143,12 +144,17 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("addresses", "versions"), list),
     "routes": (list, NoneType),
 }
+_values = attrgetter(*_KINDS)
+_known: set[tuple[type, ...]] = set()  # the types of values that were found to be right: there are few combinations
 
 
 def _require_kinds(record: Record) -> None:
-    for name, kinds in _KINDS.items():
-        if not isinstance(getattr(record, name), kinds):
-            raise TypeError(f"{name} is a {type(getattr(record, name)).__name__}")
+    types = tuple(map(type, _values(record)))
+    if types not in _known:
+        for name, kinds in _KINDS.items():
+            if not isinstance(getattr(record, name), kinds):
+                raise TypeError(f"{name} is a {type(getattr(record, name)).__name__}")
+        _known.add(types)
     if record.state not in (WAITING, ADDING, ADDED, DELETING):
         raise TypeError(f"state is {record.state!r}")
     record.address_list()

@@ -108,9 +108,12 @@ def _addresses_of_others(context: Context, record: Record, handle: str = "") -> 
 def _sharing(context: Context, record: Record, handle: str = "") -> list[Record]:
     """Return the others with the same handle: further interfaces of the container, and of other pairs with its plain form."""
     handle = handle or record.handle
-    pairs = {_pair(record), *pairs_of(handle)}
-    rows = (row for network, container in pairs for row in context.journal.of_container(network, container))
-    return [row for row in rows if row.id != record.id and row.handle == handle]
+    own = _pair(record)
+    found = context.journal.of_container(*own, except_for=record.id.ifname)
+    for pair in pairs_of(handle):
+        if pair != own:
+            found += context.journal.of_container(*pair)
+    return [row for row in found if row.handle == handle]
 
 
 def _pair(record: Record) -> tuple[str, str]:

@@ -113,7 +113,7 @@ class StoreIdentity:
     def _remember(self, known: Known, before: Known | None) -> None:
         """Write it where more than the revision has changed. The caller holds the lock."""
         self._known = known
-        if before is not None and replace(before, revision=0) == replace(known, revision=0):
+        if before is not None and (before is known or replace(before, revision=known.revision) == known):
             return
         with suppress(StoreError):  # the journal's disk may be full: the next change is another chance
             self._memory.write(orjson.dumps(asdict(known)).decode())
@@ -140,6 +140,9 @@ def _updated(known: Known | None, guid: str, position: Position) -> Known:
     if known is None:
         return Known(guid, position.cluster, position.revision)
     revision = max(known.revision, position.revision)
+    same = guid in ("", known.guid) and position.cluster in ("", known.cluster)
+    if same and revision == known.revision:
+        return known
     return replace(known, guid=guid or known.guid, cluster=position.cluster or known.cluster, revision=revision)
 
 

@@ -139,7 +139,7 @@ class EmbeddedStore:
         return [found_by(self.get, key) for key in keys]
 
     def list(self, query: Query) -> Entries:
-        return self._entries(query, self._read(lambda: self._rows(query)))
+        return self._entries(query, self._read(self._rows, query))
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         """All writes or none; they share one revision."""
@@ -147,7 +147,7 @@ class EmbeddedStore:
             return ()
         changes = [self._change(write) for write in writes]
         try:
-            number = self._write_wait.run(lambda: self._write(changes, durable))
+            number = self._write_wait.run(self._write, changes, durable)
         except sqlite3.Error as error:
             raise sqlite.store_error(self._path, error) from error
         return [_written(write, number) for write in writes]
@@ -256,39 +256,47 @@ class EmbeddedStore:
             raise NotFound(key) if run(_GET, (path,)).fetchone() is None else Conflict(key)
 
     def _one(self, statement: str, argument: str) -> tuple[bytes, int] | None:
-        """The first row of an answer."""
-        row: tuple[bytes, int] | None = self._read(lambda: self._reader.execute(statement, (argument,)).fetchone())
+        """The first row of an answer. Most calls read several: the first attempt of each does without the layers of `_read`."""
+        try:
+            row = self._first_row(statement, argument)
+        except sqlite3.Error:
+            return self._read(self._first_row, statement, argument)
+        self._read_wait.last = 0.0
         return row
 
-    def _read(self, read: Callable[[], Result]) -> Result:
-        """The result of statements of the reader."""
-
-        def attempt() -> Result:
-            with self._reading:
-                return read()
-
+    def _read(self, read: Callable[..., Result], *arguments: object) -> Result:
+        """What `read`, which takes the reader's lock, returns."""
         try:
-            return self._read_wait.run(attempt)
+            return self._read_wait.run(read, *arguments)
         except sqlite3.Error as error:
             raise sqlite.store_error(self._path, error) from error
 
+    def _first_row(self, statement: str, argument: str) -> tuple[bytes, int] | None:
+        with self._reading:
+            row: tuple[bytes, int] | None = self._reader.execute(statement, (argument,)).fetchone()
+            return row
+
     def _rows(self, query: Query) -> Sequence[Row]:
+        with self._reading:
+            return self._rows_now(query)
+
+    def _rows_now(self, query: Query) -> Sequence[Row]:
         """The caller holds the reader."""
         prefix = self._codec.prefix(query)
         return self._reader.execute(_LIST, (prefix, f"{prefix}\U0010ffff")).fetchall()
 
     def _snapshot(self, query: Query) -> tuple[int, Sequence[Row]]:
         """The rows, and the number of the last transaction before them, of one moment."""
+        return self._read(self._snapshot_now, query)
 
-        def read() -> tuple[int, Sequence[Row]]:
+    def _snapshot_now(self, query: Query) -> tuple[int, Sequence[Row]]:
+        with self._reading:
             self._reader.execute("BEGIN")
             try:
                 number = int(self._reader.execute(_COUNTER, (_TRANSACTIONS,)).fetchone()[0])
-                return number, self._rows(query)
+                return number, self._rows_now(query)
             finally:
                 self._reader.execute("COMMIT")
-
-        return self._read(read)
 
     def _entries(self, query: Query, rows: Sequence[Row]) -> Entries:
         found = Entries()

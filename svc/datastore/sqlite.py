@@ -97,12 +97,14 @@ class LockWait:
     locked for BUSY_SECONDS, calls that come later, the rollback of a failed one for example, fail at their first attempt.
     """
 
+    __slots__ = ("_since", "last")
+
     def __init__(self) -> None:
         self._since = 0.0  # found locked then, and at every attempt since
-        self._last = 0.0
+        self.last = 0.0  # found locked last; 0 where an attempt has succeeded since
 
-    def run(self, attempt: Callable[[], Result]) -> Result:
-        """Return what `attempt` returns. Repeat it while another connection locks the file, until the deadline of
+    def run(self, attempt: Callable[..., Result], *arguments: object) -> Result:
+        """Return what `attempt(*arguments)` returns. Repeat it while another connection locks the file, until the deadline of
         the call at most.
 
         `attempt` must not wait by itself: its connection has no busy timeout, and it releases every lock when it raises. So
@@ -111,20 +113,20 @@ class LockWait:
         pause = _MIN_BACKOFF
         while True:
             try:
-                result = attempt()
+                result = attempt(*arguments)
             except sqlite3.OperationalError as failure:
                 if "is locked" not in str(failure) or self._is_over(time.monotonic()):
                     raise
             else:
-                self._last = 0.0
+                self.last = 0.0
                 return result
             time.sleep(pause)
             pause = min(2 * pause, _MAX_BACKOFF)
 
     def _is_over(self, now: float) -> bool:
-        if now - self._last > _SEEN_SECONDS:
+        if now - self.last > _SEEN_SECONDS:
             self._since = now
-        self._last = now
+        self.last = now
         return now - self._since >= BUSY_SECONDS or deadline.is_over()
 
 

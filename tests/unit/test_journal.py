@@ -248,7 +248,7 @@ def test_damage_that_cannot_be_repaired_now(journal: Journal, monkeypatch: pytes
 
     monkeypatch.setattr("svc.attach.journal.replace_damaged", damaged)
     with pytest.raises(StoreError, match="malformed") as caught:
-        journal._run(damaged, journal._reading)
+        journal._write(damaged)
     assert "kept beside as journal.db.damaged-DATE, and rebuilt" in caught.value.details
     assert "svcctl" not in caught.value.details
 
