@@ -13,16 +13,16 @@ _PATHS = {field.path for field in FIELDS}
 
 HEAD = """# The specification, statement by statement
 
-What a deployment may rely on, how it is done, and the test that shows it: through the installed executable, on each of the
-real datastores that are named. Types, defaults and allowed values are those that the code declares
-(`svc/netconf/fields.py`); everything else stands on the tests.
+The statements of the specification, how svc implements each, and the test that shows it through the installed executable, on
+each of the named datastores. Types, defaults and allowed values are those that the code declares (`svc/netconf/fields.py`).
+The tests show everything else.
 
-This page is generated: `python tests/reference.py` writes it, and a test fails where it is out of date or a row is missing.
+This page is generated: `python tests/reference.py` writes it, and a test fails if it is out of date or a row is missing.
 """
 CHOICES = """
 ## Where the specification leaves a choice
 
-| Statement | What we do |
+| Statement | What svc does |
 |---|---|
 """
 

@@ -306,7 +306,7 @@ FIELDS: Final = (
     Field("feature_control", OBJECT, "Features that are off unless asked for.", "2.1"),
     Field("feature_control.ip_addrs_no_ipam", BOOLEAN, "Allow addresses that bypass IPAM.", "2.1", False),
     Field("feature_control.floating_ips", BOOLEAN, "Allow floating addresses.", "2.1", False),
-    Field("args", OBJECT, "What an orchestrator tells of a container: labels of one that is no pod.", "CNI"),
+    Field("args", OBJECT, "What an orchestrator tells of a container: labels of one that is not a pod.", "CNI"),
     Field("prevResult", OBJECT, "Result of the ADD, set by the runtime.", "CNI"),
     Field(
         "cni.dev/valid-attachments",

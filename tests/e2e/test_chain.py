@@ -162,7 +162,8 @@ def test_one_direction_may_be_limited_alone(shared_node: Node, chain: MakeChain,
     "2.10",
     "others",
     "No other plugins are supported in the chain.",
-    "One before ours is warned about in the log; those behind get our result and are none of our business. Nothing breaks.",
+    "One before ours is warned about in the log; those behind get the result of svc, which does not check them. The "
+    "ADD succeeds.",
 )
 def test_plugin_before_ours_is_warned_about(shared_node: Node, chain: MakeChain, tmp_path: Path) -> None:
     """And breaks nothing; the result is ours."""
@@ -206,7 +207,7 @@ def test_chain_without_bandwidth_is_not_limited(shared_node: Node, chain: MakeCh
     "2.10",
     "removed",
     "Without its section a plugin's function is gone.",
-    "There are no host ports then, or no limits, and everything else works on.",
+    "Then pods have no host ports, or no limits, and everything else works.",
 )
 def test_chain_without_portmap_has_no_host_port(shared_node: Node, chain: MakeChain, outside: Netns) -> None:
     whole = chain(SVC, BANDWIDTH)
@@ -237,8 +238,8 @@ def services(shared_node: Node, tmp_path: Path) -> Iterator[None]:
     "8",
     "portmap",
     "Draining a node is slow where there are 100 nodes and 4000 services or more.",
-    "A limit of the portmap plugin, whose rules stand among those of the services: it takes its time, and nothing of a pod is"
-    " left. Without its section there is no such limit.",
+    "A limit of the portmap plugin, whose rules are among those of the services: it is slow, but it leaves nothing "
+    "of a pod. Without its section the limit does not apply.",
 )
 @pytest.mark.usefixtures("services")
 def test_host_ports_go_among_the_rules_of_many_services(shared_node: Node, chain: MakeChain, outside: Netns) -> None:

@@ -174,7 +174,7 @@ def test_labels_are_not_for_pods(pods: MakePod, shared_node: Node) -> None:
 
 @field("device_type", "Anything else is refused: pods are wired with pairs of `veth`.")
 @field("dataplane_options", "See `dataplane_options.type`.")
-@field("dataplane_options.type", "Anything else is refused: nobody else wires pods here.")
+@field("dataplane_options.type", "Anything else is refused, because svc supports no other.")
 @pytest.mark.parametrize(
     "config", [{"device_type": "netkit"}, {"dataplane_options": {"type": "grpc", "socket": "/s"}}], ids=["netkit", "grpc"]
 )

@@ -96,14 +96,15 @@ def refused(pod: Pod, code: int, *said: str) -> None:
     "The IPv4 pools to choose from: a JSON list of names or ranges.",
     "Read with `policy.type`, at every ADD.",
     choice="Annotations that the specification does not name (`ipFamilies`, `hwAddr`, `allowedSourcePrefixes`, and those that"
-    " shape traffic) are those of the deployments that are taken over. Faulty ones are told together, and nothing is assigned.",
+    " shape traffic) are those of the deployments that are taken over. One error lists all invalid ones, and nothing "
+    "is assigned.",
 )
 @statement("2.8", "ipv6pools", "The same for IPv6.", "It does not switch IPv6 on: `ipam.assign_ipv6` and `ipFamilies` do.")
 @statement(
     "3",
     "rank 1",
     "Annotations count more than the network configuration and node selectors.",
-    "The pool that one names is used whatever the other two say.",
+    "The pool that an annotation names is used, even if the other two say otherwise.",
 )
 @statement("4", "R3 netconf", "Pools of annotations replace those of the network configuration.", "Each family by itself.")
 def test_annotation_chooses_the_pools(make: MakePod) -> None:
@@ -141,7 +142,8 @@ def test_annotation_of_the_pod_counts_more(make: MakePod, annotate: Callable[...
     "2.8",
     "ipAddrs",
     "The addresses of the pod, assigned through IPAM: they lie in a pool.",
-    "Each from whichever enabled pool has it; the ADD fails where it is in none or somebody else's, whom the error names.",
+    "Each from the enabled pool that contains it. The ADD fails if no pool does, or if another handle has the "
+    "address; the error names the handle.",
     choice="They keep the order of the annotation. A family that the network does not assign is assigned all the same.",
 )
 @statement("4", "R4 priority", "Address annotations count more than those for pools.", "And more than `IP` of `CNI_ARGS`.")
@@ -164,9 +166,9 @@ def test_addresses_are_those_of_the_annotation(make: MakePod, cluster_node: Clus
 @statement(
     "4",
     "R5 conflicts",
-    "With it conflicts and routes are the user's business.",
-    "An address that IPAM could give, or has given, to somebody else is told by a line of level WARNING. Routes between"
-    " nodes are no business of this project.",
+    "With it the user is responsible for conflicts and routes.",
+    "A log line of level WARNING names an address that IPAM could assign, or has assigned, to another container. svc "
+    "makes no routes between nodes.",
     choice="One node has one route to an address: a second pod with it on the same node is refused by the kernel.",
 )
 @field("feature_control", "What is not in it is off.")

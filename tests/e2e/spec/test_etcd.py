@@ -159,7 +159,7 @@ def test_endpoints_are_tried_until_one_answers(world: World, sandbox: MakeSandbo
 
 @field(
     "etcd_discovery_srv",
-    "The records `_etcd-client-ssl._tcp` of the domain, or where there are none `_etcd-client._tcp`, name the servers. They are"
+    "The records `_etcd-client-ssl._tcp` of the domain, or if it has none `_etcd-client._tcp`, name the servers. They are"
     " looked up again when no server answers.",
 )
 def test_domain_leads_to_the_servers(world: World, sandbox: MakeSandbox) -> None:
@@ -185,7 +185,7 @@ def test_two_ways_to_find_etcd_are_refused(world: World, sandbox: MakeSandbox) -
     "5",
     "5.1",
     "The plugin shows etcd the certificate of `etcd_cert_file` and `etcd_key_file`, and trusts servers by `etcd_ca_cert_file`.",
-    "By TLS with `https` endpoints; what does not work out is told with the setting that would help.",
+    "By TLS with `https` endpoints; each error names the setting to correct.",
 )
 def test_both_sides_identify_themselves(world: World, sandbox: MakeSandbox) -> None:
     servers = {"etcd_endpoints": world.secure.endpoints}

@@ -77,7 +77,8 @@ def refused(pod: Pod, code: int, *said: str) -> None:
     "gateway",
     "The `gateway` of a range does not count, and need not be there.",
     "No route leads there.",
-    choice="It is left to host-local, which spares that address, or else the first one, and refuses what is no address.",
+    choice="It is left to host-local, which spares that address, or else the first one, and refuses a value that is not an "
+    "address.",
 )
 def test_each_array_gives_an_address(local: MakePod, cluster_node: ClusterNode) -> None:
     pod = local("web-0", V4, V6)
@@ -95,7 +96,8 @@ def test_each_array_gives_an_address(local: MakePod, cluster_node: ClusterNode) 
 @field(
     "ipam.subnet",
     "A CIDR, or one of the node's `spec.podCIDRs`: `usePodCidr` is the IPv4 one, `usePodCidrIPv6` the IPv6 one.",
-    choice="The words are read in any case of their letters, and two CIDRs of one family are refused. A DEL asks nobody.",
+    choice="The words are read in any case of their letters, and two CIDRs of one family are refused. A DEL does not need "
+    "them.",
 )
 @field("orch.node_name", "Asked for its pod CIDRs only; without it the node that the ADD is for.")
 def test_range_of_the_node_is_taken(local: MakePod, pod_cidrs: tuple[str, ...], orch_site: OrchSite) -> None:
@@ -154,7 +156,10 @@ def test_given_routes_are_the_only_ones(local: MakePod) -> None:
     assert routes(pod) == {("10.9.0.0/16", NEXT_HOP), ("default", NEXT_HOP)}
 
 
-@field("ipam.dataDir", "Of host-local; it is noted for each attachment, which is freed there whatever the network says later.")
+@field(
+    "ipam.dataDir",
+    "Of host-local; it is noted for each attachment, which is freed there even if the network names another directory later.",
+)
 def test_addresses_are_where_the_directory_is_told(local: MakePod, cluster_node: ClusterNode) -> None:
     pod = local("web-0", V4)
     pod.add()
@@ -183,7 +188,7 @@ def test_words_are_for_subnets_alone(local: MakePod) -> None:
     "R9",
     "With host-local and the orchestrator's API the node agent and the proxy have `USE_POD_CIDR` set to `true`.",
     "They route a node's range as a whole then. It makes no difference to an ADD, which finds the range at the node.",
-    choice="The programs that the variable is for are no part of this project.",
+    choice="The programs that read the variable are not part of this project.",
 )
 def test_add_is_the_same_with_the_variable(
     local: MakePod, orch_site: OrchSite, pod_cidrs: tuple[str, ...], tmp_path: Path

@@ -74,8 +74,7 @@ def test_operator_says_how_long_pods_wait_and_their_families(make: MakePod, inst
     "Installation cni",
     "`spec.cni.type` is this plugin, and `spec.cni.ipam.type` (or `plugin`) `HostLocal` takes addresses from the node's pod"
     " CIDR of each family that `ipPools` has a pool of.",
-    "host-local with `usePodCidr`, `usePodCidrIPv6` or both, and `usePodCidr` where there is no pool. Other plugins are"
-    " refused.",
+    "host-local with `usePodCidr`, `usePodCidrIPv6` or both, and `usePodCidr` without a pool. Other plugins are refused.",
 )
 @pytest.mark.parametrize(
     ("pools", "starts"),

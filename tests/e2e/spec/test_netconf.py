@@ -176,7 +176,7 @@ def test_ipam_section_is_required(pods: MakePod) -> None:
 @statement(
     "2.1",
     "standard error",
-    "Whatever is logged goes to standard error too.",
+    "All log lines go to standard error too.",
     "The agent sends the lines of a call back with its reply, and the executable prints them.",
 )
 def test_standard_error_has_what_the_file_has(pods: MakePod, tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_ipv6_is_assigned_when_switched_on(make: MakePod, ipam: dict[str, str], 
 @field(
     "ipam.ipv4_pools",
     "Names and CIDRs may be mixed; they are tried in their order.",
-    choice="A pool that is named is used whatever its node selector, namespace selector and assignment mode say.",
+    choice="A pool that is named is used; its node selector, namespace selector and assignment mode do not count.",
 )
 @pytest.mark.parametrize("pool", ["blue", "10.71.0.0/29"])
 def test_ipv4_pools_are_names_or_ranges(make: MakePod, cluster_node: ClusterNode, pool: str) -> None:
@@ -272,7 +272,7 @@ def test_container_settings_are_an_object(pods: MakePod) -> None:
 
 @field(
     "container_settings.allow_ip_forwarding",
-    "`net.ipv4.ip_forward` and `net.ipv6.conf.all.forwarding` of the sandbox are set to it, whatever they were.",
+    "`net.ipv4.ip_forward` and `net.ipv6.conf.all.forwarding` of the sandbox are set to it, also if they had another value.",
 )
 @pytest.mark.parametrize(("settings", "value"), [({}, "0"), ({"allow_ip_forwarding": True}, "1")], ids=["default", "true"])
 def test_container_forwards_only_when_allowed(pods: MakePod, settings: dict[str, bool], value: str) -> None:

@@ -92,8 +92,8 @@ def test_pool_keeps_what_is_for_others(make: MakePod, cluster_node: ClusterNode)
     "host endpoints",
     "Automatic ones carry the label `created-by` with the controllers' name, and their names end in `-auto-hep`.",
     "Both words stand in the names profile, and `svcctl crd apply` defines the resource. Cluster-wide controllers make them; "
-    "the plugin leaves them as they are, whatever becomes of its pods.",
-    choice="The controllers are no part of a pod's way to its network: without them there are no automatic host endpoints.",
+    "the plugin never changes them.",
+    choice="An ADD does not need the controllers: without them automatic host endpoints do not exist.",
 )
 def test_automatic_host_endpoints_are_left_alone(make: MakePod, kube: Kube) -> None:
     path = f"/apis/{DEFAULT.crd_api_version}/hostendpoints"
@@ -177,14 +177,14 @@ def test_netconf_counts_more_than_selectors(make: MakePod, cluster_node: Cluster
     "4",
     "R2 existing",
     "A pool that netconf or annotations name has to exist.",
-    "Code 102 with `(NAME) does not exist`. The pools are read anew before anything is refused.",
+    "Code 102 with `(NAME) does not exist`. The pools are read again before an ADD is refused.",
     choice="A disabled pool does not exist, and one of the other family is refused as well.",
 )
 @statement("7", "7.1", "Naming a pool that does not exist is an error.", "As R2 says.")
 @statement(
     "4",
     "R2 exact",
-    "A range is that of a whole pool; a part of one is no pool.",
+    "A range is that of a whole pool; a part of a pool does not count.",
     "Ranges are compared, not their spelling: `fd71:0::/120` is `fd71::/120`.",
 )
 def test_named_pools_exist(make: MakePod, cluster_node: ClusterNode) -> None:
@@ -223,9 +223,9 @@ def test_running_pods_keep_their_addresses(make: MakePod, cluster_node: ClusterN
     "4",
     "R11",
     "Policy type `orch` needs controllers for policies, profiles and endpoints to run.",
-    "Not for an ADD: it needs nobody but the API server. The endpoint names its profiles and carries labels; whoever enforces"
-    " policy has to know them.",
-    choice="The rules of policies are no part of this project: the deployment's policy agent and controllers bring them.",
+    "Not for an ADD, which needs only the API server. The endpoint names its profiles and carries labels; the "
+    "program that enforces policy has to know them.",
+    choice="The rules of policies are not part of this project: the deployment's policy agent and controllers provide them.",
 )
 def test_add_needs_no_controllers(make: MakePod, cluster_node: ClusterNode) -> None:
     pod = make(with_policy=True)

@@ -85,10 +85,10 @@ def test_gates_have_their_time(make: MakePod, serve: Serve) -> None:
 @statement(
     "5",
     "5.4",
-    "How gates are told who asks is not given.",
-    "They are not: no credential goes to a gate, and a URL with one is refused. What a URL asks with (`?...`) is in no error"
-    " and no log. The gates of `https` URLs have to show a certificate that is trusted.",
-    choice="Trust in a server's certificate is not taken for granted: a gate that anyone can open is none.",
+    "How svc identifies itself to gates is not given.",
+    "It does not: svc sends no credential to a gate, and refuses a URL with one. The query of a URL (`?...`) is in "
+    "no error and no log. The gates of `https` URLs have to show a certificate that is trusted.",
+    choice="svc checks the certificates of gates, because another server could answer in their place.",
 )
 def test_gates_are_trusted_by_their_certificate(make: MakePod, serve: Serve, tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ours")
@@ -153,7 +153,7 @@ def test_pod_starts_when_its_time_is_over(make: MakePod, directory: Path, named:
     "endpoint_status_dir",
     "Where the program that enforces policy has a file for each endpoint that it has set up. Its name is orchestrator,"
     " namespace and pod, and interface, each escaped as in a URL, with a space between them.",
-    choice="The directory need not exist when an ADD begins to wait, and may be replaced meanwhile.",
+    choice="The directory need not exist when an ADD begins to wait, and may be replaced during the wait.",
 )
 @statement(
     "4",
