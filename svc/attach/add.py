@@ -128,6 +128,8 @@ class _Rollback(ExitStack):
     def __exit__(
         self, kind: type[BaseException] | None, failure: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
+        if kind is None:
+            return super().__exit__(kind, failure, traceback)
         with deadline.extended():
             return super().__exit__(kind, failure, traceback)
 
@@ -182,7 +184,8 @@ class Addition:
         except IntentLost:
             raise
         except SvcError:
-            self._undo.close()
+            with deadline.extended():
+                self._undo.close()
             raise
 
     def note_intent(self) -> None:

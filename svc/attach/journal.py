@@ -179,7 +179,18 @@ class Journal:
             self._connection.close()
 
     def _write(self, work: Callable[[], sqlite.Result], *, durable: bool = False, reserved: bool = False) -> sqlite.Result:
-        """Commit `work`. A durable write, and a reserved one, may use the reserve."""
+        """Commit `work`. A durable write, and a reserved one, may use the reserve. The first attempt does without the layers
+        that only a locked, full or damaged file needs."""
+        if not durable:
+            try:
+                with self._lock:
+                    done = work()
+                    self._checkpoints.committed()
+            except sqlite3.Error:
+                pass
+            else:
+                self._writing.last = 0.0
+                return done
         commit = partial(self._durably, work) if durable else work
         with self._errors:
             result: sqlite.Result = self._writing.run(self._with_connection, self._commit, commit, durable or reserved)

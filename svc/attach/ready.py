@@ -130,10 +130,9 @@ class Guarded:
         self.close = inner.close
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
-        self._readiness.expected()
+        ready = self._readiness.expected()
         changes = self._readiness.changes
         for _ in range(_TRIES):
-            ready = self._readiness.expected()
             if self._readiness.changes != changes:
                 raise StoreReplaced
             checks = [Check(ready.key, ready.revision), *(self._claim.checks() if self._claim else ())]
@@ -146,6 +145,7 @@ class Guarded:
                     self._claim.on_conflict()
                 else:
                     raise
+                ready = self._readiness.expected()
         raise StoreError(
             f"{KEY.kind} {KEY.name} or the claim of the node kept changing", details="something else writes it all the time"
         )

@@ -72,6 +72,8 @@ class Session:
 
     def held_seconds(self) -> float:
         """Return for how long ADDs are held, because the datastore has lost data. Raise StoreError."""
+        if self.identity.is_undisturbed(self.backend):
+            return 0.0
         if not self.identity.is_known:
             self.readiness.expected()
         elif self.identity.has_moved(self.backend):

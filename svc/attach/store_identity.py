@@ -71,6 +71,11 @@ class StoreIdentity:
             self.changes += 1
             self._remember(Known(guid, position.cluster, position.revision, time.time(), True, True), known)
 
+    def is_undisturbed(self, backend: Backend) -> bool:
+        """Return whether the datastore is known and has never lost data, as far as its answers show. Asks no server."""
+        known = self._known
+        return known is not None and not known.changed and not self.has_moved(backend)
+
     def has_moved(self, backend: Backend) -> bool:
         """Return whether answers since the last observation show that data was lost. Asks no server."""
         before, setbacks = self._setbacks
