@@ -7,12 +7,16 @@ import pytest
 from harness.podman import NO_CNI
 
 NO_ANALYZE = "systemd-analyze is not installed"
+NO_SYSTEMD = "systemd is not installed"
+NO_CGROUP2 = "there are no control groups of version 2 that may be written"
 ONE_PROCESSOR = "this machine has one processor"
 
 # Reason (as the test gives it) and why it may occur where the whole suite is meant to run.
 EXPECTED: dict[str, str] = {
     NO_CNI: "Debian trixie and Ubuntu 24.10 have none any more that does",
     NO_ANALYZE: "images of containers have no systemd",
+    NO_SYSTEMD: "images of containers have no systemd",
+    NO_CGROUP2: "containers may not write the control groups of their host",
     ONE_PROCESSOR: "what spreads threads over processors, or gathers them, has nothing to do there",
 }
 

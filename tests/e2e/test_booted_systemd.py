@@ -1,0 +1,97 @@
+"""The shipped unit under a real systemd: start, rights, watchdog and end of the agent."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.booted import Booted
+from harness.node import POOL4, pool_document
+from harness.patience import wait_until
+from svc.deploy.systemd import CAPABILITIES
+
+pytestmark = pytest.mark.root
+
+UNIT = "svc-agent.service"
+WATCHDOG_SECONDS = 4
+NUMBERS = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+
+# It runs with the rights of the unit before the agent does, and fails if one of them is missing or is too much.
+RIGHTS = """
+import ctypes, errno, os, pathlib, socket
+for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
+    socket.socket(family, socket.SOCK_DGRAM).close()
+socket.socket(socket.AF_NETLINK, socket.SOCK_RAW).close()
+def refusal(attempt):
+    try:
+        attempt()
+    except OSError as failure:
+        return failure.errno
+    return 0
+assert refusal(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)) == errno.EAFNOSUPPORT
+assert refusal(pathlib.Path("/usr/svc-test").touch) == errno.EROFS
+assert refusal(pathlib.Path("/var/lib/other").touch) == errno.EROFS
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.unshare(0x00020000) == -1, "a mount namespace"
+pathlib.Path("/var/lib/svc/probe").touch()
+pathlib.Path("/var/lib/svc/probe").unlink()
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Booted]:
+    """With the agent as README.md installs it, a short watchdog, and a pool."""
+    with Booted(tmp_path) as machine:
+        chained = ("--without", "portmap", "--without", "bandwidth")
+        machine.svcctl("install", "--bin-dir", str(machine.bin_dir), "--systemd")
+        script = tmp_path / "rights.py"
+        script.write_text(RIGHTS)
+        drop_in = machine.units / f"{UNIT}.d" / "test.conf"
+        drop_in.parent.mkdir()
+        drop_in.write_text(f"[Service]\nWatchdogSec={WATCHDOG_SECONDS}\nExecStartPre={sys.executable} {script}\n")
+        machine.run("systemctl", "daemon-reload")
+        machine.run("systemctl", "enable", "--now", UNIT)
+        machine.svcctl("install", "--bin-dir", str(machine.bin_dir), "--conf-dir", str(machine.conf_dir), *chained)
+        machine.svcctl("pool", "apply", "-f", "-", stdin=pool_document("pool4", POOL4))
+        machine.run("ip", "netns", "add", "pod")
+        yield machine
+
+
+def netconf(machine: Booted) -> dict[str, Any]:
+    """Return what a runtime makes of the installed list."""
+    (file,) = machine.conf_dir.iterdir()
+    network = json.loads(file.read_text())
+    return {**network["plugins"][0], "name": network["name"], "cniVersion": network["cniVersion"]}
+
+
+def statuses(machine: Booted, *verbs: str) -> list[int]:
+    attachment = ("c1", "/run/netns/pod", "eth0")
+    return [machine.call(verb, netconf(machine), *(() if verb == "STATUS" else attachment)).status for verb in verbs]
+
+
+def test_agent_serves_calls_under_the_unit(machine: Booted) -> None:
+    """With no more rights than the unit names. It is ready before `systemctl start` returns, and ends as asked."""
+    assert "Active: active (running)" in machine.run("systemctl", "status", "--no-pager", UNIT)
+    pid = machine.shows(UNIT, "MainPID")
+    lines = dict(line.split(":\t") for line in machine.run("cat", f"/proc/{pid}/status").splitlines())
+    rights = f"{sum(1 << NUMBERS[name] for name in CAPABILITIES):016x}"
+    assert (lines["CapBnd"], lines["CapEff"], lines["NoNewPrivs"], lines["Seccomp"]) == (rights, rights, "1", "2")
+    assert machine.shows(UNIT, "RestrictAddressFamilies").split() == ["AF_INET", "AF_INET6", "AF_NETLINK", "AF_UNIX"]
+    assert statuses(machine, "ADD", "STATUS", "DEL") == [0, 0, 0]
+    machine.run("systemctl", "stop", UNIT)
+    assert (machine.shows(UNIT, "Result"), machine.shows(UNIT, "ExecMainStatus")) == ("success", "0")
+
+
+def test_stopped_agent_is_restarted_by_the_watchdog(machine: Booted) -> None:
+    """Its attachments are kept."""
+    pid = machine.shows(UNIT, "MainPID")
+    assert statuses(machine, "ADD") == [0]
+    machine.run("kill", "-STOP", pid)
+    machine.run("tail", "-f", "/dev/null", "-s", "0.1", "--pid", pid)  # until it has ended
+    wait_until(lambda: machine.shows(UNIT, "NRestarts") == "1" and machine.shows(UNIT, "ActiveState") == "active")
+    assert machine.shows(UNIT, "MainPID") != pid
+    assert statuses(machine, "STATUS", "DEL") == [0, 0]
+    assert machine.run("ip", "-n", "pod", "-brief", "link", "show", "eth0", check=False) == ""
