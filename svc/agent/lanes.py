@@ -9,7 +9,7 @@ A quick look at its network configuration shows which datastore a call needs. Th
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 SHARED: Final = 64  # workers, half of all
 GUARANTEED: Final = 16  # of each datastore
@@ -27,8 +27,7 @@ _OTHER_PLUGIN: Final = b'"host-local"'
 _HERE: Final = "embedded"
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(NamedTuple):
     """Jobs that wait in one line: `name` is the verb, or what else it is; `store` names the datastore, empty for none."""
 
     name: str

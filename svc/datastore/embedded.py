@@ -114,6 +114,7 @@ class EmbeddedStore:
                 for connection in (self._reader, self._writer):  # no thread waits for a file with the others' lock in its hands
                     connection.execute("PRAGMA busy_timeout = 0")
                 self._file = _identity(path)
+                self._newest = self._number_of(_TRANSACTIONS)
                 opened.pop_all()
         except (OSError, sqlite3.Error) as error:
             raise sqlite.store_error(path, error) from error
@@ -161,13 +162,12 @@ class EmbeddedStore:
 
     def generation(self, kind: str) -> int:
         """The number of the last transaction, of any process, that wrote a resource of this kind; 0 when none did."""
-        row = self._one(_COUNTER, kind)
-        return 0 if row is None else int(row[0])
+        return self._number_of(kind)
 
     def position(self) -> Position:
-        """Revisions are the numbers of transactions: they run backwards if the file is replaced by an older copy."""
-        row = self._one(_COUNTER, _TRANSACTIONS)
-        return Position(revision=0 if row is None else int(row[0]))
+        """Revisions are the numbers of transactions: they run backwards if the file is replaced by an older copy, which
+        a session sees when it opens the file."""
+        return Position(revision=self._newest)
 
     def watch(self, query: Query) -> Watcher:
         """Changes of other processes are only seen when the watcher lists again."""
@@ -198,7 +198,7 @@ class EmbeddedStore:
     def _write(self, changes: Sequence[_Change], durable: bool) -> int:
         """Commit the changes and tell the watchers; return the number of the transaction."""
         with self._writing:
-            number = self._transact(changes, durable)
+            number = self._newest = self._transact(changes, durable)
             self._checkpoints.committed()
             if self._feed:
                 self._feed.publish(list(self._committed(changes, number)))
@@ -254,6 +254,10 @@ class EmbeddedStore:
                 done = run(_DELETE, (path, revision))
         if not done.rowcount:
             raise NotFound(key) if run(_GET, (path,)).fetchone() is None else Conflict(key)
+
+    def _number_of(self, counter: str) -> int:
+        row = self._one(_COUNTER, counter)
+        return 0 if row is None else int(row[0])
 
     def _one(self, statement: str, argument: str) -> tuple[bytes, int] | None:
         """The first row of an answer. Most calls read several: the first attempt of each does without the layers of `_read`."""
