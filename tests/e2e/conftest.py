@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from harness.cluster_node import ClusterNode
 from harness.cluster_node import remains as cluster_remains
 from harness.etcd import Cluster, cluster
 from harness.kube import Kube
+from harness.local import data_dir, held, offer, section
 from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.orch import install, wipe
@@ -20,6 +22,8 @@ from harness.site import EtcdSite, OrchSite, Site, furnish, site_called
 from harness.state import remains
 
 MakePod = Callable[..., Pod]
+
+LOCAL_RANGE = "10.71.0.0/24"
 
 _numbers = count()
 
@@ -90,6 +94,36 @@ class _Pods:
         container = container or f"container-{next(_numbers)}"
         self.made.append(Pod(self._node, self._sandbox(), container, netconf(**config), ifname, args, plugin))
         return self.made[-1]
+
+
+# networks whose addresses are host-local's
+
+
+@pytest.fixture(scope="module")
+def local_node(shared_node: Node) -> Node:
+    offer(shared_node)
+    return shared_node
+
+
+@pytest.fixture
+def local(local_node: Node, pods: MakePod) -> Iterator[MakePod]:
+    """Makes pods with addresses of these ranges; none is kept."""
+
+    def make(*groups: Any, more: Any = None, **config: Any) -> Pod:
+        return pods(**{"ipam": section(local_node, *(groups or (LOCAL_RANGE,)), **(more or {})), **config})
+
+    yield make
+    for pod in getattr(pods, "made", ()):
+        pod.call("DEL")
+    assert held(local_node) == {}
+    rmtree(data_dir(local_node), ignore_errors=True)  # it goes on behind the last address that it gave
+
+
+@pytest.fixture
+def own_local(node: Node, own_pods: MakePod) -> MakePod:
+    """The same on a node of the test's own."""
+    offer(node)
+    return lambda *groups, **config: own_pods(**{"ipam": section(node, *(groups or (LOCAL_RANGE,))), **config})
 
 
 # nodes on a datastore that they share with others

@@ -1,16 +1,15 @@
 """Our plugin with Debian's host-local: the addresses are its, everything else is as ever."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from shutil import rmtree
 from typing import Any
 
 import pytest
 
-from harness.local import data_dir, held, offer, section, withdraw
+from harness.local import data_dir, held
 from harness.node import Node
 from harness.pod import Pod
-from harness.state import books, faults, pod_links, remains, store_of
+from harness.state import books, faults, remains, store_of
 from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 
@@ -20,33 +19,6 @@ MakePod = Callable[..., Pod]
 
 V4, V6 = "10.71.0.0/24", "fd71::/112"
 LINK = "169.254.1.1"
-
-
-@pytest.fixture(scope="module")
-def local_node(shared_node: Node) -> Node:
-    offer(shared_node)
-    return shared_node
-
-
-@pytest.fixture
-def local(local_node: Node, pods: MakePod) -> Iterator[MakePod]:
-    """Makes pods with addresses of these ranges; none is kept."""
-
-    def make(*groups: Any, more: Any = None, **config: Any) -> Pod:
-        return pods(**{"ipam": section(local_node, *(groups or (V4,)), **(more or {})), **config})
-
-    yield make
-    for pod in getattr(pods, "made", ()):
-        pod.call("DEL")
-    assert held(local_node) == {}
-    rmtree(data_dir(local_node), ignore_errors=True)  # it goes on behind the last address that it gave
-
-
-@pytest.fixture
-def own_local(node: Node, own_pods: MakePod) -> MakePod:
-    """The same on a node of the test's own."""
-    offer(node)
-    return lambda *groups, **config: own_pods(**{"ipam": section(node, *(groups or (V4,))), **config})
 
 
 def routes(pod: Pod, family: str = "-4") -> list[tuple[str, str]]:
@@ -178,120 +150,6 @@ def test_check_misses_a_route_of_the_network(local: MakePod) -> None:
     pod.netns.run("ip", "route", "delete", "10.9.0.0/16")
     error = pod.failed("CHECK", prevResult=pod.result).output
     assert (error["code"], "no route to 10.9.0.0/16" in error["details"]) == (107, True)
-
-
-# what goes wrong
-
-
-@pytest.mark.parametrize(
-    ("more", "fault"),
-    [
-        ({"ipv4_pools": ["pool4"]}, "ipam.ipv4_pools"),
-        ({"assign_ipv6": "true"}, "ipam.assign_ipv6"),
-        ({"rangeStart": "usePodCidr"}, "ipam.rangeStart = 'usePodCidr' is not an address"),
-        ({"subnet": "usePodCidr"}, "orch.kubeconfig is missing"),
-    ],
-)
-def test_fault_of_the_network_is_told_before_anything_is_done(local: MakePod, local_node: Node, more: Any, fault: str) -> None:
-    pod = local(more=more)
-    error = pod.failed("ADD").output
-    assert (error["code"], fault in error["msg"]) == (7, True)
-    assert remains(local_node) == []
-    pod.delete()
-
-
-def test_status_tells_a_full_range_before_an_add_fails(local: MakePod) -> None:
-    """Its /30 has one address beside the gateway's; the other family has room."""
-    pod = local("10.71.0.0/30", V6)
-    assert pod.call("STATUS").status == 0
-    pod.add()
-    error = pod.failed("STATUS").output
-    assert (error["code"], "no address is free in 10.71.0.0/30" in error["msg"]) == (50, True)
-    assert local([{"subnet": "10.71.0.0/30"}, {"subnet": "10.72.0.0/30"}]).call("STATUS").status == 0
-    pod.delete()
-    assert pod.call("STATUS").status == 0
-
-
-def test_exhausted_range_is_told_in_its_words(local: MakePod, local_node: Node) -> None:
-    group = [{"subnet": V4, "rangeStart": "10.71.0.9", "rangeEnd": "10.71.0.9"}]
-    first, second = local(group), local(group, V6)
-    first.add()
-    error = second.failed("ADD").output
-    assert error["code"] == 999
-    assert error["msg"].startswith("host-local: failed to allocate for range 0: no IP addresses available in range set")
-    assert held(local_node) == {"10.71.0.9": first.container}
-    assert list(pod_links(local_node)) == [first.host_name]
-    assert [record.id.container_id for record in books(local_node).records] == [first.container]
-    assert second.netns.links() == []
-
-
-def test_address_is_freed_when_the_wiring_fails(local: MakePod, local_node: Node) -> None:
-    pod = local()
-    pod.netns.run("ip", "link", "add", "eth0", "type", "bridge")
-    assert pod.failed("ADD").output["code"] == 108
-    assert held(local_node) == {}
-    assert remains(local_node) == []
-
-
-def test_missing_plugin_is_told_and_nothing_is_owed(own_local: MakePod, node: Node) -> None:
-    withdraw(node)
-    pod = own_local()
-    for verb, code in (("ADD", 114), ("STATUS", 50)):
-        error = pod.failed(verb).output
-        assert (error["code"], f"plugin 'host-local' is not in CNI_PATH ({node.bin_dir})" in error["msg"]) == (code, True)
-    assert remains(node) == []
-    called = pod.call("DEL")
-    assert (called.status, "plugin 'host-local' is not in CNI_PATH" in called.stderr) == (0, True)
-    assert remains(node) == []
-
-
-def test_directory_that_is_a_file_is_told_and_nothing_is_owed(local: MakePod, local_node: Node) -> None:
-    """Each try of a pod would leave a release that can never be paid."""
-    file = local_node.directory / "no-directory"
-    file.touch()
-    pod = local(more={"dataDir": str(file)})
-    assert f"host-local: mkdir {file}: not a directory" in pod.failed("ADD").output["msg"]
-    assert remains(local_node) == []
-    pod.delete()
-    assert remains(local_node) == []
-
-
-def test_release_is_owed_while_the_plugin_is_missing(own_local: MakePod, node: Node) -> None:
-    """As with a datastore that is gone: the DEL is answered, the interface goes, the address stays held until it is freed."""
-    pod, other = own_local(), own_local(ipam={"type": "svc-ipam"}, name="other")
-    pod.add()
-    other.add()
-    withdraw(node)
-    pod.delete()
-    assert pod.netns.links() == []
-    assert list(held(node).values()) == [pod.container]
-    assert {record.id.container_id: record.state for record in books(node).records} == {
-        pod.container: "deleting",
-        other.container: "added",
-    }
-    assert node.stop_agent() == 0
-    node.start_agent()
-    assert list(held(node).values()) == [pod.container], "still owed after a start without it"
-    assert node.stop_agent() == 0
-    offer(node)
-    node.start_agent()
-    assert held(node) == {}
-    assert [record.id.container_id for record in books(node).records] == [other.container]
-
-
-def test_status_hears_of_the_plugin(local: MakePod) -> None:
-    assert local().call("STATUS").status == 0
-
-
-def test_locked_store_takes_no_endpoint_either(own_local: MakePod, node: Node) -> None:
-    """No write of an address tells of it here."""
-    pod, other = own_local(), own_local()
-    pod.add()
-    node.svcctl("clusterinfo", "lock")
-    assert other.failed("ADD").output["code"] == 105
-    assert list(held(node).values()) == [pod.container]
-    node.svcctl("clusterinfo", "unlock")
-    other.add()
 
 
 # again and again

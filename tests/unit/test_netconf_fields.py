@@ -1,138 +1,15 @@
-"""Every field of the network configuration: wrong types, wrong values, the table that they come from."""
+"""Every field of the network configuration: null, wrong values, the table that they come from."""
 
 import copy
 from typing import Any
 
-import orjson
 import pytest
 
-from svc.model.errors import CallerError, Code
+from harness.netconfs import GOOD, SHOWN, config, parsed, refused, with_field
 from svc.model.wishes import Features
-from svc.names import DEFAULT
 from svc.netconf import fields
-from svc.netconf.fields import FIELDS, Field, keys_of
-from svc.netconf.netconf import DatastoreSettings, IpamConf, NetConf, parse
-
-GOOD: dict[str, Any] = {"name": "net", "type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
-
-
-def put(data: dict[str, Any], keys: tuple[str, ...], value: Any) -> dict[str, Any]:
-    section = data
-    for key in keys[:-1]:
-        section = section.setdefault(key, {})
-    section[keys[-1]] = value
-    return data
-
-
-def with_field(path: str, value: Any) -> dict[str, Any]:
-    return put(copy.deepcopy(GOOD), keys_of(path), value)
-
-
-def config(**changes: Any) -> dict[str, Any]:
-    """A good configuration with changes: `a__b=1` sets `b` in the section `a`."""
-    data = copy.deepcopy(GOOD)
-    for path, value in changes.items():
-        put(data, tuple(path.split("__")), value)
-    return data
-
-
-LOCATION = {
-    "etcdv3": ("etcd_endpoints", "etcd_discovery_srv", "etcd_authority", "etcd_scheme"),
-    "orch": ("orch.kubeconfig", "orch.orch_api_root"),
-}
-
-
-def parsed(data: dict[str, Any], *, lenient: bool = False) -> NetConf:
-    return parse(orjson.dumps(data), DEFAULT, lenient=lenient)
-
-
-def refused(data: dict[str, Any], *, lenient: bool = False) -> CallerError:
-    with pytest.raises(CallerError) as caught:
-        parse(orjson.dumps(data), DEFAULT, lenient=lenient)
-    assert caught.value.code is Code.INVALID_NETCONF
-    return caught.value
-
-
-# Types.
-
-VALUES: dict[str, list[Any]] = {
-    "a number": [0, 1, -1, 2**63, 2**64 - 1],
-    "a number that is not a whole one of 64 bits": [1.5, 1e300, 100.0],
-    "a string": ["", "1", "true", "x"],
-    "a boolean": [True, False],
-    "an array": [[], [1], [[]]],
-    "an object": [{}, {"a": 1}],
-}
-ACCEPTED = {
-    fields.STRING: "a string",
-    fields.INTEGER: "a number",
-    fields.BOOLEAN: "a boolean",
-    fields.OBJECT: "an object",
-    fields.STRINGS: "an array",
-    fields.ATTACHMENTS: "an array",
-    fields.RANGES: "an array",
-    fields.ROUTES: "an array",
-}
-REMEDIES = {
-    fields.STRING: "in quotes",
-    fields.INTEGER: "write a whole number without quotes",
-    fields.BOOLEAN: "write true or false without quotes",
-    fields.OBJECT: "write an object, {...}",
-    fields.STRINGS: "write an array of strings, [...]",
-    fields.ATTACHMENTS: 'write an array of objects with "containerID" and "ifname"',
-    fields.RANGES: "write an array of arrays of objects, [[{...}]]",
-    fields.ROUTES: "write an array of objects, [{...}]",
-}
-PATHS = [pytest.param(field, path, id=path) for field in FIELDS for path in field.paths]
-SHOWN = {True: "true", False: "false"}
-
-
-def wrong_values(field: Field) -> list[tuple[str, Any]]:
-    """With what kind each is of."""
-    return [(kind, value) for kind, values in VALUES.items() if kind != ACCEPTED[field.type] for value in values]
-
-
-@pytest.mark.parametrize(("field", "path"), PATHS)
-def test_wrong_type_is_named_with_remedy(field: Field, path: str) -> None:
-    for kind, value in wrong_values(field):
-        error = refused(with_field(path, value))
-        shown = "(hidden)" if field.secret else SHOWN[value] if isinstance(value, bool) else repr(value)
-        assert error.msg == f"invalid network configuration: {path} = {shown} is {kind}"
-        assert error.details.startswith(f"{path} = {shown}: ")
-        assert REMEDIES[field.type] in error.details
-
-
-@pytest.mark.parametrize("value", [True, False])
-@pytest.mark.parametrize("key", ["assign_ipv4", "assign_ipv6"])
-def test_boolean_of_ipam_is_asked_for_in_quotes(key: str, value: bool) -> None:
-    error = refused(with_field(f"ipam.{key}", value))
-    assert f"ipam.{key} = {SHOWN[value]} is a boolean" in error.msg
-    assert 'write one of "true", "false", in quotes' in error.details
-
-
-@pytest.mark.parametrize("path", [field.path for field in FIELDS if field.type == fields.STRINGS])
-@pytest.mark.parametrize("value", [1, None, True, 1.5, [], {}])
-def test_wrong_element_is_named_by_its_index(path: str, value: Any) -> None:
-    error = refused(with_field(path, ["x", value]))
-    assert f"{path}[1] = " in error.details
-    assert "write a string in quotes" in error.details
-
-
-@pytest.mark.parametrize(("field", "path"), [path for path in PATHS if path.id not in {"name", "cniVersion"}])
-def test_lenient_survives_every_wrong_type(field: Field, path: str) -> None:
-    for _, value in wrong_values(field):
-        if field.path not in LOCATION["etcdv3"]:
-            assert parsed(with_field(path, value), lenient=True).name == "net"
-
-
-@pytest.mark.parametrize(("kind", "field"), [(kind, field) for kind, found in LOCATION.items() for field in found])
-@pytest.mark.parametrize("value", [["http://127.0.0.1:2379"], 2379, True])
-def test_lenient_refuses_what_would_lead_to_another_datastore(kind: str, field: str, value: Any) -> None:
-    """And where that datastore is not used, it is no reason to fail."""
-    data = with_field(field, value) | {"datastore_type": kind}
-    assert field in refused(data, lenient=True).msg
-    assert parsed(data | {"datastore_type": "embedded"}, lenient=True).datastore == DatastoreSettings("embedded")
-
+from svc.netconf.fields import FIELDS, Field
+from svc.netconf.netconf import DatastoreSettings, IpamConf, NetConf
 
 # Null.
 
