@@ -8,7 +8,7 @@ from harness.podman import NO_CNI
 
 NO_ANALYZE = "systemd-analyze is not installed"
 NO_SYSTEMD = "systemd is not installed"
-NO_CGROUP2 = "there are no control groups of version 2 that may be written"
+NO_CGROUP2 = "control groups of version 2 are not writable"
 ONE_PROCESSOR = "this machine has one processor"
 
 # Reason (as the test gives it) and why it may occur where the whole suite is meant to run.
