@@ -17,7 +17,7 @@ def wired_result(
     record: Record, sandbox: Sandbox, ips: tuple[IpConfig, ...], routes: tuple[Route, ...], dns: Dns = NO_DNS
 ) -> Result:
     """Return the result of an attachment that svc has wired."""
-    mtu = effective_mtu(record.wiring())
+    mtu = effective_mtu(record.mtu)
     inside = Interface(record.id.ifname, mac=record.mac, mtu=mtu, sandbox=sandbox.path)
     return Result(interfaces=(Interface(record.host_name), inside), ips=ips, routes=routes, dns=dns)
 

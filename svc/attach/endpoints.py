@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import datetime, timezone
-from uuid import uuid4
 
 from svc._core.cidr import Cidr
 from svc.attach.record import Record
@@ -12,7 +11,7 @@ from svc.datastore.api import Conflict, Create, Delete, Entry, Found, NotFound, 
 from svc.model.endpoint import KIND, has_endpoint
 from svc.model.errors import Code
 from svc.model.keys import ResourceKey, ResourceQuery
-from svc.model.resource import Resource, stamp
+from svc.model.resource import Resource, new_uid, stamp
 
 _TRIES = 6
 
@@ -26,7 +25,7 @@ def require_place(session: Session, request: AddRequest) -> None:
 
 def creation(resource: Resource) -> Create:
     """Of an endpoint, which gets its identity with it."""
-    stamp(resource, datetime.now(timezone.utc), str(uuid4()))
+    stamp(resource, datetime.now(timezone.utc), new_uid())
     return Create(ResourceKey(KIND, resource.name, resource.namespace), resource)
 
 

@@ -16,8 +16,9 @@ from svc.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """The endpoint and the handle as they were read; None for what was not."""
+    """The endpoint and the handle as they were read in this session; None for what was not."""
 
+    session: Session
     endpoint: Found | None = None
     handle: Found | None = None
 
@@ -29,13 +30,12 @@ def read(session: Session, record: Record) -> Holdings:
         keys["endpoint"] = record.endpoint_key(session.names)
     if record.delegate is None:
         keys["handle"] = HandleKey(record.handle)
-    return Holdings(**dict(zip(keys, session.require_ready(tuple(keys.values())), strict=True)))
+    return Holdings(session, **dict(zip(keys, session.require_ready(tuple(keys.values())), strict=True)))
 
 
-def release(
-    context: Context, session: Session, record: Record, holdings: Holdings, trace: Trace, *, has_endpoint: bool
-) -> None:
+def release(context: Context, record: Record, holdings: Holdings, trace: Trace, *, has_endpoint: bool) -> None:
     """Remove the endpoint, if the attachment has one, and free the addresses: never these alone. Raise PeerError."""
+    session = holdings.session
     companion = _companion(session, record, holdings) if has_endpoint else None
     if companion is not None and (record.delegate is not None or not session.backend.atomic):
         _delete(session, record, companion)

@@ -3,12 +3,11 @@
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
-from uuid import uuid4
 
 from svc.attach.session import Session
 from svc.datastore.api import Conflict, Create
 from svc.model.keys import ResourceKey
-from svc.model.resource import Resource, stamp
+from svc.model.resource import Resource, new_uid, stamp
 
 KIND = "Profile"
 
@@ -20,7 +19,7 @@ def ensure_profile(session: Session, network: str, *, pod: bool) -> None:
     if network in session.profiles or session.settings["kind"] == "orch":
         return
     resource = Resource(KIND, {"name": network}, profile_spec(network, pod=pod))
-    stamp(resource, datetime.now(timezone.utc), str(uuid4()))
+    stamp(resource, datetime.now(timezone.utc), new_uid())
     with suppress(Conflict):
         session.backend.write([Create(ResourceKey(KIND, network), resource)])
     session.profiles.add(network)

@@ -68,12 +68,11 @@ def unwire(context: Context, record: Record) -> bool:
 
 def settle(context: Context, record: Record, trace: Trace, held: Holdings) -> None:
     """Removes the endpoint and frees the addresses. PeerError."""
-    session = context.session(record.profile, record.settings, record.node)
     if record.shares:
         with suppress(NotFound):
-            edit_profiles(session, record, add=False)
+            edit_profiles(held.session, record, add=False)
     has_endpoint = record.is_wired and not record.shares and not is_another_networks(context, record)
-    holdings.release(context, session, record, held, trace, has_endpoint=has_endpoint)
+    holdings.release(context, record, held, trace, has_endpoint=has_endpoint)
 
 
 def owe(context: Context, record: Record) -> None:

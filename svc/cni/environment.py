@@ -3,12 +3,14 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from svc.model.errors import Code
 from svc.model.faults import Faults
 
 VERBS: Final = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION")
+_ONE_VERB: Final = f"give one of {', '.join(VERBS)}"
 
 # An attachment's handle, NETWORK.CONTAINER, names an object of the orchestrator, at most 253 characters: 124 are the
 # network name's, one is the dot. Runtimes use 64 and fewer.
@@ -45,6 +47,7 @@ def _container_id(text: str) -> Finding | None:
     return None
 
 
+@lru_cache(16)  # nearly every call has the same
 def _interface(text: str) -> Finding | None:
     """As the kernel takes it; of a name with '%' it would make another one, with a number in it."""
     length = len(text.encode())
@@ -120,17 +123,17 @@ def parse_environment(environment: Mapping[str, str], *, ipam: bool) -> Call:
     )
 
 
+@lru_cache(16)
 def split_path(text: str) -> tuple[str, ...]:
     """The directories of a search path, without empty ones."""
     return tuple(part for part in text.split(":") if part)
 
 
 def _verb(text: str, faults: Faults) -> str:
-    remedy = f"give one of {', '.join(VERBS)}"
     if not text:
-        faults.missing("CNI_COMMAND", remedy, "is not set")
+        faults.missing("CNI_COMMAND", _ONE_VERB, "is not set")
     elif text not in VERBS:
-        faults.add("CNI_COMMAND", text, "is not a verb", remedy)
+        faults.add("CNI_COMMAND", text, "is not a verb", _ONE_VERB)
     return text
 
 

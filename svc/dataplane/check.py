@@ -52,8 +52,8 @@ def _host_link(kernel: Kernel, wiring: plan.Wiring, wired: Wired) -> Iterator[st
 def _link_state(link: dict[str, object], wiring: plan.Wiring, what: str) -> Iterator[str]:
     if not link["up"]:
         yield f"{what} is down"
-    if link["mtu"] != plan.effective_mtu(wiring):
-        yield f"{what} has MTU {link['mtu']}, not {plan.effective_mtu(wiring)}"
+    if link["mtu"] != plan.effective_mtu(wiring.mtu):
+        yield f"{what} has MTU {link['mtu']}, not {plan.effective_mtu(wiring.mtu)}"
 
 
 def _sandbox_addresses(sandbox: nsock.Socket, wiring: plan.Wiring, wired: Wired) -> Iterator[str]:

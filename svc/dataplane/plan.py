@@ -48,7 +48,7 @@ def host_batch(wiring: Wiring, index: int, peer_index: int, ns_fd: int, kernel_h
     batch.create_veth(
         wiring.host_name, index, HOST_MAC, wiring.mtu, wiring.queues, wiring.ifname, peer_index, wiring.mac, ns_fd
     )
-    has_ipv6 = kernel_has_ipv6 and effective_mtu(wiring) >= _IPV6_MIN_MTU
+    has_ipv6 = kernel_has_ipv6 and effective_mtu(wiring.mtu) >= _IPV6_MIN_MTU
     devconf = {rtnl.DEVCONF_FORWARDING: 1, rtnl.DEVCONF_PROXY_ARP: 1, rtnl.DEVCONF_ROUTE_LOCALNET: 1}
     batch.set_link(index, up=True, devconf=devconf if wiring.has(4) else None, no_link_local=has_ipv6)
     if wiring.has(4):
@@ -140,9 +140,9 @@ def sandbox_sysctls(wiring: Wiring) -> list[tuple[str, str]]:
     return items
 
 
-def effective_mtu(wiring: Wiring) -> int:
-    """The MTU that the interfaces have."""
-    return wiring.mtu or DEFAULT_MTU
+def effective_mtu(mtu: int) -> int:
+    """The MTU that the interfaces have where so much is wanted, 0 for no wish."""
+    return mtu or DEFAULT_MTU
 
 
 def _host_scope(address: Address) -> int:

@@ -1,5 +1,6 @@
 """Resources of the API group: kind, metadata, spec, status; kept as JSON so that fields unknown to us survive."""
 
+import os
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -66,6 +67,13 @@ def check_metadata(metadata: Json) -> None:
             document.texts(metadata, name)
         except ValueError as error:
             raise ValueError(f"metadata.{error}") from None
+
+
+def new_uid() -> str:
+    """Return a random UID (RFC 9562, version 4). By hand: each ADD needs one, and `uuid.uuid4` takes five times as long."""
+    digits = os.urandom(16).hex()
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 def stamp(resource: Resource, now: datetime, uid: str) -> None:
