@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from svc.attach.journal import Journal
+from svc.imports import whole_imports
 from svc.model.errors import SvcError
 from svc.netconf.installed import read_networks
 from svc.netconf.netconf import NetConf
@@ -68,5 +69,5 @@ def _features(netconf: NetConf) -> Iterable[str]:
 
 def _import(names: Iterable[str]) -> None:
     for name in names:
-        with suppress(ImportError):  # an extra that is not installed: calls say so
+        with suppress(ImportError, OSError), whole_imports():  # an extra that is not installed, no descriptors: calls say so
             importlib.import_module(name)

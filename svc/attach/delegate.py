@@ -19,6 +19,7 @@ from svc.model import versions
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.prevresult import parse_prev_result
 from svc.model.result import Result
+from svc.model.shortage import shortage
 from svc.trace import Trace
 
 Json = dict[str, Any]
@@ -126,7 +127,7 @@ def _run(executable: Path, variables: Mapping[str, str], stdin: bytes, seconds: 
 
 
 def _not_executed(executable: Path, failure: OSError) -> PeerError:
-    return PeerError(
+    return shortage(failure) or PeerError(
         f"plugin {executable.name!r} cannot be executed: {failure.strerror}",
         details=f"see {executable}: its mode, its architecture",
         code=Code.DELEGATE,

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 from svc import deadline
 from svc.datastore.api import NoSpace
 from svc.model.errors import Code, PeerError, SvcError
+from svc.model.shortage import shortage
 from svc.trace import Trace
 
 ANSWER_SECONDS: Final = 0.7  # for a server to answer one question, and for STATUS to wait for probes
@@ -77,7 +78,8 @@ class Probe:
         except SvcError as failure:
             self.failure = failure
         except Exception as failure:  # for example of a session that was closed
-            self.failure = PeerError(f"it cannot be told: {type(failure).__name__}: {failure}", details="see the agent's log")
+            told = f"{type(failure).__name__}: {failure}"
+            self.failure = shortage(failure) or PeerError(f"it cannot be told: {told}", details="see the agent's log")
         finally:
             self.done.set()
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from svc.combine import Combiner
 from svc.datastore.open import open_client
+from svc.imports import whole_imports
 
 if TYPE_CHECKING:
     from svc.orch.pods import Pods
@@ -36,7 +37,8 @@ class Orchestrators:
         """A kubeconfig may have a program executed: nobody else waits for it."""
         if access not in self._pods:
             client = open_client(dict(access))
-            from svc.orch.pods import Pods  # only here: it loads that client's package
+            with whole_imports():
+                from svc.orch.pods import Pods  # only here: it loads that client's package
 
             self._pods[access] = Pods(client)
         return self._pods[access]

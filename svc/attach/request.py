@@ -10,6 +10,7 @@ from svc.attach.record import AttachmentId
 from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code
 from svc.model.hold import NO_GATES, NO_POLICY_SETUP, GateSettings, PolicySettings
+from svc.model.shortage import shortage
 from svc.model.wishes import NO_FEATURES, Features
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ def open_sandbox(path: str, received_fd: int, own: tuple[int, int]) -> Sandbox:
         identity = nsock.netns_identity(fd)
     except (OSError, ValueError) as failure:
         os.close(fd)
+        if lack := shortage(failure):
+            raise lack from failure
         raise CallerError(
             f"CNI_NETNS {path!r} is not a network namespace",
             details="give the path of the sandbox's network namespace, such as /var/run/netns/NAME",
@@ -96,6 +99,8 @@ def _open(path: str) -> int:
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as failure:
+        if lack := shortage(failure):
+            raise lack from failure
         raise CallerError(
             f"CNI_NETNS {path!r} cannot be opened: {getattr(failure, 'strerror', failure)}",
             details="the sandbox is gone, or the path is wrong",

@@ -1,6 +1,5 @@
 """The protocol edge: one call in, one reply out, whoever carries it (the agent or the one-shot entry)."""
 
-import errno
 import math
 import time
 import traceback
@@ -17,9 +16,9 @@ from svc.cni.environment import parse_environment
 from svc.cni.inputs import Inputs, Reply
 from svc.cni.needs import memory_key
 from svc.cni.verbs import HANDLERS, Invocation, attach
-from svc.dataplane import kernel
 from svc.model import versions
 from svc.model.errors import CallerError, InternalError, SvcError
+from svc.model.shortage import shortage
 from svc.names import DEFAULT, Names
 from svc.netconf import netconf as netconfs
 from svc.netconf.args import pod_in
@@ -30,8 +29,6 @@ from svc.waits.wait import Steps, Suspended, limited
 # How long a call may work, from when a worker takes it; gates and policy are waited for besides. Less than the executable
 # waits, so that the runtime learns the cause.
 WORK_SECONDS = {"ADD": 30.0, "DEL": 20.0, "CHECK": 9.0, "GC": 80.0}
-
-_NO_THREAD = "can't start new thread"  # as Python says it
 
 
 def answer(context: Context, inputs: Inputs, trace: Trace) -> Steps[Reply]:
@@ -157,10 +154,8 @@ def _readable_version(stdin: bytes) -> str:
 
 def _unforeseen(failure: Exception, trace: Trace) -> SvcError:
     """What nobody knew a remedy for where it was raised: want of something that any step may need, or a mistake of ours."""
-    if isinstance(failure, OSError) and failure.errno in (errno.EMFILE, errno.ENFILE):
-        return kernel.failed(failure)
-    if isinstance(failure, RuntimeError) and str(failure) == _NO_THREAD:
-        return kernel.no_thread()
+    if lack := shortage(failure):
+        return lack
     trace.error("".join(traceback.format_exception(failure)))
     return InternalError(
         f"internal error: {type(failure).__name__}: {failure}",

@@ -11,6 +11,7 @@ from svc._core import nsock, rtnl
 from svc._core.cidr import Address
 from svc.dataplane.plan import HOST_MAC
 from svc.model.errors import Code, PeerError
+from svc.model.shortage import REMEDIES
 
 _SYSCTLS = Path("/proc/sys")
 _SCOPE_UNIVERSE = 0  # RT_SCOPE_UNIVERSE of rtnetlink(7)
@@ -99,15 +100,6 @@ def failed(failure: OSError) -> PeerError:
     )
 
 
-def no_thread() -> PeerError:
-    """The system gives the process no further thread."""
-    return PeerError(
-        "the system gives no further thread",
-        details="raise the limit of the agent (TasksMax, pids.max)",
-        code=Code.KERNEL,
-    )
-
-
 def sysctl_failed(failure: OSError, attempt: str = "write") -> PeerError:
     """Return what to raise when the kernel refused a setting, or the way to the settings.
 
@@ -124,8 +116,7 @@ def _remedy(number: int) -> str:
         errno.EAFNOSUPPORT: "the kernel, or the interface, lacks the address family",
         errno.ENOMEM: "the kernel is short of memory",
         errno.ENOBUFS: "the kernel is short of memory",
-        errno.EMFILE: "the agent has too many files open: raise its limit (LimitNOFILE)",
-        errno.ENFILE: "the system has too many files open: raise fs.file-max",
+        **REMEDIES,
         errno.ETIMEDOUT: "the kernel is busy: see its log, and whether network namespaces are being torn down",
         errno.ENOENT: "the kernel lacks IPv6, or the interface disappeared meanwhile",
     }

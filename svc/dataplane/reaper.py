@@ -17,8 +17,9 @@ from contextlib import suppress
 
 from svc import deadline
 from svc._core import nsock, rtnl
-from svc.dataplane.kernel import Kernel, failed, is_host_side, no_thread, refused
+from svc.dataplane.kernel import Kernel, failed, is_host_side, refused
 from svc.model.errors import Code, PeerError
+from svc.model.shortage import no_thread
 
 _MAX_DELETERS = 32  # a barrier is some 30 times as long as the unlinking before it
 _GROUP_BASE = 0x53760000  # link groups are plain numbers; a high one, so that no operator's group is met

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from svc import __distribution__
 from svc.datastore.api import Backend
 from svc.datastore.embedded import EmbeddedStore
+from svc.imports import whole_imports
 from svc.model.errors import CallerError
 from svc.names import Names
 
@@ -30,11 +31,11 @@ def open_backend(settings: dict[str, str], state_dir: Path, names: Names) -> Bac
             return EmbeddedStore(state_dir / EMBEDDED_FILE, names)
         case "etcdv3":
             with _extra("etcd"):
-                from svc.datastore.etcd.store import EtcdStore  # only here: it loads gRPC
-
+                with whole_imports():
+                    from svc.datastore.etcd.store import EtcdStore  # only here: it loads gRPC
                 return EtcdStore(settings, names)
         case "orch":
-            with _extra("orch"):
+            with _extra("orch"), whole_imports():
                 from svc.datastore.orch.store import OrchStore  # the Kubernetes client is 25 MiB of memory and 0.3 s
             return OrchStore(settings, names)
     raise CallerError(f"datastore_type = {settings['kind']!r} is not known", details='set "etcdv3", "orch" or "embedded"')
@@ -42,7 +43,7 @@ def open_backend(settings: dict[str, str], state_dir: Path, names: Names) -> Bac
 
 def open_client(settings: Mapping[str, str]) -> "Client":
     """A session with an API server, for what is no datastore: the same settings as `orch`. CallerError as `open_backend`."""
-    with _extra("orch"):
+    with _extra("orch"), whole_imports():
         from svc.datastore.orch.access import Access
         from svc.datastore.orch.client import Client
     return Client(Access(settings))

@@ -15,12 +15,16 @@ from typing import TypeVar
 
 from svc import deadline
 from svc.datastore.api import NoSpace, StoreError
+from svc.descriptors import require_descriptors
+from svc.model.errors import PeerError
+from svc.model.shortage import shortage
 
 BUSY_SECONDS = 5.0  # how long a write waits for another process before it gives up
 _MIN_BACKOFF, _MAX_BACKOFF = 0.001, 0.05  # seconds between two attempts to get a lock that another process has
 _SEEN_SECONDS = 1.0  # after which a file that was locked counts as free again
 LOG_PAGES = 10_000  # of 4 KB, in the log beside a file, from which on a commit itself makes the checkpoint
 
+_FILES = 4  # that SQLite opens for one connection: database, log, index and directory
 _WRITE_LOCK = "120"  # the byte of the file -shm that a writer locks (SQLite's WAL index format)
 
 Result = TypeVar("Result")
@@ -41,16 +45,42 @@ _REMEDIES = (  # what SQLite's message says, what to do
 
 def store_error(path: Path, error: sqlite3.Error | OSError, damaged: str = RESTORE) -> StoreError:
     """Return what to raise in place of an error of SQLite or of the file system. `damaged` is the remedy for a damaged file."""
+    if lack := _lack_of_files(error):
+        return StoreError(f"store {str(path)!r} failed: {lack.msg}", details=lack.details, code=lack.code)
     if isinstance(error, OSError):
         details = f"have a directory {str(path.parent)!r} that this user may write to"
         return StoreError(f"store {str(path)!r} cannot be made: {error.strerror}", details=details)
     remedy = next((remedy for text, remedy in _REMEDIES if text in str(error)), "this is unexpected: please report it")
-    if is_damage(error):
+    reason = str(error)
+    if _is_truncated(path, error):
+        reason, remedy = "file is not a database: it was truncated", damaged
+    elif is_damage(error):
         remedy = damaged
     elif "is locked" in str(error) and (holder := _writer_of(path)):
         remedy = f"{holder} has locked it for over {BUSY_SECONDS:.0f} seconds: stop it"
     kind = NoSpace if "is full" in str(error) else StoreError
-    return kind(f"store {str(path)!r} failed: {error}", details=remedy)
+    return kind(f"store {str(path)!r} failed: {reason}", details=remedy)
+
+
+def _lack_of_files(error: sqlite3.Error | OSError) -> PeerError | None:
+    """Return the lack of file descriptors, if that is the cause. SQLite does not tell why it cannot open a file."""
+    if isinstance(error, OSError):
+        return shortage(error)
+    if "unable to open" in str(error):
+        try:
+            require_descriptors(_FILES)
+        except OSError as failure:
+            return shortage(failure)
+    return None
+
+
+def _is_truncated(path: Path, error: sqlite3.Error) -> bool:
+    """Whether the file or its log was truncated. SQLite reports an I/O error where its index knows pages that are not there."""
+    if "disk I/O" not in str(error):
+        return False
+    with suppress(OSError):
+        return is_damage(error) or path.stat().st_size == 0
+    return False
 
 
 def _writer_of(path: Path) -> str:
@@ -70,7 +100,8 @@ def _writer_of(path: Path) -> str:
 
 def is_damage(error: sqlite3.Error) -> bool:
     """Whether the file is not what SQLite, or this program, wrote."""
-    return any(text in str(error) for text in ("not a database", "malformed"))
+    is_short = getattr(error, "sqlite_errorname", "") == "SQLITE_IOERR_SHORT_READ"  # since Python 3.11
+    return is_short or any(text in str(error) for text in ("not a database", "malformed"))
 
 
 class Errors:

@@ -1,6 +1,7 @@
 """STATUS tells what an ADD would meet, within a second, in any state of the servers and files."""
 
 import json
+import os
 import sqlite3
 import subprocess
 import time
@@ -14,6 +15,7 @@ import pytest
 from harness.cluster_node import ClusterNode
 from harness.etcd import cluster
 from harness.kube import Kube
+from harness.netns import Netns
 from harness.node import POOL4, Called, Node, netconf
 from harness.proxy import mute, proxy
 from harness.site import EtcdSite, furnish, session, set_ready
@@ -44,6 +46,18 @@ def cause(node: Node, config: dict[str, Any]) -> str:
     assert "did not answer within" not in said.partition("datastore")[0], said
     assert "no sign of life" not in said, said
     return said
+
+
+def test_store_truncated_under_the_agent_is_damage(node: Node) -> None:
+    """STATUS says so as svcctl does, not that the disk is to be looked at."""
+    with Netns("sandbox") as sandbox:
+        node.add(netconf(), sandbox)
+        node.delete(netconf(), sandbox)
+    for name in ("store.db", "store.db-wal"):
+        os.truncate(node.state_dir / name, 0)
+    said = cause(node, netconf())
+    assert "not a database" in said
+    assert "svcctl store restore" in said
 
 
 def install(node: Node, config: dict[str, Any], folder: Path) -> None:

@@ -166,3 +166,13 @@ def test_file_in_place_of_the_directory_is_a_store_error(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot be made"):
         EmbeddedStore(tmp_path / "file" / "store.db")
+
+
+def test_log_truncated_under_an_open_store_is_damage(path: Path) -> None:
+    """SQLite calls it an I/O error. The disk is sound."""
+    with closing(EmbeddedStore(path)) as store:
+        write_one(store)
+        os.truncate(f"{path}-wal", 0)
+        with pytest.raises(StoreError, match="it was truncated") as raised:
+            EmbeddedStore(path).get(CLUSTER)
+    assert "svcctl store restore" in raised.value.details

@@ -3,6 +3,7 @@
 from typing import Any, Protocol
 
 from svc.datastore.api import StoreError
+from svc.imports import whole_imports
 from svc.model.faults import Faults
 
 SECONDS = 2.0  # for each of the two queries
@@ -20,9 +21,10 @@ def find(domain: str, faults: Faults, resolver: Resolver | None = None) -> list[
 
     Asks the system's DNS servers unless told otherwise. StoreError when they do not answer.
     """
-    from dns.exception import DNSException  # large, and few use it
-    from dns.name import LabelTooLong, NameTooLong
-    from dns.resolver import NXDOMAIN, NoAnswer, get_default_resolver
+    with whole_imports():  # large, and few use it
+        from dns.exception import DNSException
+        from dns.name import LabelTooLong, NameTooLong
+        from dns.resolver import NXDOMAIN, NoAnswer, get_default_resolver
 
     for service, scheme in SERVICES:
         try:

@@ -1,0 +1,92 @@
+"""The agent runs out of descriptors or threads: calls say which limit it is, and all is well when it has some again."""
+
+import os
+import resource
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness.cluster_node import ClusterNode
+from harness.cluster_node import remains as cluster_remains
+from harness.netns import Netns
+from harness.node import BIN, Node
+from harness.pod import Pod
+from harness.site import Site, furnish
+from harness.state import remains
+
+pytestmark = pytest.mark.root
+
+MakePod = Callable[..., Pod]
+CALLS = 12
+LIMIT = "the agent has too many files open: raise its limit (LimitNOFILE)"
+
+
+@contextmanager
+def few_descriptors(node: Node, spare: int) -> Iterator[None]:
+    """The agent may open so many more files than now."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir(f"/proc/{node.agent_pid}/fd")))
+    limits = resource.prlimit(node.agent_pid, resource.RLIMIT_NOFILE, (highest + 1 + spare, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(node.agent_pid, resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.fixture
+def fresh_node(etcd_site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
+    """A node of etcd of which the agent does not know yet."""
+    furnish(etcd_site, "node1")
+    try:
+        with ClusterNode(tmp_path / "node", "node1", etcd_site, agent=False) as node:
+            (node.state_dir / "installed.json").unlink(missing_ok=True)
+            node.start_agent()
+            yield node
+    finally:
+        etcd_site.clear()
+
+
+@pytest.mark.parametrize("spare", [6, 40])
+def test_first_use_of_etcd_without_descriptors_breaks_nothing(
+    fresh_node: ClusterNode, sandbox: Callable[[], Netns], spare: int
+) -> None:
+    """Each call either succeeds or tells of the limit, and later ones succeed: an import that broke off is made good."""
+    pods = [fresh_node.pod(sandbox(), f"container-{number}") for number in range(CALLS)]
+    with few_descriptors(fresh_node, spare), ThreadPoolExecutor(CALLS) as callers:
+        answers = list(callers.map(lambda pod: pod.call("ADD"), pods))
+    errors = {(each.output["code"], each.output["details"].partition(" [")[0]) for each in answers if each.status}
+    assert errors <= {(106, LIMIT)}
+    for pod in pods:
+        pod.copy().add()
+        pod.delete()
+    assert cluster_remains([fresh_node]) == []
+
+
+def test_call_and_status_without_descriptors_name_the_limit(own_pods: MakePod, node: Node) -> None:
+    """Neither is the sandbox gone, nor are the files unwritable."""
+    pod = own_pods()
+    with few_descriptors(node, 2):
+        added, asked = pod.call("ADD"), pod.call("STATUS")
+    assert (added.output["code"], added.output["details"].partition(" [")[0]) == (106, LIMIT)
+    assert (asked.output["code"], asked.output["details"].partition(" [")[0]) == (50, LIMIT)
+    pod.add()
+    pod.delete()
+    assert remains(node) == []
+
+
+def start(node: Node, *limits: str) -> str:
+    """Return what the agent says that cannot start."""
+    options = ["run", "--state-dir", str(node.state_dir), "--run-dir", str(node.run_dir)]
+    command = ["ip", "netns", "exec", node.netns.name, "prlimit", *limits, str(BIN / "svc-agent"), *options]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, timeout=30)
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_agent_without_descriptors_names_the_limit(node: Node) -> None:
+    node.stop_agent()
+    assert LIMIT in start(node, "--nofile=16").splitlines()[-1]
