@@ -136,6 +136,7 @@ class Agent:
     def _drain(self) -> int:
         """Five steps: tell, accept nothing new, end what is waited for, finish what was accepted, give up at the deadline."""
         notify("STOPPING=1")
+        self._heartbeat.drain()
         self._upkeep.stop()
         self._periodic.stop()
         self._state_lock.drain(DRAIN_SECONDS)

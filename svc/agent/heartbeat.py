@@ -1,7 +1,7 @@
 """Signs of life: to clients whose calls take long, and to the service manager's watchdog.
 
 Both are sent only while the agent can do its work. The proof is a job that does nothing: a worker must be woken by the listener
-and take it from the queue.
+and take it from the queue. An agent that drains has no idle worker which could: it sends them until the drain ends.
 """
 
 import socket
@@ -39,12 +39,17 @@ class Heartbeat:
         self._watchdog_due = 0.0
         self._proved = time.monotonic()
         self._is_proving = False
+        self._is_draining = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+
+    def drain(self) -> None:
+        """Send signs without a proof from now on: idle workers end. The caller bounds the time until `stop`."""
+        self._is_draining = True
 
     def stop(self) -> None:
         """Return when no sign is sent any more."""
@@ -68,12 +73,12 @@ class Heartbeat:
             if self._is_alive(now):
                 self._sign(now)
                 self._notify_watchdog(now)
-            if (self._clients or self._watchdog_seconds) and not self._is_proving:
+            if (self._clients or self._watchdog_seconds) and not (self._is_proving or self._is_draining):
                 self._is_proving = True
                 self._put(Job(Lane("proof"), "", self._prove))
 
     def _is_alive(self, now: float) -> bool:
-        return now - self._proved < PROOF_SECONDS or self._is_busy()
+        return self._is_draining or now - self._proved < PROOF_SECONDS or self._is_busy()
 
     def _prove(self, _job: Job) -> None:
         self._proved = time.monotonic()

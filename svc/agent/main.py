@@ -14,6 +14,7 @@ import svc
 from svc.agent.agent import Agent, Settings
 from svc.cni.install import SOCKET_NAME
 from svc.model.errors import SvcError
+from svc.model.shortage import shortage
 from svc.names import DEFAULT
 from svc.trace import log_to_stderr
 
@@ -37,8 +38,11 @@ def main() -> int:
     settings = Settings(socket, options.state_dir, options.run_dir, options.metrics)
     try:
         return Agent(settings).run()
-    except (SvcError, OSError) as failure:
-        log.error("cannot run: %s", failure)
+    except (SvcError, OSError, RuntimeError, MemoryError) as failure:
+        told = shortage(failure) or failure
+        if isinstance(told, RuntimeError):  # a mistake of ours
+            raise
+        log.error("cannot run: %s", told)
         return 1
 
 

@@ -90,3 +90,11 @@ def start(node: Node, *limits: str) -> str:
 def test_agent_without_descriptors_names_the_limit(node: Node) -> None:
     node.stop_agent()
     assert LIMIT in start(node, "--nofile=16").splitlines()[-1]
+
+
+def test_agent_without_threads_names_the_limits(node: Node) -> None:
+    """In one line. The stack of a thread is larger here than all memory that the agent may have."""
+    node.stop_agent()
+    said = start(node, f"--as={4 << 30}", f"--stack={16 << 30}")
+    assert "cannot run: the system gives no further thread: raise the limits of the agent (TasksMax" in said.splitlines()[-1]
+    assert "Traceback" not in said

@@ -11,11 +11,15 @@ from pathlib import Path
 import orjson
 import pytest
 
+from harness.cluster_node import ClusterNode
+from harness.cluster_node import remains as cluster_remains
 from harness.gate import GateServer, serving, status
 from harness.gated import LONG
+from harness.netns import Netns
 from harness.node import Node
 from harness.patience import wait_until
 from harness.pod import Pod
+from harness.site import Site, furnish
 from harness.state import remains
 from svc.cni.client import call
 from svc.cni.frame import Frame, pack_alive, pack_request, parse_reply
@@ -85,6 +89,28 @@ def frames_of(node: Node, pod: Pod, protocol: int, gate: GateServer, seconds: fl
         time.sleep(seconds)
         gate.behaviour = status(200)
         return b"".join(iter(lambda: client.recv(1 << 16), b""))
+
+
+def test_agent_that_drains_finishes_a_slow_call(etcd_site: Site, sandbox: Callable[[], Netns], tmp_path: Path) -> None:
+    """The datastore answers some time after SIGTERM. The runtime learns of the attachment, and no error of a hung agent."""
+    furnish(etcd_site, "node1")
+    try:
+        with ClusterNode(tmp_path / "node", "node1", etcd_site) as node:
+            first, slow = node.pod(sandbox(), "first"), node.pod(sandbox(), "slow")
+            first.add()
+            with node.silenced(etcd_site):
+                calling = slow.begin("ADD")
+                time.sleep(0.5)
+                os.kill(node.agent_pid, signal.SIGTERM)
+                time.sleep(6)
+            assert calling.result().status == 0, calling.result()
+            assert node.wait_agent() == 0
+            node.start_agent()
+            for pod in (first, slow):
+                pod.delete()
+            assert cluster_remains([node]) == []
+    finally:
+        etcd_site.clear()
 
 
 @pytest.mark.parametrize("protocol", [1, 2])

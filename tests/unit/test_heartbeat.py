@@ -167,3 +167,13 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.001)
+
+
+def test_agent_that_drains_signs_without_a_proof(ends: tuple[socket.socket, socket.socket]) -> None:
+    """Its idle workers have ended, and those that carry out calls take no other job."""
+    connection, client = ends
+    with running(never) as heart:
+        time.sleep(2 * PROOF)
+        heart.drain()
+        heart.add(connection)
+        assert [client.recv(len(pack_alive())) for _ in range(3)] == [pack_alive()] * 3
