@@ -62,7 +62,10 @@ class Restoring:
             places = {_place_of(record) for record in self._context.journal.all()}
             self._states = {place: self._states.get(place) or _State() for place in places}
             self._journal_changes = changes
+        suspicious, self._context.suspects_loss = self._context.suspects_loss, False
         for place, state in self._states.items():
+            if suspicious:
+                state.verify_at = 0.0
             if not state.in_flight:
                 state.in_flight = True
                 self._put(Job(Lane("restore"), "", partial(self._check, place, state)))

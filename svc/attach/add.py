@@ -19,6 +19,7 @@ from svc.attach.endpoints import creation, drop_endpoint, require_place, write_e
 from svc.attach.hold import await_policy, must_wait, waits_for_policy
 from svc.attach.intent import await_policy_again, clear_away, earlier_row, new_record, pass_gates, recorded_result
 from svc.attach.journal import IntentLost
+from svc.attach.lost_addresses import ATTEMPTS, avoid_lost
 from svc.attach.pod import read_pod
 from svc.attach.profiles import ensure_profile
 from svc.attach.ready import Locked, StoreReplaced
@@ -30,7 +31,7 @@ from svc.attach.session import Session
 from svc.attach.shared import join, may_join
 from svc.attach.teardown import is_another_networks, owe, unwire
 from svc.combine import NotBegun
-from svc.dataplane.wire import HostNameTaken, PairTaken, Wired, interface_exists, wire
+from svc.dataplane.wire import AddressInUse, HostNameTaken, PairTaken, Wired, interface_exists, wire
 from svc.datastore.api import StoreError
 from svc.ipam.requests import Companion
 from svc.model.endpoint import PodFacts, endpoint, has_endpoint, host_interface
@@ -110,16 +111,30 @@ def _attach(
             raise StoreReplaced
         choice = choose_now(session.names, request, pod, trace)
         if previous is not None and previous.state != WAITING:
-            clear_away(context, previous, trace)
+            clear_away(context, previous, request, trace)
         try:
-            addition = Addition(context, session, request, choice, trace, intent)
-            addition.run()
-            return addition
+            return _run(context, session, request, choice, intent, trace)
         except SvcError as refusal:
             shared = join(context, session, request, trace) if may_join(request, refusal) else None
             if shared is None:
                 raise
             return shared
+
+
+def _run(
+    context: Context, session: Session, request: AddRequest, choice: Choice, intent: Record | None, trace: Trace
+) -> "Addition":
+    """A finished addition. An address that the host uses already, whatever the datastore says, is passed."""
+    for attempt in range(ATTEMPTS):
+        addition = Addition(context, session, request, choice, trace, intent)
+        try:
+            addition.run()
+            return addition
+        except AddressInUse as refusal:
+            if attempt == ATTEMPTS - 1 or not avoid_lost(context, session, request, choice, refusal, trace):
+                raise
+            intent = None  # its row is gone with what was undone
+    raise AssertionError("unreachable")
 
 
 class _Rollback(ExitStack):

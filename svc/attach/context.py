@@ -63,6 +63,7 @@ class Context:
         self.metrics = Metrics()
         self.health = Health()
         self.restart_reason = ""  # why the agent is to be restarted, for the log of STATUS
+        self.suspects_loss = False  # whether a datastore was seen without the allocation of a live attachment
         self.conflicts: dict[AttachmentId, str] = {}  # live attachments of which another handle holds an address
         self._gates: Gates | None = None
         self._status_files: StatusFiles | None = None

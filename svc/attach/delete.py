@@ -44,7 +44,7 @@ def delete(
     if record is not None:
         if delegation is not None:
             _complete(record, delegation)
-        take_down(context, record, trace)
+        take_down(context, record, trace, sandbox if wired else None)
         return
     if delegation is not None and (missing := delegation.why_missing()):
         trace.warning(f"{missing}: nothing is known of an address that it would have to free")

@@ -1,5 +1,6 @@
 """The endpoint of an attachment in the datastore: written by ADD, dropped by DEL, looked up to see whether it stands."""
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -144,6 +145,16 @@ def endpoint_of_interface(session: Session, host_name: str) -> str | None:
         if (spec.get("interfaceName"), spec.get("node")) == (host_name, session.node):
             return _container(entry)
     return None
+
+
+def drop_endpoints_of(session: Session, container_id: str) -> None:
+    """Delete the endpoints of a container on this node. Raise StoreError."""
+    for entry in session.backend.list(ResourceQuery(KIND)):
+        assert isinstance(entry.value, Resource)
+        spec = entry.value.spec
+        if (spec.get("containerID"), spec.get("node")) == (container_id, session.node):
+            with suppress(NotFound):
+                session.backend.write([Delete(entry.key, entry.revision)])
 
 
 def is_wired_elsewhere(session: Session, record: Record) -> bool:

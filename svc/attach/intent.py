@@ -18,6 +18,7 @@ from svc.attach.restore import UNKNOWN_SANDBOX
 from svc.attach.session import Session
 from svc.attach.shared import still_shares
 from svc.attach.teardown import take_down
+from svc.dataplane.check import stands
 from svc.dataplane.kernel import link_of
 from svc.model.errors import Code, PeerError, SvcError
 from svc.model.result import Result
@@ -52,7 +53,7 @@ def pass_gates(
         row = previous
     else:
         if previous is not None and previous.state != WAITING:
-            clear_away(context, previous, trace)
+            clear_away(context, previous, request, trace)
         row = new_record(context, session, request)
         seconds = request.gates.seconds if request.gates.urls else STORE_SECONDS
         row.state, row.waits_until, row.outlives = WAITING, time.time() + seconds, not context.resident
@@ -68,10 +69,10 @@ def pass_gates(
         raise
 
 
-def clear_away(context: Context, previous: Record, trace: Trace) -> None:
+def clear_away(context: Context, previous: Record, request: AddRequest, trace: Trace) -> None:
     """Take down what an earlier ADD of the container has left. Raise SvcError if it is not gone."""
     trace.info(f"an attachment in state {previous.state!r} is taken down first")
-    if not take_down(context, previous, trace):
+    if not take_down(context, previous, trace, request.sandbox):
         raise PeerError(
             f"an earlier attachment of container {previous.id.container_id!r} is still owed a release",
             details="the datastore, or the plugin that gave the address, failed during the call: try again when it answers",
@@ -109,7 +110,7 @@ def recorded_result(context: Context, session: Session, record: Record, request:
         return None
     if not_held(session, record, trace):
         return None
-    if record.is_wired and not _wiring_stands(context, session, record):
+    if record.is_wired and not _wiring_stands(context, session, record, request):
         return None
     if record.shares and not still_shares(context, session, record):
         return None
@@ -137,9 +138,9 @@ def _warn_of_families(record: Record, request: AddRequest, trace: Trace) -> None
         trace.warning(f"the attachment was made for {had}, and this ADD asks for {wanted}: DEL it and ADD it again for that")
 
 
-def _wiring_stands(context: Context, session: Session, record: Record) -> bool:
-    link = context.kernel.find_link(index=record.host_index)
-    if link is None or link["name"] != record.host_name:
+def _wiring_stands(context: Context, session: Session, record: Record, request: AddRequest) -> bool:
+    sandbox = request.sandbox
+    if sandbox is None or not stands(context.kernel, record.wiring(), record.wired(), sandbox.fd):
         return False
     return endpoint_stands(session, record)
 

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from svc.attach.context import Context
-from svc.attach.endpoints import endpoint_stands, is_wired_elsewhere, stored_endpoint, write_endpoint
+from svc.attach.endpoints import drop_endpoints_of, endpoint_stands, is_wired_elsewhere, stored_endpoint, write_endpoint
+from svc.attach.handles import container_of
 from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.session import Session
 from svc.datastore.api import NotFound, StoreError
-from svc.ipam.requests import Assign, Release
+from svc.ipam.requests import Assign, Held, Release
 from svc.model.endpoint import PodFacts, endpoint, has_endpoint
 from svc.model.errors import Code, SvcError
 from svc.times import to_nanoseconds
@@ -66,7 +67,7 @@ def restore(context: Context, key: AttachmentId, trace: Trace) -> bool:
     session.require_ready()
     session.require_claim()
     try:
-        session.ipam.assign(_request(record))
+        _claim(context, session, record, trace)
     except SvcError as refusal:
         if refusal.code != Code.ADDRESS_UNAVAILABLE:
             raise
@@ -79,6 +80,33 @@ def restore(context: Context, key: AttachmentId, trace: Trace) -> bool:
     context.metrics.count("restored_attachments_total", outcome="ok")
     trace.info(f"claimed {', '.join(record.addresses)} again for {record.handle}")
     return True
+
+
+def _claim(context: Context, session: Session, record: Record, trace: Trace) -> None:
+    try:
+        session.ipam.assign(_request(record))
+    except SvcError as refusal:
+        if refusal.code != Code.ADDRESS_UNAVAILABLE or not _release_outdated(context, session, record, trace):
+            raise
+        session.ipam.assign(_request(record))
+
+
+def _release_outdated(context: Context, session: Session, record: Record, trace: Trace) -> bool:
+    """Release what stands in the way in an older copy of the datastore: addresses of this attachment under the handles of
+    containers that this node had, and that it has no row of any more. Return whether there was any."""
+    if session.claim is not None and session.claim.had_recent_predecessor():
+        return False
+    outdated = []
+    for address in record.address_list():
+        _, handle = session.ipam.standing(address)
+        container = container_of(session.names, record.id.network, handle)
+        owner = session.ipam.owners_of(handle).get(address, {}) if container else {}
+        if owner.get("node") == session.node and not context.journal.of_container(record.id.network, container):
+            outdated.append((container, Held(address, handle)))
+    for container, held in outdated:
+        trace.warning(f"{held.address} of {held.handle} is released: this node has no such attachment any more")
+        drop_endpoints_of(session, container)
+    return bool(outdated and session.ipam.release_addresses([held for _, held in outdated]).freed)
 
 
 def write_endpoint_again(context: Context, session: Session, record: Record, trace: Trace) -> None:

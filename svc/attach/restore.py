@@ -162,12 +162,16 @@ def _record_of_pair(
 
 
 def unknown_links(context: Context, names: Names) -> dict[str, Link]:
-    """The host's sides of pairs of this deployment that no row knows, by name. An ADD in flight has a row before its pair."""
+    """The host's sides of pairs of this deployment that no row knows, by name. An ADD in flight has a row before its pair.
+
+    The row of an attachment that stands names the index too: an older copy of the journal has rows of earlier pairs of this
+    name."""
     links = {link["name"]: link for link in context.kernel.host_sides() if link["name"].startswith(names.interface_prefix)}
     if not links:
         return links
-    known = {record.host_name for record in context.journal.all() if record.boot_id == context.boot_id}
-    return {name: link for name, link in links.items() if name not in known}
+    rows = [record for record in context.journal.all() if record.boot_id == context.boot_id]
+    known = {(record.host_name, record.host_index if record.state == ADDED else 0) for record in rows}
+    return {name: link for name, link in links.items() if known.isdisjoint({(name, link["index"]), (name, 0)})}
 
 
 def _records(

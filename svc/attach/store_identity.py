@@ -132,8 +132,8 @@ def _difference(known: Known | None, guid: str, position: Position) -> str:
     """Why this is not the datastore that is known; empty if it may be."""
     if known is None:
         return ""
-    if known.guid and guid and known.guid != guid:
-        return f"clusterGUID is {guid!r}, it was {known.guid!r}"
+    if known.guid and known.guid != guid:
+        return f"clusterGUID is {guid!r}, it was {known.guid!r}" if guid else f"clusterGUID {known.guid!r} is gone"
     if known.cluster and position.cluster and known.cluster != position.cluster:
         return f"the cluster id of the servers is {position.cluster}, it was {known.cluster}"
     if position.revision < known.revision:

@@ -7,12 +7,15 @@ there, nobody else may get it.
 from contextlib import suppress
 
 from svc import deadline
+from svc._core import nsock, rtnl
 from svc.attach import holdings
 from svc.attach.context import Context
 from svc.attach.endpoints import edit_profiles
 from svc.attach.holdings import Holdings
 from svc.attach.ready import Locked
 from svc.attach.record import ADDED, ADDING, WAITING, Record
+from svc.attach.request import Sandbox
+from svc.dataplane.kernel import link_of, refused
 from svc.datastore.api import NotFound, StoreError
 from svc.model.errors import SvcError
 from svc.trace import Trace
@@ -21,7 +24,7 @@ ANSWER_SECONDS = 5.0  # for a datastore to say whether it is locked; one that is
 RELEASE_SECONDS = 10.0  # for all that is released
 
 
-def take_down(context: Context, record: Record, trace: Trace) -> bool:
+def take_down(context: Context, record: Record, trace: Trace, sandbox: Sandbox | None = None) -> bool:
     """Remove the attachment's interface, then release what it has in the datastore and of another IPAM plugin. Note durably
     what cannot be released now.
 
@@ -34,6 +37,8 @@ def take_down(context: Context, record: Record, trace: Trace) -> bool:
     held = _held(context, record, trace)
     with trace.phase("unwire"):
         existed = unwire(context, record)
+        if not existed and sandbox is not None and record.peer_index:
+            existed = _remove_inside(record, sandbox)
     if held is None:
         return _put_off(context, record, existed=existed)
     try:
@@ -61,9 +66,22 @@ def unwire(context: Context, record: Record) -> bool:
     if not record.is_wired or record.boot_id != context.boot_id:
         return False
     index = record.host_index or _unrecorded_index(context, record)
-    if index:
-        context.reaper.remove(index, record.host_name, peer_index=record.peer_index)
-    return bool(index)
+    return bool(index) and context.reaper.remove(index, record.host_name, peer_index=record.peer_index)
+
+
+def _remove_inside(record: Record, sandbox: Sandbox) -> bool:
+    """Remove the sandbox's side of a pair whose other side has left the host; return whether it was there."""
+    with nsock.Socket(sandbox.fd) as socket:
+        link = link_of(socket, name=record.id.ifname)
+        if link is None or (link["index"], link["peer_index"]) != (record.peer_index, record.host_index):
+            return False
+        batch = rtnl.Batch()
+        batch.delete_link(link["index"])
+        try:
+            socket.execute(batch)
+        except rtnl.NetlinkError as refusal:
+            raise refused(refusal) from refusal
+    return True
 
 
 def settle(context: Context, record: Record, trace: Trace, held: Holdings) -> None:

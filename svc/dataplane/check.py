@@ -21,6 +21,19 @@ def differences(kernel: Kernel, wiring: plan.Wiring, wired: Wired, ns_fd: int) -
     return found
 
 
+def stands(kernel: Kernel, wiring: plan.Wiring, wired: Wired, ns_fd: int) -> bool:
+    """Return whether the pair, its addresses and its routes in the host are there. MAC, MTU and sysctls do not count: other
+    plugins of the chain may have changed them."""
+    with nsock.Socket(ns_fd) as sandbox:
+        inside = link_of(sandbox, name=wiring.ifname)
+        if inside is None or (inside["index"], inside["peer_index"]) != (wired.peer_index, wired.host_index):
+            return False
+        if any(_sandbox_addresses(sandbox, wiring, wired)):
+            return False
+    outside = kernel.find_link(index=wired.host_index)
+    return outside is not None and outside["name"] == wiring.host_name and not any(_host_routes(kernel, wiring, wired))
+
+
 def _sandbox_links(sandbox: nsock.Socket, wiring: plan.Wiring, wired: Wired) -> Iterator[str]:
     link = link_of(sandbox, name=wiring.ifname)
     if link is None:
@@ -43,6 +56,10 @@ def _host_link(kernel: Kernel, wiring: plan.Wiring, wired: Wired) -> Iterator[st
         yield f"host interface {wiring.host_name} has MAC {_mac(link['mac'])}, not {_mac(plan.HOST_MAC)}"
     if wiring.has(6) and (plan.GATEWAY6.packed, 64) not in _addresses(kernel.host(), wired.host_index):
         yield f"host interface {wiring.host_name} lacks address {plan.GATEWAY6}/64"
+    yield from _host_routes(kernel, wiring, wired)
+
+
+def _host_routes(kernel: Kernel, wiring: plan.Wiring, wired: Wired) -> Iterator[str]:
     present = {key for version in _versions(wiring) for key in routes_of(kernel.host(), version, wired.host_index)}
     for address in wiring.addresses:
         if (address.packed, address.bits, b"") not in present:

@@ -54,14 +54,14 @@ class Reaper:
         self._watcher = threading.Thread(target=self._watch, name="link-monitor")
         self._watcher.start()
 
-    def remove(self, index: int, name: str, *, peer_index: int = 0, timeout: float = 20.0) -> None:
-        """Return when the host's link of this index and name is gone, at once if it does not exist. Raise PeerError.
+    def remove(self, index: int, name: str, *, peer_index: int = 0, timeout: float = 20.0) -> bool:
+        """Return, when the host's link of this index and name is gone, whether there was one. Raise PeerError.
 
         With `peer_index` also a link that was renamed: it must be a host side of ours whose peer has that index.
         """
         link = self._kernel.find_link(index=index)
         if link is None or not (link["name"] == name or (peer_index and is_host_side(link, peer_index))):
-            return
+            return False
         removal = self._ask(index)
         timeout = deadline.remaining(timeout)
         if not removal.done.wait(timeout):
@@ -72,6 +72,7 @@ class Reaper:
             )
         if removal.failure is not None:
             raise removal.failure
+        return True
 
     def close(self) -> None:
         with self._lock:

@@ -5,12 +5,13 @@ import itertools
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
 from svc._core import nsock, rtnl
+from svc._core.cidr import Address
 from svc.dataplane import plan
 from svc.dataplane.kernel import Kernel, failed, is_host_side, link_of, refused, routes_of, sysctl_failed
 from svc.model.errors import CallerError, Code, PeerError
@@ -34,6 +35,20 @@ class HostNameTaken(Exception):
     """The host has an interface of that name already."""
 
 
+class AddressInUse(PeerError):
+    """The host has a route to an address of the attachment already."""
+
+    code = Code.KERNEL
+
+    def __init__(self, addresses: Sequence[Address], refusal: object) -> None:
+        super().__init__(
+            f"the host already has a route to {', '.join(map(str, addresses))}",
+            details=f"another interface uses the address ({refusal}): `ip route get` names it; if it is a pod's, DEL that pod, "
+            "and if it is another program's, remove the route, or keep the address from pods with an IPReservation",
+        )
+        self.addresses = tuple(addresses)
+
+
 class PairTaken(HostNameTaken):
     """The names of both sides are those of one existing pair."""
 
@@ -41,7 +56,8 @@ class PairTaken(HostNameTaken):
 def wire(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> Wired:
     """Makes the attachment in the kernel. On failure the pair is gone again.
 
-    Raises HostNameTaken, PairTaken, CallerError (the sandbox has an interface of that name), PeerError (the kernel refused).
+    Raises HostNameTaken, PairTaken, AddressInUse, CallerError (the sandbox has an interface of that name), PeerError (the
+    kernel refused).
     """
     wired = _wire_host(kernel, wiring, ns_fd)
     with _undone_on_failure(kernel, wired.host_index):
@@ -101,12 +117,7 @@ def _wire_host(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> Wired:
 def _refuse_taken_route(wiring: plan.Wiring, refusal: rtnl.NetlinkError) -> NoReturn:
     if refusal.errno != errno.EEXIST:
         raise refusal
-    addresses = ", ".join(map(str, wiring.addresses))
-    raise PeerError(
-        f"the host already has a route to {addresses}",
-        details=f"another interface uses the address ({refusal}): see `ip route get`, and remove that route",
-        code=Code.KERNEL,
-    ) from refusal
+    raise AddressInUse(wiring.addresses, refusal) from refusal
 
 
 def _refuse_taken_name(kernel: Kernel, wiring: plan.Wiring, ns_fd: int, refusal: rtnl.NetlinkError) -> None:

@@ -130,6 +130,10 @@ class Ipam:
         holder = blocks.holder(block, address)
         return pool.name, (holder.handle_id or "" if holder else "")
 
+    def avoid(self, addresses: Iterable[Address]) -> None:
+        """Assign none of these for a minute, unless a request names them: this host uses them, whatever the datastore says."""
+        self._view.avoid(addresses)
+
     def has_pools(self) -> bool:
         """Return whether there is any pool, read now. Raise StoreError."""
         return bool(read_pools(self._backend).all)

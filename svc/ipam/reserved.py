@@ -22,9 +22,14 @@ class Reserved:
         self.unreadable = unreadable
         self._ranges: CidrIndex[None] = CidrIndex()
         self._masks: dict[Cidr, OrdinalSet | None] = {}
-        for cidr in sorted(ranges, key=lambda cidr: cidr.length):
+        self._given = tuple(ranges)
+        for cidr in sorted(self._given, key=lambda cidr: cidr.length):
             if not self._ranges.overlapping(cidr):
                 self._ranges.insert(cidr, None)
+
+    def beside(self, ranges: Iterable[Cidr]) -> "Reserved":
+        """The same and these."""
+        return Reserved((*self._given, *ranges), self.unreadable)
 
     def mask(self, block: Cidr) -> OrdinalSet | None:
         """The reserved ordinals of a block; None when there are none."""

@@ -4,10 +4,11 @@ The view chooses, it never decides: a choice made from an old view fails at the 
 the view is read anew (`forget_all`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Generic, TypeVar
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Generic, TypeVar
 
-from svc._core.cidr import Cidr
+from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend, Entry, NotFound
 from svc.ipam import blocks, errors
 from svc.ipam.host import NODE, Host
@@ -19,6 +20,8 @@ from svc.model.ipam import Affinity, Block, IpamConfig
 from svc.model.keys import IPAM_CONFIG, AffinityKey, AffinityQuery, BlockKey, BlockQuery, ResourceKey, ResourceQuery
 from svc.model.pool import Pool
 from svc.model.resource import Resource
+
+AVOID_SECONDS: Final = 60.0
 
 Value = TypeVar("Value")
 
@@ -54,6 +57,7 @@ class View:
         self._host = host
         self._pools = _Remembered(backend, "IPPool", lambda: read_pools(backend))
         self._labels = _Remembered(backend, "Node", lambda: node_labels(backend, host))
+        self._avoided: dict[Address, float] = {}  # until when, of the monotonic clock
         self._reserved = _Remembered(backend, RESERVATION, lambda: read_reserved(backend))
         self._settings = _Remembered(backend, IPAM_CONFIG, lambda: read_settings(backend))
         self._blocks: dict[Cidr, Entry] = {}
@@ -71,7 +75,18 @@ class View:
         return self._labels.get()
 
     def reserved(self) -> Reserved:
-        return self._reserved.get()
+        """The reservations, and the addresses to avoid."""
+        reserved = self._reserved.get()
+        if not self._avoided:
+            return reserved
+        now = time.monotonic()
+        self._avoided = {address: until for address, until in self._avoided.items() if until > now}
+        return reserved.beside(address.host() for address in self._avoided)
+
+    def avoid(self, addresses: Iterable[Address]) -> None:
+        """Leave these to others for a while. From any thread."""
+        until = time.monotonic() + AVOID_SECONDS
+        self._avoided = self._avoided | dict.fromkeys(addresses, until)
 
     def faults(self) -> tuple[str, ...]:
         """Return the fault of each pool and reservation that a request passes because it cannot be read."""

@@ -1,5 +1,6 @@
 """ADD where something is there already: the same attachment, an older sandbox, another interface, another network."""
 
+import ipaddress
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -8,6 +9,7 @@ import pytest
 
 from harness.netns import Netns, run
 from harness.node import Node
+from harness.patience import wait_until
 from harness.pod import Pod
 from harness.state import State, books, faults, pod_links, remains
 
@@ -110,18 +112,92 @@ def test_store_wiped_behind_the_agent_gets_the_addresses_anew(own_pods: MakePod,
     assert pings(node.netns, pod.addresses[1])
 
 
-def test_address_that_a_wiped_store_forgot_is_not_taken_from_a_running_pod(own_pods: MakePod, node: Node) -> None:
-    """The kernel knows the address still: the ADD is refused, and the runtime's next one gets another address."""
-    running, other = own_pods(), own_pods()
-    running.add()
+@pytest.mark.parametrize("agent", [True, False], ids=["agent", "no agent"])
+def test_addresses_that_a_wiped_store_forgot_are_not_taken_from_running_pods(
+    own_pods: MakePod, node: Node, agent: bool
+) -> None:
+    """The kernel knows them still: ADDs get others, and the running pods get their records back."""
+    running = [own_pods() for _ in range(6)]
+    for pod in running:
+        pod.add()
+    if not agent:
+        node.stop_agent()
     wipe(node)
-    assert other.failed("ADD").output["code"] == 106
-    assert pings(node.netns, running.addresses[0])
-    other.add()
-    assert other.addresses != running.addresses
-    running.add()
+    others = [own_pods() for _ in range(3)]
+    calls = [pod.call("ADD") for pod in others]
+    assert [call.status for call in calls] == [0] * len(others), calls
+    assert f"container {running[0].container!r} (eth0) of this node has it: another address is assigned" in calls[0].stderr
+    assert len({call.output["ips"][0]["address"] for call in calls} | {pod.addresses[0] for pod in running}) == 9
+    wait_until(lambda: faults(node) == [])
+    assert pings(running[0].netns, calls[0].output["ips"][0]["address"].partition("/")[0])
+
+
+def test_address_with_a_foreign_route_is_passed(own_pods: MakePod, node: Node) -> None:
+    """By the ADDs that follow, too; one that asks for this very address is refused."""
+    first, second, third = own_pods(), own_pods(), own_pods()
+    first.add()
+    (address,) = first.addresses
+    first.delete()
+    neighbours = [str(ipaddress.ip_address(address) + number) for number in range(3)]
+    for each in neighbours:
+        node.netns.run("ip", "route", "add", each, "dev", "uplink")
+    second.add()
+    assert not {*second.addresses} & {*neighbours}
+    assert "the host has a route to it" not in third.call("ADD").stderr
+    refused = own_pods(args=f"IP={neighbours[0]}").failed("ADD").output
+    assert (refused["code"], "IPReservation" in refused["details"]) == (106, True)
     assert faults(node) == []
-    assert pings(running.netns, other.addresses[0])
+
+
+def lose_in_sandbox(pod: Pod, _: Netns) -> None:
+    pod.netns.run("ip", "link", "set", "eth0", "down")
+    pod.netns.run("ip", "link", "set", "eth0", "name", "other0")
+
+
+def flush_addresses(pod: Pod, _: Netns) -> None:
+    pod.netns.run("ip", "address", "flush", "dev", "eth0")
+
+
+def delete_route(pod: Pod, _: Netns) -> None:
+    pod.node.netns.run("ip", "route", "delete", pod.addresses[0])
+
+
+def move_inside(pod: Pod, elsewhere: Netns) -> None:
+    pod.netns.run("ip", "link", "set", "eth0", "netns", elsewhere.name)
+
+
+def move_outside(pod: Pod, elsewhere: Netns) -> None:
+    pod.node.netns.run("ip", "link", "set", pod.host_name, "netns", elsewhere.name)
+
+
+CHANGES = [lose_in_sandbox, flush_addresses, delete_route, move_inside, move_outside]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_interface_that_was_changed_by_hand_is_made_anew(
+    own_pods: MakePod, node: Node, sandbox: Callable[[], Netns], change: Callable[[Pod, Netns], None]
+) -> None:
+    """A repeated ADD never reports what is not there."""
+    pod, elsewhere = own_pods(), sandbox()
+    pod.add()
+    change(pod, elsewhere)
+    pod.add()
+    assert pod.check().status == 0
+    assert pings(node.netns, pod.addresses[0])
+    assert faults(node) == []
+    assert elsewhere.links() == []
+
+
+@pytest.mark.parametrize("change", [move_inside, move_outside])
+def test_del_removes_both_sides_wherever_one_was_moved(
+    own_pods: MakePod, node: Node, sandbox: Callable[[], Netns], change: Callable[[Pod, Netns], None]
+) -> None:
+    pod, elsewhere = own_pods(), sandbox()
+    pod.add()
+    change(pod, elsewhere)
+    pod.delete()
+    assert (pod.netns.links(), elsewhere.links(), list(pod_links(node))) == ([], [], [])
+    assert remains(node) == []
 
 
 def wipe(node: Node) -> None:

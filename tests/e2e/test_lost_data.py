@@ -19,6 +19,8 @@ from harness.patience import wait_until
 from harness.pod import Pod
 from harness.site import EtcdSite, OrchSite, Site, session
 from harness.state import books as node_books
+from harness.state import faults as node_faults
+from harness.state import remains as node_remains
 from harness.state import store_of
 from svc._core.cidr import Address
 from svc.attach.ready import KEY as READY
@@ -142,6 +144,60 @@ def test_wiped_and_initialised_again(nodes: tuple[ClusterNode, ClusterNode], pod
     known.delete()
     lose(nodes[0].site)
     demand_kept(nodes, live, pod_on)
+
+
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
+def test_wiped_and_made_ready_without_an_identity(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
+    """The clusterGUID that the nodes know is gone, which is a change, too."""
+    live = attach_live(nodes[0], pod_on)
+    known = pod_on(nodes[1], "known")
+    known.add()
+    known.delete()
+    with session(nodes[0].site) as store:
+        wipe(store, *OURS)
+        put(store, READY, Resource(READY.kind, {"name": READY.name}, {"datastoreReady": True}))
+    demand_kept(nodes, live, pod_on)
+
+
+@pytest.mark.parametrize("site", ["etcdv3", "orch"], indirect=True)
+def test_blocks_deleted_under_a_running_agent(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
+    """Its own ADDs find out, and get other addresses: the live ones are claimed again within seconds."""
+    live = attach_live(nodes[0], pod_on)
+    with session(nodes[0].site) as store:
+        wipe(store, *OURS)
+    new = [pod_on(nodes[0], f"new-{number}") for number in range(NEW)]
+    for pod in new:
+        pod.add()
+    assert len({pod.addresses[0] for pod in (*live, *new)}) == LIVE + NEW
+    wait_until(lambda: set(books([nodes[0]]).allocations) == {pod.addresses[0] for pod in (*live, *new)})
+    wait_until(lambda: faults([nodes[0]]) == [])
+    for pod in (*live, *new):
+        pod.delete()
+
+
+def test_store_restored_from_an_older_copy(node: Node, sandbox: Callable[[], Netns], tmp_path: Path) -> None:
+    """Pods that came since get their records back, also where a pod that went since had the address."""
+    pods = [Pod(node, sandbox(), f"c{number}", netconf()) for number in range(12)]
+    for pod in pods[:3]:
+        pod.add()
+    copy = str(tmp_path / "copy.db")
+    node.svcctl("store", "backup", copy)
+    pods[0].delete()
+    heir = pods[0].copy(container="heir", args=f"IP={pods[0].addresses[0]}")
+    heir.add()
+    assert heir.addresses == pods[0].addresses
+    for pod in pods[3:6]:
+        pod.add()
+    node.stop_agent()
+    node.svcctl("store", "restore", copy)
+    node.start_agent()
+    for pod in pods[6:]:
+        pod.add()
+    wait_until(lambda: node_faults(node) == [])
+    assert [pod.check().status for pod in (heir, *pods[1:])] == [0] * 12
+    for pod in (heir, *pods[1:]):
+        pod.delete()
+    assert node_remains(node) == []
 
 
 def test_etcd_with_an_empty_data_directory(

@@ -1,5 +1,6 @@
 """The journal is lost or damaged while pods live: kernel and datastore tell what it has forgotten."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -91,6 +92,35 @@ def test_attachment_without_an_agent(own_pods: MakePod, node: Node) -> None:
     assert pod.copy().add() == pod.result
     lose(node)
     pod.delete()
+    assert remains(node) == []
+
+
+def test_older_journal_has_a_row_of_an_earlier_sandbox(
+    own_pods: MakePod, node: Node, sandbox: Callable[[], Netns], tmp_path: Path
+) -> None:
+    """Its interface has the name of the live one, and another index: the live one gets its row, and keeps its address."""
+    earlier = own_pods(args=WEB)
+    earlier.add()
+    node.stop_agent()
+    for path in node.state_dir.glob("journal.db*"):
+        shutil.copy(path, tmp_path)
+    node.start_agent()
+    earlier.delete()
+    live = own_pods(args=WEB)
+    live.add()
+
+    def put_back(node: Node) -> None:
+        lose(node)
+        for path in tmp_path.glob("journal.db*"):
+            shutil.copy(path, node.state_dir)
+
+    restart(node, put_back)
+    assert live.check().status == 0
+    assert live.copy().add() == live.result
+    earlier.delete()
+    assert live.check().status == 0
+    assert faults(node) == []
+    live.delete()
     assert remains(node) == []
 
 

@@ -104,7 +104,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def settled(futures: list[Future[None]]) -> None:
+def settled(futures: list[Future[Any]]) -> None:
     for future in futures:
         future.result(PATIENCE)
 
@@ -135,9 +135,10 @@ def test_many_links_die_in_few_deletions(
 ) -> None:
     """Each is gone for good when its own caller is answered; those that wait at the same time go as a group."""
 
-    def remove(index: int, name: str) -> None:
-        reaper.remove(index, name)
+    def remove(index: int, name: str) -> bool:
+        found = reaper.remove(index, name)
         assert kernel.find_link(index=index) is None
+        return found
 
     links = make_links(40)
     settled([callers.submit(remove, *link) for link in links])
@@ -274,7 +275,7 @@ def test_close_finishes_what_was_asked_for(
     may_delete = threading.Event()
     kernel.before, kernel.after = (lambda: may_delete.wait(PATIENCE)), _nothing
     first, *others = make_links(4)
-    removals = [callers.submit(reaper.remove, *first)]
+    removals: list[Future[Any]] = [callers.submit(reaper.remove, *first)]
     wait_for(lambda: len(kernel.deletions) == 7)
     removals += [callers.submit(reaper.remove, *link) for link in others]
     wait_for(lambda: len(reaper._pending) == 4)

@@ -7,7 +7,7 @@ from typing import Any
 from simulation.blocking import Current
 from svc._core.cidr import Address
 from svc.dataplane.plan import HOST_MAC, Wiring
-from svc.dataplane.wire import HostNameTaken, PairTaken, Wired
+from svc.dataplane.wire import AddressInUse, HostNameTaken, PairTaken, Wired
 from svc.model.errors import CallerError, Code, PeerError
 
 
@@ -47,7 +47,7 @@ class Machine:
         if self.find(0, wiring.host_name):
             raise HostNameTaken(wiring.host_name)
         if any(address in link.addresses for link in self.links.values() for address in wiring.addresses):
-            raise PeerError("the host already has a route to the address", details="another has it", code=Code.KERNEL)
+            raise AddressInUse(wiring.addresses, "another pair has it")
         link = Link(next(self._indexes), wiring.host_name, sandbox, wiring.ifname, wiring.mac.hex(":"), wiring.addresses)
         self.links[link.index] = link
         self.changes += 1
@@ -86,12 +86,13 @@ class ModelReaper:
     def __init__(self, kernel: ModelKernel) -> None:
         self._kernel = kernel
 
-    def remove(self, index: int, name: str, *, peer_index: int = 0, timeout: float = 20.0) -> None:
+    def remove(self, index: int, name: str, *, peer_index: int = 0, timeout: float = 20.0) -> bool:
         link = self._kernel.find_link(index=index)
         if link is None or link["name"] != name:
-            return
+            return False
         _kernel_step(f"delete link {index} {name}")
         self._kernel.machine.delete(index)
+        return True
 
     def close(self) -> None:
         return
@@ -117,6 +118,12 @@ def model_wire(kernel: ModelKernel, wiring: Wiring, ns_fd: int) -> Wired:
         kernel.machine.delete(link.index)
         raise
     return Wired(link.index, 2)
+
+
+def model_stands(kernel: ModelKernel, wiring: Wiring, wired: Wired, ns_fd: int) -> bool:
+    """In place of `svc.dataplane.check.stands`."""
+    link = kernel.find_link(index=wired.host_index)
+    return link is not None and link["name"] == wiring.host_name and kernel.machine.links[wired.host_index].sandbox == ns_fd
 
 
 def shown(link: Link) -> dict[str, Any]:

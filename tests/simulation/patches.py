@@ -14,7 +14,9 @@ import svc.attach.add
 import svc.attach.context
 import svc.attach.delete
 import svc.attach.gc
+import svc.attach.intent
 import svc.attach.recover
+import svc.attach.teardown
 import svc.cni.__main__
 import svc.cni.locks
 import svc.datastore.sqlite
@@ -23,7 +25,7 @@ import svc.waits.policy
 from simulation import blocking
 from simulation.blocking import Current, FileLocks
 from simulation.files import Files
-from simulation.machine import ModelForwarding, ModelKernel, ModelReaper, model_wire
+from simulation.machine import ModelForwarding, ModelKernel, ModelReaper, model_stands, model_wire
 
 _MODULES = {"threading": blocking.Threading, "time": blocking.Time, "fcntl": blocking.FileLocks, "datetime": blocking.Clock}
 _PRIMITIVES = {
@@ -66,6 +68,8 @@ def models(files: Files) -> Iterator[None]:
     for name, model in (("Kernel", ModelKernel), ("Reaper", ModelReaper), ("Forwarding", ModelForwarding)):
         put(svc.attach.context, name, model)
     put(svc.attach.add, "wire", model_wire)
+    put(svc.attach.intent, "stands", model_stands)
+    put(svc.attach.teardown, "_remove_inside", lambda *_: False)  # nobody moves interfaces here
     put(svc.datastore.sqlite, "connect", files.connect)
     put(svc.cni.__main__, "is_served", lambda node: Hooks.is_served(node))
     put(svc.cni.__main__, "_steps", lambda *arguments: Hooks.steps(*arguments))

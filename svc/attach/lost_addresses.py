@@ -1,0 +1,46 @@
+"""What an ADD does about an address that the datastore says is free, and that the host uses: its allocation was lost."""
+
+from svc.attach.choice import Choice
+from svc.attach.context import Context
+from svc.attach.reclaim import is_restorable, lost, restore
+from svc.attach.record import Record
+from svc.attach.request import AddRequest
+from svc.attach.session import Session
+from svc.dataplane.wire import AddressInUse
+from svc.model.errors import SvcError
+from svc.trace import Trace
+
+ATTEMPTS = 4  # of one ADD: foreign routes may be in the way of several addresses
+
+
+def avoid_lost(
+    context: Context, session: Session, request: AddRequest, choice: Choice, refusal: AddressInUse, trace: Trace
+) -> bool:
+    """Make the next attempt get another address, and have live attachments claim theirs again. Return False if the ADD wants
+    this very address, or another plugin gives it."""
+    if choice.addresses or request.delegation is not None:
+        return False
+    live = [record for record in context.journal.all() if is_restorable(context, record)]
+    held = {address: record for record in live for address in record.address_list()}
+    session.ipam.avoid({*held, *refusal.addresses})
+    for address in refusal.addresses:
+        trace.warning(f"the datastore has {address} as free, but {_user(held.get(address))}: another address is assigned")
+    if context.resident:
+        context.suspects_loss = True
+    else:  # it works alone
+        _claim_again(context, session, [record for record in live if record.node == session.node], trace)
+    return True
+
+
+def _user(record: Record | None) -> str:
+    if record is None:
+        return "the host has a route to it"
+    return f"container {record.id.container_id!r} ({record.id.ifname}) of this node has it"
+
+
+def _claim_again(context: Context, session: Session, live: list[Record], trace: Trace) -> None:
+    try:
+        for record in lost(context, session, live):
+            restore(context, record.id, trace)
+    except SvcError as failure:
+        trace.warning(f"live attachments cannot claim their addresses again now: {failure}")
