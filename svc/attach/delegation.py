@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 _log = logging.getLogger("svc.agent")
 
-_FULL: Final = "delete pods, enlarge the ranges, or remove what deleted containers have left (GC does that)"
+_REMEDY: Final = "delete pods, enlarge the ranges, or remove what deleted containers have left (GC does that)"
 _KEPT: Final = ("CNI_PATH", "CNI_NETNS")  # variables of an ADD that whatever follows needs again
 
 
@@ -61,8 +61,8 @@ class Delegation:
         """PeerError when an ADD would find no plugin, no ranges or no free address, or the plugin says so itself."""
         netconf = resolved(context, self)
         delegate(self.plugin, "STATUS", netconf, self.environment, Trace(new_request_id()))
-        if full := exhausted(netconf):
-            raise PeerError(f"{self.plugin}: no address is free in {full}", details=_FULL, code=Code.DELEGATE)
+        if full := _full(self.plugin, netconf):
+            raise full
 
     def why_missing(self) -> str:
         """Why the plugin cannot be called; empty when it is there."""
@@ -93,9 +93,18 @@ class Delegated:
         """The plugin knows the attachment by the variables of the call."""
         how = self._delegation
         _warn_once(record.id.network, not_told(how.plugin, record.settings["kind"], os.environ))
-        given = delegate(how.plugin, "ADD", self._netconf, how.environment, self._trace)
+        try:
+            given = delegate(how.plugin, "ADD", self._netconf, how.environment, self._trace)
+        except Refused as refusal:
+            raise _full(how.plugin, self._netconf) or refusal from refusal
         assert given is not None
         return _taken(how.plugin, given)
+
+
+def _full(plugin: str, netconf: Json) -> Refused | None:
+    """Return what to raise if the ranges of host-local have no free address: its own error has no remedy."""
+    full = exhausted(netconf)
+    return Refused(f"{plugin}: no address is free in {full}", details=_REMEDY, code=Code.DELEGATE) if full else None
 
 
 @lru_cache

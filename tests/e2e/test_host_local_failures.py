@@ -46,13 +46,16 @@ def test_status_tells_a_full_range_before_an_add_fails(local: MakePod) -> None:
     assert pod.call("STATUS").status == 0
 
 
-def test_exhausted_range_is_told_in_its_words(local: MakePod, local_node: Node) -> None:
+def test_exhausted_range_is_told_as_by_status(local: MakePod, local_node: Node) -> None:
     group = [{"subnet": V4, "rangeStart": "10.71.0.9", "rangeEnd": "10.71.0.9"}]
     first, second = local(group), local(group, V6)
     first.add()
     error = second.failed("ADD").output
-    assert error["code"] == 999
-    assert error["msg"].startswith("host-local: failed to allocate for range 0: no IP addresses available in range set")
+    assert (error["code"], error["msg"]) == (114, "host-local: no address is free in 10.71.0.9-10.71.0.9")
+    asked = second.failed("STATUS").output
+    assert (asked["code"], asked["msg"]) == (50, f"not ready: {error['msg']}")
+    assert error["details"].partition(" [")[0] == asked["details"].partition(" [")[0]
+    assert error["details"].startswith("delete pods, enlarge the ranges, or remove what deleted containers have left")
     assert held(local_node) == {"10.71.0.9": first.container}
     assert list(pod_links(local_node)) == [first.host_name]
     assert [record.id.container_id for record in books(local_node).records] == [first.container]
