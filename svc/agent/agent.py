@@ -22,6 +22,7 @@ from svc.agent.lobby import Lobby
 from svc.agent.missing_rows import MissingRows
 from svc.agent.notify import notify, watchdog_seconds
 from svc.agent.periodic import Periodic, Task
+from svc.agent.places import Places, Socket, State
 from svc.agent.preload import preload
 from svc.agent.queue import AdmissionQueue, Job
 from svc.agent.readiness import Readiness
@@ -35,8 +36,9 @@ from svc.cni.edge import answer
 from svc.cni.frame import PROTOCOL, Frame, own_version
 from svc.cni.inputs import INTENT, Inputs
 from svc.cni.locks import AGENT, SocketLock, StateLock
+from svc.datastore.api import Backend
 from svc.datastore.open import open_backend
-from svc.model.errors import SvcError
+from svc.names import Names
 from svc.netconf.profiles import Profiles
 from svc.trace import Trace, new_request_id
 from svc.waits.wait import End, Wait
@@ -70,6 +72,7 @@ class Agent:
         self._stopped = False
         self._state_lock = StateLock(settings.state_dir, AGENT)
         self._socket_lock = SocketLock(settings.run_dir)
+        self._state = State(settings.state_dir, self._state_lock)
 
     def run(self) -> int:
         with ExitStack() as stack:
@@ -87,8 +90,9 @@ class Agent:
         self._context = Context(
             Profiles().get,
             settings.state_dir,
-            lambda store, names: open_backend(store, settings.state_dir, names),
+            self._open_backend,
             resident=True,
+            require_state=self._state.require,
         )
         stack.callback(self._context.close)
         if settings.metrics is not None:
@@ -103,35 +107,26 @@ class Agent:
         self._heartbeat.start()
         preload(settings.state_dir, self._context.journal)
         self._upkeep = Upkeep(self._context, self._put, self._queue.is_paused)
-        places = Task("directories", PLACES_SECONDS, self._check_places)
+        agent_socket = Socket(settings.socket, self._socket_lock, self._listener)
+        places = Places(self._state, self._context.journal, agent_socket, self._end.request)
         upgrade = Task("installed version", CHECK_SECONDS, UpgradeCheck(self._context).run)
         restoring = Restoring(self._context, self._put)
         readiness = Readiness(self._context, settings.state_dir)
         readiness.probe()
         missing = MissingRows(self._context, self._put, settings.state_dir)
         missing.look()
-        tasks = [*self._upkeep.tasks(), *restoring.tasks(), *missing.tasks(), *readiness.tasks(), places, upgrade]
-        self._periodic = Periodic(tasks)
+        tasks = [*self._upkeep.tasks(), *restoring.tasks(), *missing.tasks(), *readiness.tasks(), upgrade]
+        self._periodic = Periodic([*tasks, Task("directories", PLACES_SECONDS, places.check)])
         self._periodic.start()
+
+    def _open_backend(self, store: dict[str, str], names: Names) -> Backend:
+        self._state.require()
+        return open_backend(store, self._settings.state_dir, names)
 
     def _serve(self) -> None:
         log.info("serving on %s", self._settings.socket)
         notify("READY=1")
         self._end.wait()
-
-    def _check_places(self) -> None:
-        """The socket comes back where it was removed. Without its own state directory the agent must end: calls without an
-        agent, and the next agent, would work on another one beside it."""
-        settings = self._settings
-        if not self._state_lock.stands():
-            self._end.request(f"state directory {str(settings.state_dir)!r} was removed or replaced while the agent ran")
-        elif not (self._listener.stands() and self._socket_lock.stands()):
-            log.warning("%s was removed or replaced: the agent binds it again", settings.socket)
-            try:
-                self._socket_lock.take()
-                self._listener.bind()
-            except SvcError as refusal:
-                self._end.request(str(refusal))
 
     def _drain(self) -> int:
         """Five steps: tell, accept nothing new, end what is waited for, finish what was accepted, give up at the deadline."""

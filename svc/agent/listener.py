@@ -270,9 +270,14 @@ def _bind(path: Path) -> socket.socket:
     with suppress(FileNotFoundError):
         draft.unlink()
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listening.setblocking(False)
-    listening.bind(str(draft))
-    draft.chmod(0o600)
-    listening.listen(_BACKLOG)
-    draft.rename(path)
+    try:
+        listening.setblocking(False)
+        listening.bind(str(draft))
+        draft.chmod(0o600)
+        listening.listen(_BACKLOG)
+        draft.rename(path)
+    except BaseException:
+        listening.close()
+        draft.unlink(missing_ok=True)
+        raise
     return listening

@@ -46,11 +46,22 @@ class Context:
 
     `names_of` knows the names of a profile by what the call, or a record, says of it; CallerError when there is none.
     `resident`: many calls share the process, which is an agent; it renews the claims of node names.
+    `require_state` raises PeerError if the state directory was removed or replaced: no other process finds there what this one
+    has noted.
     """
 
-    def __init__(self, names_of: NamesOf, state_dir: Path, open_backend: OpenBackend, *, resident: bool = False) -> None:
+    def __init__(
+        self,
+        names_of: NamesOf,
+        state_dir: Path,
+        open_backend: OpenBackend,
+        *,
+        resident: bool = False,
+        require_state: Callable[[], None] = lambda: None,
+    ) -> None:
         self.names_of = names_of
         self.resident = resident
+        self.require_state = require_state
         self.boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self.own_netns = nsock.own_netns_identity()
         self.journal = Journal(state_dir / "journal.db")

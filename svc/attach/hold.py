@@ -73,6 +73,7 @@ def _wait_for_store(session: Session) -> Wait | None:
 def _suspend_if_stopping(context: Context, request: AddRequest, row: Record, outcome: End) -> None:
     if outcome is not End.STOPPING or not request.resumable:
         return
+    context.require_state()
     if not row.outlives:
         row.outlives = True
         context.journal.update(row)
@@ -103,6 +104,7 @@ def await_policy(context: Context, session: Session, request: AddRequest, row: R
             yield wait
     outcome = wait.outcome or End.LATE
     if outcome is End.STOPPING and request.resumable:
+        context.require_state()
         raise Suspended(row.generation)
     context.metrics.count("policy_waits_total", outcome=outcome.value)
     if outcome in (End.GONE, End.DELETED):

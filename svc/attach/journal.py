@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from svc.attach.journal_damage import decode
-from svc.attach.journal_file import COLUMNS, INSERT, ROW, next_epoch, prepare, replace_damaged, set_aside
+from svc.attach.journal_file import COLUMNS, INSERT, ROW, identity, next_epoch, prepare, replace_damaged, set_aside, write_back
 from svc.attach.record import DELETING, AttachmentId, Record
 from svc.attach.reserve import Reserve
 from svc.datastore import sqlite
@@ -59,10 +59,12 @@ class Journal:
         self._errors = sqlite.Errors(path, _DAMAGED)
         self._checkpoints = Checkpoints(path)
         self._generation = 0
+        self._changes = 0  # by earlier connections
         self._path = path
         self._reserve = Reserve(path)
         with self._errors:
             self._connection, incomplete = self._open()
+            self._file = identity(path)
         self.losses = int(incomplete)
         self._reserve.fill()
 
@@ -155,6 +157,17 @@ class Journal:
         """Whose host interface has, or had, this name."""
         return self._records("host_name = ?", (host_name,))
 
+    def restore_file(self) -> None:
+        """If the path no longer names the open file, write its content back there. StoreError: the open file stays in use."""
+        if identity(self._path) == self._file:
+            return
+        with self._errors, self._lock:
+            self._changes += self._connection.total_changes
+            self._connection = write_back(self._path, self._connection)
+            self._file = identity(self._path)
+        self._reserve.fill()
+        _log.error("journal %s was removed or replaced: its content is written back", self._path)
+
     def refill_reserve(self) -> None:
         """Allocate the room for pending releases again, if the disk has it."""
         self._reserve.fill()
@@ -162,7 +175,7 @@ class Journal:
     @property
     def changes(self) -> int:
         """A number that grows with each row that this process writes."""
-        return self._connection.total_changes
+        return self._changes + self._connection.total_changes
 
     def note(self, name: str) -> str:
         """Return what `put_note` has kept under a name; empty if there is nothing."""
@@ -235,8 +248,10 @@ class Journal:
             return work(*arguments)
 
     def _replace_damaged(self, reason: str) -> None:
+        self._changes += self._connection.total_changes
         self._connection.close()
         self._connection = replace_damaged(self._path, reason)
+        self._file = identity(self._path)
         self._generation, self.losses = 0, self.losses + 1
 
     def _durably(self, work: Callable[[], sqlite.Result]) -> sqlite.Result:

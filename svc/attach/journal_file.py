@@ -56,6 +56,34 @@ def replace_damaged(path: Path, reason: str) -> sqlite3.Connection:
     return connection
 
 
+Identity = tuple[tuple[int, int] | None, ...]
+
+
+def identity(path: Path) -> Identity:
+    """Return what tells whether the path names the same file as before, with the log and the index beside it."""
+    return tuple(_identity(path.with_name(path.name + suffix)) for suffix in ("", "-wal", "-shm"))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def write_back(path: Path, connection: sqlite3.Connection) -> sqlite3.Connection:
+    """Write the content of an open file, which was removed or replaced, to its path; open that, and close the old connection.
+
+    What stands in its place is kept beside it. sqlite3.Error, OSError."""
+    if any(identity(path)):
+        move_aside(path, "it is not the file that was open")
+    sqlite.write_copy(connection, path)
+    fresh = _opened(path)
+    connection.close()
+    return fresh
+
+
 def _opened(path: Path) -> sqlite3.Connection:
     if not path.is_file():
         raise sqlite3.DatabaseError("it is not a database, and not a regular file")

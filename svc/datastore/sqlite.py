@@ -7,8 +7,8 @@ process that creates it at the same moment, ever sees half a database.
 import os
 import sqlite3
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -180,17 +180,32 @@ def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
     OSError and sqlite3.Error when it cannot be done.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileExistsError), _draft_of(path) as draft:  # somebody else was faster, with the same content
+        _fill(draft, fill)
+
+
+def write_copy(connection: sqlite3.Connection, path: Path) -> None:
+    """Make a copy of the connection's database appear at `path`, on disk and complete.
+
+    OSError, also if a file is there already, and sqlite3.Error.
+    """
+    with _draft_of(path) as draft, closing(connect(draft)) as copy:
+        connection.backup(copy)
+
+
+@contextmanager
+def _draft_of(path: Path) -> Iterator[Path]:
+    """Make an empty file, which appears at `path` as the block leaves it."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:
-        _fill(draft, fill)
+        yield draft
         _sync(draft)
         os.link(draft, path)
         _sync(path.parent)
-    except FileExistsError:  # somebody else was faster, with the same content
-        pass
     finally:
-        draft.unlink()
+        for suffix in ("", "-wal", "-shm"):
+            draft.with_name(draft.name + suffix).unlink(missing_ok=True)
 
 
 def connect(path: Path) -> sqlite3.Connection:

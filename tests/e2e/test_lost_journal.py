@@ -9,8 +9,10 @@ import pytest
 
 from harness.cluster_node import ClusterNode
 from harness.cluster_node import faults as cluster_faults
+from harness.cluster_node import remains as cluster_remains
 from harness.netns import Netns
 from harness.node import Node
+from harness.patience import wait_until
 from harness.pod import Pod
 from harness.site import Site
 from harness.state import faults, pod_links, remains
@@ -145,6 +147,21 @@ def test_attachment_of_a_cluster(web: Pod, cluster_node: ClusterNode, agent: boo
     if not agent:
         cluster_node.start_agent()
     web.delete()
+
+
+def test_pending_release_outlives_the_file_under_the_agent(web: Pod, cluster_node: ClusterNode) -> None:
+    """Removed while the agent runs; the release is noted after that, and the agent is killed before it could be made good."""
+    web.add()
+    lose(cluster_node)
+    wait_until((cluster_node.state_dir / "journal.db").exists)
+    with cluster_node.cut_off():
+        web.delete()
+        cluster_node.kill_agent()
+    with closing(Journal(cluster_node.state_dir / "journal.db")) as journal:
+        assert [each.id.container_id for each in journal.owed()] == [web.container]
+    cluster_node.start_agent()
+    wait_until(lambda: cluster_remains([cluster_node]) == [])
+    assert "its content is written back" in cluster_node.log.read_text()
 
 
 # an interface is the container's that the journal, or its endpoint, gives it to

@@ -253,6 +253,49 @@ def test_removed_run_directory_comes_back(own_pods: MakePod, node: Node) -> None
     assert "another agent runs on" in second.stderr
 
 
+def test_directory_in_place_of_the_socket_is_told_once(own_pods: MakePod, node: Node) -> None:
+    """The agent goes on trying, and serves as soon as the directory is gone."""
+    node.socket.unlink()
+    node.socket.mkdir()
+    told = f"{str(node.socket)!r} is a directory, and no call reaches the agent: remove it"
+    wait_until(lambda: told in node.log.read_text())
+    time.sleep(2.2)
+    assert node.log.read_text().count(str(node.socket)) == 2  # with the line of the start
+    assert list(node.run_dir.glob(".[0-9]*")) == []
+    node.socket.rmdir()
+    wait_until(node.is_answered)
+    assert " queue=" in own_pods().call("ADD").stderr
+
+
+def lost_state(node: Node) -> str:
+    node.state_dir.rename(node.directory / "gone")
+    return f"state directory '{node.state_dir}' was removed or replaced while the agent ran"
+
+
+def test_add_without_the_state_directory_says_so(own_pods: MakePod, node: Node) -> None:
+    """And soon. No fresh store comes into being in its place, whose lack of pools would be told."""
+    own_pods().add()
+    pod = own_pods()
+    said = lost_state(node)
+    error = pod.failed("ADD").output
+    assert (error["code"], error["msg"]) == (5, said)
+    assert not (node.state_dir / "store.db").exists()
+    assert node.wait_agent() == 1
+
+
+def test_add_that_waits_without_the_state_directory_says_so(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """The container was neither deleted nor added again."""
+    pod = own_pods(readiness_gates=[own_gate.url], **LONG)
+    adding = pod.begin("ADD")
+    wait_until(lambda: own_gate.asked > 0)
+    said = lost_state(node)
+    began = time.monotonic()
+    error = adding.result().output
+    assert (error["code"], error["msg"]) == (5, said)
+    assert time.monotonic() - began < 5
+    assert node.wait_agent() == 1
+
+
 @pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "removed"])
 def test_agent_without_its_state_directory_ends(node: Node, replaced: bool) -> None:
     node.state_dir.rename(node.directory / "gone")
