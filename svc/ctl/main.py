@@ -1,12 +1,15 @@
 """The command line svcctl. A group of commands is loaded when it is used: starting must stay quick."""
 
+import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from svc import __version__
+from svc.ctl.output import OutputError, checked_output
 from svc.model.errors import SvcError
 from svc.names import DEFAULT
 
@@ -26,6 +29,14 @@ class _Commands(click.Group):
         command = super().get_command(ctx, cmd_name)
         return command and _versioned(command)
 
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Also print in one line what keeps the answer, a help text or an error from being written."""
+        try:
+            with checked_output():
+                return super().main(*args, **options)
+        except (OutputError, OSError) as error:
+            _end(str(error))
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -33,6 +44,12 @@ class _Commands(click.Group):
             raise click.ClickException(_text(error)) from error
         except RecursionError as error:
             raise click.ClickException("a file that was given is nested too deeply") from error
+
+
+def _end(message: str) -> NoReturn:
+    with suppress(OSError):
+        click.echo(f"Error: {message}", err=True)
+    sys.exit(1)
 
 
 def _text(error: SvcError) -> str:
