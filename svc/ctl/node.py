@@ -32,7 +32,7 @@ def apply(context: Context, name: str, labels: Sequence[str], no_labels: bool) -
     """Create a node, or replace its labels; without either option they stay as they are."""
     if labels and no_labels:
         raise click.UsageError("--label and --no-labels exclude each other: give one of them")
-    pairs = dict(_pair(label) for label in labels) if labels or no_labels else None
+    pairs = _pairs(labels) if labels or no_labels else None
     with context.changing(create=True) as store:
         outcome = nodes.apply(store, name, pairs, datetime.now(timezone.utc))
         click.echo(f"{name} {outcome}")
@@ -52,6 +52,15 @@ def get(context: Context, name: str) -> None:
 def _own_name(target: Target) -> str:
     """Of this node in an embedded store; empty if no network configuration says."""
     return node_name(target.netconf, target.names, socket.gethostname(), lenient=True) if target.netconf else ""
+
+
+def _pairs(labels: Sequence[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for key, value in map(_pair, labels):
+        if key in pairs:
+            raise click.BadParameter(f"key {key!r} is given more than once: keep one of them", param_hint="--label")
+        pairs[key] = value
+    return pairs
 
 
 def _pair(label: str) -> tuple[str, str]:

@@ -1,6 +1,5 @@
 """What svcctl does with nodes: apply and delete. Plain functions on a datastore."""
 
-import re
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
@@ -13,20 +12,18 @@ from svc.ipam.affinities import forget_host
 from svc.ipam.host import NODE
 from svc.ipam.view import read_blocks
 from svc.model.errors import CallerError, Code
-from svc.model.faults import Fault
 from svc.model.keys import ResourceKey
-from svc.model.resource import MAX_NAME, Resource, name_fault, ordered, stamp
+from svc.model.labels import label_faults
+from svc.model.resource import Resource, name_fault, ordered, stamp
 
 KIND = "Node"
-_WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
-_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 def apply(backend: Backend, name: str, labels: Mapping[str, str] | None, now: datetime) -> str:
     """Create the node with these labels, or replace those that it has; None keeps them. Return what was done.
 
-    Raise CallerError for a bad name or label key, StoreError."""
-    found = [*name_fault(Resource(KIND, {"name": name})), *(fault for key in labels or () for fault in _key_fault(key))]
+    Raise CallerError for a bad name or label, StoreError."""
+    found = [*name_fault(Resource(KIND, {"name": name})), *label_faults(labels or {})]
     refuse("node", [(name, f"{fault}: {fault.remedy}") for fault in found], Code.INVALID_NETCONF)
     return retry(f"node {name!r}", lambda: _apply(backend, name, labels, now))
 
@@ -57,14 +54,6 @@ def get(backend: Backend, name: str, own: str) -> list[Resource]:
     if name and name not in known:
         find(backend, KIND, name)
     return [known[each] for each in sorted(known) if name in ("", each)]
-
-
-def _key_fault(key: str) -> list[Fault]:
-    prefix, slash, word = key.rpartition("/")
-    if _WORD.fullmatch(word) and (_PREFIX.fullmatch(prefix) and len(prefix) <= MAX_NAME if slash else True):
-        return []
-    remedy = "give [DOMAIN/]NAME, NAME of up to 63 letters, digits, '-', '_' and '.', a letter or digit first and last"
-    return [Fault("metadata.labels", key, "has no valid key", remedy)]
 
 
 def _demand_ours(backend: Backend, name: str) -> None:

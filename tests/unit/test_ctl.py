@@ -67,9 +67,9 @@ def test_printed_pools_can_be_applied(cli: Cli, form: str) -> None:
 
 def test_nodes_are_applied_shown_and_deleted(cli: Cli) -> None:
     """Labels come as KEY=VALUE."""
-    assert cli.changes("node", "apply", "n1", "--label", "b=2", "--label", "a=x=y") == "n1 created\n"
-    assert cli.prints("node", "get") == "NAME  LABELS\nn1    a=x=y,b=2\n"
-    assert json.loads(cli.prints("node", "get", "n1", "-o", "json"))[0]["metadata"]["labels"] == {"a": "x=y", "b": "2"}
+    assert cli.changes("node", "apply", "n1", "--label", "b=2", "--label", "a=x.y") == "n1 created\n"
+    assert cli.prints("node", "get") == "NAME  LABELS\nn1    a=x.y,b=2\n"
+    assert json.loads(cli.prints("node", "get", "n1", "-o", "json"))[0]["metadata"]["labels"] == {"a": "x.y", "b": "2"}
     assert cli.changes("node", "delete", "n1") == "n1 deleted\n"
 
 
