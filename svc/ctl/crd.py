@@ -8,6 +8,7 @@ import click
 import yaml
 
 from svc.ctl.context import Context
+from svc.ctl.object_names import object_name
 from svc.datastore.open import open_client
 from svc.deploy import cluster
 from svc.deploy.crds import definitions
@@ -45,8 +46,21 @@ def print_role(context: Context, group: str) -> None:
 
 
 @command.command("binding")
-@click.option("--service-account", required=True, metavar="NAME", help="Account that gets the rights of the ClusterRole.")
-@click.option("--namespace", default="kube-system", show_default=True, help="Namespace of the account.")
+@click.option(
+    "--service-account",
+    callback=object_name("service account"),
+    required=True,
+    metavar="NAME",
+    help="Account that gets the rights of the ClusterRole.",
+)
+@click.option(
+    "--namespace",
+    callback=object_name("namespace"),
+    default="kube-system",
+    show_default=True,
+    metavar="NAME",
+    help="Namespace of the account.",
+)
 @click.pass_obj
 def print_binding(context: Context, service_account: str, namespace: str) -> None:
     """Print the ClusterRoleBinding of that role to a service account, in YAML."""

@@ -52,7 +52,9 @@ def show(context: Context, address: Address | None, blocks: bool, borrowed: bool
 @command.command()
 @click.option("--strictaffinity", "strict_affinity", type=bool, metavar="true|false", help="Nodes use their own blocks only.")
 @click.option("--auto-allocate-blocks", type=bool, metavar="true|false", help="Nodes claim blocks when they need them.")
-@click.option("--max-blocks-per-host", type=int, metavar="NUMBER", help="0: 20, and any number in an embedded store.")
+@click.option(
+    "--max-blocks-per-host", type=int, metavar="NUMBER", help="1000000 at most; 0: 20, and any number in an embedded store."
+)
 @click.option(
     "--kubevirt-ip-persistence",
     "vm_address_persistence",
@@ -67,7 +69,13 @@ def configure(context: Context, /, **given: bool | int | str | None) -> None:
     if not wanted:
         raise click.UsageError("nothing to change: give at least one option")
     with context.changing(create=True) as store:
-        before, after = settings.amend(store, lambda present: replace(present, **wanted))
+        before, after = settings.amend(store, lambda present: replace(present, **wanted), _give_option)
         for field in wanted:
             kept = getattr(before, field) == getattr(after, field)
             click.echo(f"{ipams.PROPERTIES[field]} {'is' if kept else 'set to'} {ipams.text_of(getattr(after, field))}")
+
+
+def _give_option(setting: str, value: str) -> str:
+    """Word a remedy: the option of `configure` for a setting, with the value."""
+    options = {option.name or "": option.opts[0] for option in configure.params}
+    return f"give {next(options[field] for field, name in ipams.PROPERTIES.items() if name == setting)} {value}"

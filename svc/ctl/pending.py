@@ -24,6 +24,12 @@ NOTES = "dropped-releases.jsonl"  # in the state directory
 _COLUMNS = ("network", "container", "ifname", "addresses", "datastore")
 
 
+def _reason(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    if not text.strip():
+        raise click.BadParameter(f"{text!r} is empty: say why the release is not needed")
+    return text.strip()
+
+
 @click.group()
 def command() -> None:
     """Releases that an answered DEL left pending, because the datastore could not be reached."""
@@ -44,7 +50,7 @@ def get(context: Context) -> None:
 @click.argument("network")
 @click.argument("container")
 @click.argument("ifname")
-@click.option("--reason", required=True, help="Why the release is not needed; noted with its addresses.")
+@click.option("--reason", required=True, callback=_reason, help="Why the release is not needed; noted with its addresses.")
 @click.pass_obj
 def drop(context: Context, network: str, container: str, ifname: str, reason: str) -> None:
     """Give up a pending release, of a datastore that is gone for good. Addresses that it still holds stay assigned there."""

@@ -42,6 +42,7 @@ def restore(source: Path, path: Path, names: Names, now: datetime) -> Path | Non
 
     The caller holds the lock of the state. Raise CallerError if the backup is not a sound store, PeerError if a file cannot be
     written or another process has the store open; then the store is as it was."""
+    _demand_readable(source)
     with _draft_of(path) as draft:
         _take_backup(source, draft, names)
         kept = _keep(path, now)
@@ -73,6 +74,14 @@ def _copy(source: Path, draft: Path, journal_mode: str) -> None:
             reader.backup(writer)
             writer.execute(f"PRAGMA journal_mode = {journal_mode}")
     _sync(draft)
+
+
+def _demand_readable(source: Path) -> None:
+    """SQLite does not say why it cannot open a file."""
+    try:
+        source.open("rb").close()
+    except OSError as error:
+        raise _refused(source, str(error.strerror)) from None
 
 
 def _take_backup(source: Path, draft: Path, names: Names) -> None:

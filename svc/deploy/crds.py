@@ -105,7 +105,7 @@ def _affinity(*, backing: bool) -> Json:
 
 
 def _config(*, backing: bool) -> Json:
-    most = 2**31 - 1 if backing else 1_000_000
+    most = 2**31 - 1 if backing else 1_000_000  # svc itself stores at most the lower one
     fields = {
         "strictAffinity": _BOOLEAN if backing else _BOOLEAN | {"default": False},
         "autoAllocateBlocks": _BOOLEAN if backing else _BOOLEAN | {"default": True},

@@ -81,7 +81,7 @@ def block_limit(version: int, host: Host, owned: int, limit: int) -> PeerError:
     """The host has as many blocks as it may have, and no free address in them."""
     return PeerError(
         f"no free IPv{version} address for {host}: it has {owned} blocks, and may have {limit}",
-        details="free addresses of the node, or raise maxBlocksPerHost with `svcctl ipam configure`",
+        details="free addresses of the node, or raise the limit with `svcctl ipam configure --max-blocks-per-host NUMBER`",
         code=Code.NO_ADDRESS,
     )
 
@@ -90,7 +90,7 @@ def claims_off(version: int, host: Host) -> PeerError:
     """The host has no free address, and hosts claim no blocks by themselves."""
     return PeerError(
         f"no free IPv{version} address for {host}: none in its blocks, and it may not claim another",
-        details="auto_allocate_blocks is off: give the node a block, or set it to true with `svcctl ipam configure`",
+        details="autoAllocateBlocks is false: give the node a block, or `svcctl ipam configure --auto-allocate-blocks true`",
         code=Code.NO_ADDRESS,
     )
 

@@ -19,7 +19,15 @@ from svc.model.keys import IpamConfigKey
 
 DEFAULT_MAX_BLOCKS = 20  # of one node, where nobody sets a number
 MAX_COOLDOWN_SECONDS = 1200  # as the definition of the resource says in the orchestrator's API
+MAX_BLOCKS_PER_HOST = 1_000_000  # the lower of the bounds that the definitions have: one number for every datastore
 PERSISTENCE = ("", "Enabled", "Disabled")
+
+Instruct = Callable[[str, str], str]
+"""How a remedy says that a field, which has its name of the resource, is to be set to a value."""
+
+
+def _set_field(field: str, value: str) -> str:
+    return f"set {field} to {value}"
 
 
 def read_settings(backend: Backend) -> IpamConfig:
@@ -41,14 +49,18 @@ def configure(backend: Backend, settings: IpamConfig) -> None:
     amend(backend, lambda present: replace(settings, extra=present.extra))
 
 
-def amend(backend: Backend, change: Callable[[IpamConfig], IpamConfig]) -> tuple[IpamConfig, IpamConfig]:
-    """Stores, durably, what `change` makes of the present settings; these and those. CallerError as `configure`."""
+def amend(
+    backend: Backend, change: Callable[[IpamConfig], IpamConfig], instruct: Instruct = _set_field
+) -> tuple[IpamConfig, IpamConfig]:
+    """Store, durably, what `change` makes of the present settings; return these and those. Raise CallerError as `configure`.
+
+    `instruct` words the remedies."""
     for _ in attempts():
         present = _present(backend)
         before = IpamConfig() if present is None else present.value
         assert isinstance(before, IpamConfig)
         wanted = change(before)
-        check_settings(wanted)
+        check_settings(wanted, instruct)
         if wanted == before:
             return before, wanted
         try:
@@ -59,24 +71,23 @@ def amend(backend: Backend, change: Callable[[IpamConfig], IpamConfig]) -> tuple
     raise errors.too_much_contention(ATTEMPTS)
 
 
-def check_settings(settings: IpamConfig) -> None:
-    """CallerError naming every field that is out of range or contradicts another one."""
+def check_settings(settings: IpamConfig, instruct: Instruct = _set_field) -> None:
+    """Raise CallerError naming every field that is out of range or contradicts another one."""
     faults = Faults("invalid IPAM settings", Code.INVALID_NETCONF)
+    strict = f"{instruct('strictAffinity', 'true')} as well"
     if not settings.strict_affinity and not settings.auto_allocate_blocks:
-        remedy = "set strict_affinity to true as well: a node that may neither claim a block nor has one could only borrow"
-        faults.add("auto_allocate_blocks", False, "needs strict_affinity", remedy)
+        remedy = f"{strict}: a node that may neither claim a block nor has one could only borrow"
+        faults.add("autoAllocateBlocks", False, "needs strictAffinity", remedy)
     if settings.max_blocks_per_host and not settings.strict_affinity:
-        remedy = "set strict_affinity to true as well, or leave the number at 0"
-        faults.add("maxBlocksPerHost", settings.max_blocks_per_host, "needs strict_affinity", remedy)
-    for name, number in (
-        ("maxBlocksPerHost", settings.max_blocks_per_host),
-        ("ipCooldownSeconds", settings.cooldown_seconds),
+        remedy = f"{strict}, or {instruct('maxBlocksPerHost', '0')}"
+        faults.add("maxBlocksPerHost", settings.max_blocks_per_host, "needs strictAffinity", remedy)
+    for name, number, most in (
+        ("maxBlocksPerHost", settings.max_blocks_per_host, MAX_BLOCKS_PER_HOST),
+        ("ipCooldownSeconds", settings.cooldown_seconds, MAX_COOLDOWN_SECONDS),
     ):
-        if number < 0:
-            faults.add(name, number, "is negative", "give 0 or more")
-    if settings.cooldown_seconds > MAX_COOLDOWN_SECONDS:
-        remedy = f"give {MAX_COOLDOWN_SECONDS} or less"
-        faults.add("ipCooldownSeconds", settings.cooldown_seconds, f"is more than {MAX_COOLDOWN_SECONDS}", remedy)
+        if not 0 <= number <= most:
+            problem = "is negative" if number < 0 else f"is more than {most}"
+            faults.add(name, number, problem, f"give 0 to {most}")
     if settings.vm_address_persistence not in PERSISTENCE:
         remedy = "give Enabled or Disabled, or leave it out"
         faults.add("kubeVirtVMAddressPersistence", settings.vm_address_persistence, "is not known", remedy)

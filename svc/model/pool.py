@@ -16,6 +16,10 @@ NEVER, ALWAYS, CROSS_SUBNET = ENCAPSULATIONS = ("Never", "Always", "CrossSubnet"
 _BLOCK_SIZES = {4: range(20, 33), 6: range(116, 129)}
 _BLOCK_SIZE = {4: 26, 6: 122}  # where the resource names none
 _UNUSABLE = {  # ranges whose addresses no pod can have, and what they are
+    Cidr("0.0.0.0/8"): "reserved",
+    Cidr("::/128"): "unspecified",
+    Cidr("::ffff:0:0/96"): "IPv4-mapped",
+    Cidr("240.0.0.0/4"): "reserved",
     Cidr("169.254.0.0/16"): "link-local",
     Cidr("fe80::/10"): "link-local",
     Cidr("127.0.0.0/8"): "loopback",

@@ -26,7 +26,7 @@ from svc.datastore.api import Backend, Delete
 from svc.ipam.allocator import Ipam
 from svc.ipam.blocks import stamp
 from svc.ipam.requests import Held
-from svc.ipam.settings import configure, read_settings
+from svc.ipam.settings import MAX_BLOCKS_PER_HOST, configure, read_settings
 from svc.model.errors import CallerError, PeerError
 from svc.model.ipam import Attribute, IpamConfig
 from svc.model.keys import IPAM_CONFIG, BlockKey, IpamConfigKey
@@ -71,8 +71,8 @@ def test_what_is_stored_is_read(backend: Backend, settings: IpamConfig) -> None:
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [
-        ({"auto_allocate_blocks": False}, "auto_allocate_blocks = false needs strict_affinity"),
-        ({"max_blocks_per_host": 5}, "maxBlocksPerHost = 5 needs strict_affinity"),
+        ({"auto_allocate_blocks": False}, "autoAllocateBlocks = false: set strictAffinity to true as well"),
+        ({"max_blocks_per_host": 5}, "maxBlocksPerHost = 5 needs strictAffinity"),
         ({"max_blocks_per_host": -1, "strict_affinity": True}, "maxBlocksPerHost = -1 is negative"),
         ({"cooldown_seconds": -1}, "ipCooldownSeconds = -1 is negative"),
         ({"vm_address_persistence": "Perhaps"}, "kubeVirtVMAddressPersistence = 'Perhaps' is not known"),
@@ -87,6 +87,15 @@ def test_settings_that_contradict_each_other_are_refused(backend: Backend, field
     assert read_settings(backend) == IpamConfig()
     put_settings(backend, **fields)
     assert read_settings(backend) == IpamConfig(**fields)
+
+
+def test_one_limit_of_blocks_holds_in_every_datastore(backend: Backend) -> None:
+    """It is checked before anything is written, so that no store or API server has to refuse it."""
+    configure(backend, IpamConfig(strict_affinity=True, max_blocks_per_host=MAX_BLOCKS_PER_HOST))
+    for number in (MAX_BLOCKS_PER_HOST + 1, 2**31, 2**64 - 1, 10**20 - 1):
+        with pytest.raises(CallerError, match=f"maxBlocksPerHost = {number} is more than 1000000: .*give 0 to 1000000"):
+            configure(backend, IpamConfig(strict_affinity=True, max_blocks_per_host=number))
+    assert read_settings(backend).max_blocks_per_host == MAX_BLOCKS_PER_HOST
 
 
 def test_rival_writers_of_settings_both_succeed(backend: Backend) -> None:

@@ -159,8 +159,24 @@ def test_settings_are_shown_and_changed(cli: Cli, store: Backend) -> None:
         take(Ipam(store, "node2"), "net.late")
 
 
+def test_large_numbers_are_refused_alike(cli: Cli, store: Backend) -> None:
+    """With the field, the value and the bound, whatever the datastore could keep."""
+    for option, field, bound in (
+        ("max-blocks-per-host", "maxBlocksPerHost", 1000000),
+        ("ip-cooldown-seconds", "ipCooldownSeconds", 1200),
+    ):
+        for number in (bound + 1, 2**31, 2**64 - 1, 10**20 - 1):
+            told = cli.fails("ipam", "configure", "--strictaffinity", "true", f"--{option}", str(number))
+            assert told == f"Error: invalid IPAM settings: {field} = {number} is more than {bound}: give 0 to {bound}\n"
+    assert read_settings(store) == IpamConfig()
+
+
 def test_contradictions_are_refused(cli: Cli, store: Backend) -> None:
     """With the remedy, and nothing is changed: not the part either that was right."""
     told = cli.fails("ipam", "configure", "--ip-cooldown-seconds", "5", "--max-blocks-per-host", "2")
-    assert "set strict_affinity to true as well" in told
+    assert (
+        "maxBlocksPerHost = 2 needs strictAffinity: give --strictaffinity true as well, or give --max-blocks-per-host 0" in told
+    )
+    told = cli.fails("ipam", "configure", "--auto-allocate-blocks", "false")
+    assert "autoAllocateBlocks = false needs strictAffinity: give --strictaffinity true as well" in told
     assert read_settings(store) == IpamConfig()

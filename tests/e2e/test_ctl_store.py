@@ -79,6 +79,7 @@ def test_unsound_backup_changes_nothing(node: Node, tmp_path: Path, damage: str)
     refused = node.svcctl("store", "restore", str(copy), check=False)
     assert refused.returncode == 1
     assert f"backup {str(copy)!r} cannot be restored" in refused.stderr
+    assert ("No such file or directory" in refused.stderr) is (damage == "missing")
     assert content(node) == before
     assert [path.name for path in node.state_dir.glob("*store.db.*")] == []
     node.start_agent()

@@ -169,8 +169,34 @@ def test_labels_of_a_node_can_be_removed(cli: Cli) -> None:
 @pytest.mark.parametrize("key", ["a b", "-a", "a-", "a/b/c", "/a", "a/", "A.example/a", "x" * 64, "ä", "a\nb"])
 def test_impossible_label_keys_are_refused(cli: Cli, key: str) -> None:
     """No label of a node can have them."""
-    assert "metadata.labels = " in cli.fails("node", "apply", "n1", "--label", "good.example/a_b=1", "--label", f"{key}=1")
+    told = cli.fails("node", "apply", "n1", "--label", "good.example/a_b=1", "--label", f"{key}=1")
+    assert "metadata.labels key = '" in told
+    assert "is not a label key: give [DOMAIN/]NAME, NAME of up to 63 letters, digits" in told
     assert cli.prints("node", "get").split() == ["NAME", "LABELS"]
+
+
+@pytest.mark.parametrize("value", ["ü b", "a b", "x" * 64, "a\nb", "a\n", "-a", "a.", "x=y", "a/b"])
+def test_impossible_label_values_are_refused(cli: Cli, value: str) -> None:
+    """By the rule of Kubernetes; an empty one is possible."""
+    told = cli.fails("node", "apply", "n1", "--label", f"rack={value}", "--label", "empty=")
+    assert "metadata.labels.rack = " in told
+    assert "is not a label value: give up to 63 letters, digits" in told
+    assert cli.prints("node", "get").split() == ["NAME", "LABELS"]
+    cli.changes("node", "apply", "n1", "--label", f"rack={'x' * 63}", "--label", "empty=")
+
+
+def test_label_keys_are_given_once(cli: Cli) -> None:
+    """None of several values is meant more than the others."""
+    told = cli.fails("node", "apply", "n1", "--label", "a=1", "--label", "b=1", "--label", "a=2", code=2)
+    assert "--label: key 'a' is given more than once: keep one of them" in told
+    assert cli.prints("node", "get").split() == ["NAME", "LABELS"]
+
+
+@pytest.mark.parametrize("reason", ["", " ", "\t\n"])
+def test_releases_are_dropped_for_a_reason(cli: Cli, reason: str) -> None:
+    """Blanks do not say why."""
+    told = cli.fails("pending", "drop", "net", "c1", "eth0", "--reason", reason, code=2)
+    assert "is empty: say why the release is not needed" in told
 
 
 def test_embedded_node_is_known(cli: Cli, tmp_path: Path) -> None:
@@ -195,3 +221,22 @@ def test_role_is_bound_to_a_service_account(cli: Cli) -> None:
     assert binding["kind"] == "ClusterRoleBinding"
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "svc", "namespace": "net"}]
+
+
+@pytest.mark.parametrize(
+    ("account", "namespace", "kind"),
+    [
+        ("A b", "net", "service account"),
+        ("a..b", "net", "service account"),
+        ("a" * 254, "net", "service account"),
+        ("svc", "x y", "namespace"),
+        ("svc", "a.b", "namespace"),
+        ("svc", "a" * 64, "namespace"),
+        ("svc", "", "namespace"),
+    ],
+)
+def test_role_is_not_bound_to_impossible_names(cli: Cli, account: str, namespace: str, kind: str) -> None:
+    """The API server would refuse the manifest."""
+    told = cli.fails("crd", "binding", "--service-account", account, "--namespace", namespace, code=2)
+    assert f"is not the name of a {kind}: give up to " in told
+    cli.prints("crd", "binding", "--service-account", "a.b-c", "--namespace", "x-y")
