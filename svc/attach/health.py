@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from svc import deadline
-from svc.datastore.api import NoSpace
+from svc.datastore.api import NoSpace, StoreError
 from svc.model.errors import Code, PeerError, SvcError
 from svc.model.shortage import shortage
 from svc.trace import Trace
 
-ANSWER_SECONDS: Final = 0.7  # for a server to answer one question, and for STATUS to wait for probes
+ANSWER_SECONDS: Final = 0.7  # for a server to answer one question
+SLACK_SECONDS: Final = 0.1  # that STATUS waits longer for probes: a failure comes at the end of the time for the answer
 PROBE_SECONDS: Final = 10.0  # for all of a probe
 MEMORY_SECONDS: Final = 30.0  # that the failure of an ADD counts, where nothing else tells of its cause
 MAX_REMEMBERED: Final = 256  # dependencies with the result of a probe, and networks with a failed ADD
@@ -94,11 +95,11 @@ class Health:
         self._failures: dict[Hashable, tuple[float, SvcError]] = {}
 
     def record(self, network: Hashable, failure: SvcError | None) -> None:
-        """Note how an ADD of the network has ended."""
+        """Note how an ADD of the network has ended. Want of disk space is not noted, because each probe of a file sees it."""
         with self._lock:
             if failure is None:
                 self._failures.pop(network, None)
-            elif isinstance(failure, PeerError) and failure.code not in _OF_ONE_POD:
+            elif isinstance(failure, PeerError) and failure.code not in _OF_ONE_POD and not isinstance(failure, NoSpace):
                 _remember(self._failures, network, (time.monotonic(), failure))
 
     def begin(self, dependency: Dependency) -> Probe | None:
@@ -120,15 +121,14 @@ class Health:
 
         Whether another plugin (`is_delegated`) gives addresses, only an ADD tells.
         """
-        until = time.monotonic() + ANSWER_SECONDS + 0.05
+        until = time.monotonic() + ANSWER_SECONDS + SLACK_SECONDS
         probes = [(each, self.begin(each)) for each in dependencies]
         in_time = [probe.done.wait(max(0.0, until - time.monotonic())) for _, probe in probes if probe is not None]
         known = [(each, probe, self._last_ended(each, probe)) for each, probe in probes]
         for _, _, last in known:
             if last is not None and last.failure is not None:
                 raise last.failure
-        if is_delegated or not all(in_time) or self._lacked_space(network):
-            self._require_recent(network)
+        self._require_recent(network, is_delegated=is_delegated, are_current=all(in_time))
         for dependency, probe, last in known:
             if probe is not None and (probe.is_stuck or not (last or probe.has_answered)):
                 raise _not_known(dependency)
@@ -140,13 +140,12 @@ class Health:
             return probe
         return self._ended.get(dependency.key)
 
-    def _lacked_space(self, network: Hashable) -> bool:
-        """What a probe writes is little, and may still fit."""
-        return isinstance(self._failures.get(network, (0.0, None))[1], NoSpace)
-
-    def _require_recent(self, network: Hashable) -> None:
+    def _require_recent(self, network: Hashable, *, is_delegated: bool, are_current: bool) -> None:
+        """Raise how the last ADD failed, unless the probes tell more: `are_current` says that all of them have just ended."""
         since, failure = self._failures.get(network, (0.0, None))
-        if failure is not None and time.monotonic() - since < MEMORY_SECONDS:
+        if failure is None or time.monotonic() - since >= MEMORY_SECONDS:
+            return
+        if not are_current or (is_delegated and not isinstance(failure, StoreError)):
             raise failure
 
     def _run(self, key: Hashable, probe: Probe) -> None:

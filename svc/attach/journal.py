@@ -21,6 +21,7 @@ from svc.attach.reserve import Reserve
 from svc.datastore import sqlite
 from svc.datastore.api import StoreError
 from svc.datastore.checkpoint import Checkpoints
+from svc.datastore.disk_space import require_disk_space
 from svc.model.errors import Code, PeerError
 
 _KEY = "network = ? AND container = ? AND ifname = ?"
@@ -87,8 +88,9 @@ class Journal:
         record.generation = generation
 
     def check_writable(self) -> None:
-        """Write something that changes nothing. StoreError where an ADD would get one."""
+        """Write something that changes nothing, and require disk space for one ADD. StoreError where an ADD would get one."""
         self._write(lambda: self._connection.execute("UPDATE about SET value = value WHERE name = 'epoch'"))
+        require_disk_space(self._path)
 
     def restore(self, record: Record) -> bool:
         """Write the record as a new row, unless the attachment has one; return whether it had none."""

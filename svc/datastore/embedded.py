@@ -37,6 +37,7 @@ from svc.datastore.api import (
     found_by,
 )
 from svc.datastore.checkpoint import Checkpoints
+from svc.datastore.disk_space import require_disk_space
 from svc.datastore.feed import Feed, Watcher
 from svc.model.codec import Codec, matches
 from svc.model.keys import Key, Query, ResourceKey, counted_kind
@@ -154,11 +155,12 @@ class EmbeddedStore:
         return [_written(write, number) for write in writes]
 
     def check_writable(self) -> None:
-        """A transaction that changes nothing: there may be no room for it, or another process may keep the file locked."""
+        """Make a transaction that changes nothing: another process may keep the file locked. Require disk space for an ADD."""
         try:
             self._write_wait.run(self._rewrite_counter)
         except sqlite3.Error as error:
             raise sqlite.store_error(self._path, error) from error
+        require_disk_space(self._path)
 
     def generation(self, kind: str) -> int:
         """The number of the last transaction, of any process, that wrote a resource of this kind; 0 when none did."""

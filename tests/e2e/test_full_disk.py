@@ -4,13 +4,14 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.cluster_node import ClusterNode
 from harness.cluster_node import remains as cluster_remains
 from harness.netns import Netns
-from harness.node import Node, netconf
+from harness.node import Called, Node, netconf
 from harness.patience import wait_until
 from harness.pod import Pod
 from harness.site import Site, furnish
@@ -84,6 +85,34 @@ def fails_in_time(make: MakePod) -> dict[str, object]:
     raise AssertionError("the disk never was full")
 
 
+def status(node: Node, config: dict[str, Any]) -> Called:
+    return node.call("STATUS", config, container="", ifname="")
+
+
+def demand_status_tells(node: Node, config: dict[str, Any], file: str) -> None:
+    """Before any ADD has failed, and no longer than the disk is full."""
+    wait_until(lambda: status(node, config).status == 0)  # the client of the datastore is loaded
+    for _ in range(2):
+        ballast = fill(node)
+        told = status(node, config).output
+        assert (told["code"], str(node.state_dir / file) in told["msg"]) == (50, True), told
+        assert "disk is full" in told["msg"]
+        assert "free space on its file system" in told["details"]
+        ballast.unlink()
+        assert status(node, config).status == 0
+
+
+def test_status_tells_of_a_full_disk(node: Node, make: MakePod) -> None:
+    pod = make()
+    pod.add()
+    demand_status_tells(node, netconf(), "journal.db")
+    pod.delete()
+
+
+def test_status_tells_of_a_full_disk_in_a_cluster(cluster: ClusterNode) -> None:
+    demand_status_tells(cluster, cluster.netconf(), "journal.db")
+
+
 def test_full_disk(node: Node, make: MakePod) -> None:
     kept = make()
     kept.add()
@@ -98,13 +127,14 @@ def test_full_disk(node: Node, make: MakePod) -> None:
     assert error["code"] == 104
     assert "database or disk is full" in str(error["msg"])
     assert "free space on its file system" in str(error["details"])
-    told = node.call("STATUS", netconf(ipam={"assign_ipv6": "true"}), container="", ifname="").output
+    told = status(node, netconf(ipam={"assign_ipv6": "true"})).output
     assert told["code"] == 50
     assert "full" in told["msg"]
     failed = made[-1]
     assert failed.netns.links() == []
     assert kept.check().status == 0
     ballast.unlink()
+    assert status(node, netconf(ipam={"assign_ipv6": "true"})).status == 0, "at once"
     failed.add()
     assert failed.check().status == 0
     assert faults(node) == []

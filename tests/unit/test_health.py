@@ -8,11 +8,10 @@ import pytest
 
 from svc.attach import health as module
 from svc.attach.health import MAX_REMEMBERED, Dependency, Health, Probe
-from svc.datastore.api import NoSpace
 from svc.model.errors import PeerError
 from svc.trace import Trace
 
-FAILURE = NoSpace("the disk is full")
+FAILURE = PeerError("the plugin refuses")
 
 
 class Server:
@@ -51,7 +50,7 @@ class Server:
 
 def is_ready(health: Health, network: str) -> bool:
     try:
-        health.require([], network, Trace("test"), is_delegated=False)
+        health.require([], network, Trace("test"), is_delegated=True)
     except PeerError:
         return False
     return True
