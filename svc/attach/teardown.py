@@ -34,20 +34,18 @@ def take_down(context: Context, record: Record, trace: Trace, sandbox: Sandbox |
     if record.state == WAITING:  # nothing is attached yet
         context.journal.remove(record)
         return True
-    held = _held(context, record, trace)
+    held = _held(context, record)
     with trace.phase("unwire"):
         existed = unwire(context, record)
         if not existed and sandbox is not None and record.peer_index:
             existed = _remove_inside(record, sandbox)
-    if held is None:
-        return _put_off(context, record, existed=existed)
+    if isinstance(held, SvcError):
+        return _put_off(context, record, held, trace, existed=existed)
     try:
         with trace.phase("datastore"), deadline.limit(RELEASE_SECONDS):
             settle(context, record, trace, held)
     except SvcError as failure:
-        trace.warning(f"release of {record.handle} is pending and will be retried: {failure}")
-        owe(context, record)
-        return False
+        return _note_release(context, record, failure, trace)
     try:
         context.journal.remove(record)
     except StoreError as failure:  # nothing of it is left: to release it again does nothing
@@ -123,19 +121,27 @@ def _may_own(context: Context, other: Record, index: int) -> bool:
     return other.boot_id == context.boot_id and (other.host_index == index or other.state == ADDING)
 
 
-def _put_off(context: Context, record: Record, *, existed: bool) -> bool:
-    """Note the pending release of an attachment whose datastore does not answer; return whether there is nothing to note.
+def _put_off(context: Context, record: Record, failure: SvcError, trace: Trace, *, existed: bool) -> bool:
+    """Note the pending release of an attachment whose datastore has failed; return whether there is nothing to note.
 
     An attachment without a row or an interface was never made: an ADD writes its row before anything else.
     """
     if not record.generation and not existed:
+        known = f"nothing is known of {record.handle} on this node, and no release is pending"
+        trace.info(f"{known}; its datastore cannot be asked: {failure}")
         return True
+    return _note_release(context, record, failure, trace)
+
+
+def _note_release(context: Context, record: Record, failure: SvcError, trace: Trace) -> bool:
+    """Return False: the release is pending."""
+    trace.warning(f"release of {record.handle} is pending and will be retried: {failure}")
     owe(context, record)
     return False
 
 
-def _held(context: Context, record: Record, trace: Trace) -> Holdings | None:
-    """What the datastore has of the attachment; None if it cannot be reached, for whatever reason. One that cannot is not asked
+def _held(context: Context, record: Record) -> Holdings | SvcError:
+    """What the datastore has of the attachment; or why it does not tell, whatever the reason. One that has failed is not asked
     anything more, because each request may be a timeout. Raise Locked."""
     try:
         with deadline.limit(ANSWER_SECONDS):
@@ -146,5 +152,4 @@ def _held(context: Context, record: Record, trace: Trace) -> Holdings | None:
     except Locked:
         raise
     except SvcError as failure:
-        trace.warning(f"the datastore of {record.handle} cannot be reached, what it has there is released later: {failure}")
-        return None
+        return failure

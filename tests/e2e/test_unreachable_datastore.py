@@ -49,6 +49,14 @@ def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
         yield node
 
 
+def demand_nothing_pending(pod: Pod) -> None:
+    """The log of a DEL of a container that was never attached says so, and warns of nothing."""
+    called = pod.call("DEL")
+    assert called.status == 0, called
+    assert f"nothing is known of net.{pod.container} on this node, and no release is pending" in called.stderr
+    assert "WARNING" not in called.stderr
+
+
 def states(node: Node) -> list[str]:
     with closing(Journal(node.state_dir / "journal.db")) as journal:
         return [record.state for record in journal.all()]
@@ -66,8 +74,40 @@ def test_container_that_was_never_attached(pods: MakePod, shared_node: Node, con
     """Its ADD fails before it reaches the datastore, its DEL succeeds, and no release is pending."""
     pod = pods(args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default", nodename="node1", **config)
     assert pod.failed("ADD").output["code"] in (7, 104)
-    pod.delete()
+    demand_nothing_pending(pod)
     assert left(shared_node) == []
+
+
+@pytest.mark.parametrize("outage", ["silent", "dead"])
+def test_container_that_was_never_attached_in_a_cluster(
+    cluster_node: ClusterNode, sandbox: Callable[[], Netns], outage: str
+) -> None:
+    node = cluster_node
+    pod = node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
+    with node.silenced(node.site) if outage == "silent" else node.cut_off():
+        demand_nothing_pending(pod)
+    assert states(node) == []
+
+
+def test_damaged_store(node: Node, sandbox: Callable[[], Netns]) -> None:
+    """A container that was never attached has no pending release; the other one has."""
+    pod = Pod(node, sandbox(), "c1", netconf())
+    pod.add()
+    node.stop_agent()
+    store, whole = node.state_dir / "store.db", node.directory / "whole"
+    store.rename(whole)
+    store.write_bytes(b"damaged" * 1000)
+    node.start_agent()
+    demand_nothing_pending(pod.copy(container="never"))
+    said = pod.call("DEL").stderr
+    assert "release of net.c1 is pending and will be retried" in said
+    assert "svcctl store restore" in said
+    assert states(node) == ["deleting"]
+    node.stop_agent()
+    whole.replace(store)
+    node.start_agent()
+    pod.delete()
+    assert states(node) == []
 
 
 @pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
