@@ -21,6 +21,7 @@ from svc.datastore.api import OutcomeUnknown, StoreError
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 
+_REMEDY = "see whether it runs, is reached from here, and keeps up with the calls"
 _SLACK_SECONDS = 1.0  # of two deadlines that differ by less, neither is worth a change of the leader
 
 
@@ -58,14 +59,20 @@ class Combiner(Generic[Request, Result]):
     """`run(request)` from any thread; `work` gets 1..`limit` requests and returns one outcome each, in order.
 
     An outcome that is an exception is raised in its caller; an exception out of `work` is raised in all of them. A caller whose
-    deadline comes first gets NotBegun, or OutcomeUnknown where its group is being carried out.
-    `patience` is how many seconds after its announcement a request is waited for at most.
+    deadline comes first gets NotBegun, or OutcomeUnknown where its group is being carried out. `place` returns, for these two,
+    where `work` asks. `patience` is how many seconds after its announcement a request is waited for at most.
     """
 
     def __init__(
-        self, work: Callable[[Sequence[Request]], Sequence[Result | BaseException]], *, limit: int = 256, patience: float = 0.0
+        self,
+        work: Callable[[Sequence[Request]], Sequence[Result | BaseException]],
+        place: Callable[[], str],
+        *,
+        limit: int = 256,
+        patience: float = 0.0,
     ) -> None:
         self._work = work
+        self._place = place
         self._limit = limit
         self._patience = patience
         self._lock = threading.Lock()
@@ -89,7 +96,7 @@ class Combiner(Generic[Request, Result]):
         with self._lock:
             self._arrive()
             if deadline.is_over():
-                raise _not_begun()
+                raise _not_begun(self._place())
             ticket: _Ticket[Request, Result] = _Ticket(request, threading.Event() if self._led else None)
             self._waiting.append(ticket)
             self._led = True
@@ -110,9 +117,9 @@ class Combiner(Generic[Request, Result]):
             if turn.is_set():
                 return
             if ticket not in self._waiting:
-                raise _outcome_unknown()
+                raise _outcome_unknown(self._place())
             self._waiting.remove(ticket)
-            raise _not_begun()
+        raise _not_begun(self._place())
 
     def _arrive(self) -> None:
         if self._announced.pop(threading.get_ident(), None) is not None:
@@ -167,17 +174,17 @@ def _latest(group: Sequence[_Ticket[Request, Result]]) -> _Ticket[Request, Resul
     return latest
 
 
-def _not_begun() -> NotBegun:
+def _not_begun(place: str) -> NotBegun:
     return NotBegun(
-        "the time of the call is over, and earlier requests to the same server still wait for its answer",
-        details="the server answers too slowly for so many calls, or not at all; nothing of this request was done",
+        f"{place} does not answer: the time of the call is over, and earlier requests still wait for an answer",
+        details=f"{_REMEDY}; nothing of this request was done",
     )
 
 
-def _outcome_unknown() -> OutcomeUnknown:
+def _outcome_unknown(place: str) -> OutcomeUnknown:
     return OutcomeUnknown(
-        "the time of the call is over, and whether its request was carried out is not known",
-        details="the server answers too slowly, or not at all; what was written in vain is released later",
+        f"{place} does not answer: the time of the call is over, and whether the request was carried out is not known",
+        details=f"{_REMEDY}; what was written in vain is released later",
     )
 
 

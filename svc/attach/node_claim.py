@@ -96,7 +96,7 @@ class NodeNameClaim:
         self._lock = threading.Lock()
         self._situation: _Situation | None = None
         self._waits: list[Wait] = []
-        self._looks: Combiner[None, None] = Combiner(self._look)
+        self._looks: Combiner[None, None] = Combiner(self._look, lambda: backend.place)
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
 

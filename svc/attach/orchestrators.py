@@ -4,6 +4,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from svc.attach.places import orchestrator_place
 from svc.combine import Combiner
 from svc.datastore.open import open_client
 from svc.imports import whole_imports
@@ -30,8 +31,14 @@ class Orchestrators:
             self._used[access] = time.monotonic()
             if access in self._pods:
                 return self._pods[access]
-            opening = self._opening.setdefault(access, Combiner(lambda waiting: [self._open(access)] * len(waiting)))
+            opening = self._opening.setdefault(access, self._new_opening(access))
         return opening.run(None)
+
+    def _new_opening(self, access: Access) -> "Combiner[None, Pods]":
+        return Combiner(
+            lambda waiting: [self._open(access)] * len(waiting),
+            lambda: orchestrator_place(dict(access)),
+        )
 
     def _open(self, access: Access) -> "Pods":
         """A kubeconfig may have a program executed: nobody else waits for it."""

@@ -57,12 +57,17 @@ class Readiness:
         self._backend = backend
         self._identity = identity
         self._last: Entry | None = None
-        self._readers: Combiner[Sequence[Key], Sequence[Found]] = Combiner(self._read, limit=_READERS)
+        self._readers: Combiner[Sequence[Key], Sequence[Found]] = Combiner(self._read, lambda: backend.place, limit=_READERS)
 
     def require(self, keys: Sequence[Key] = ()) -> Sequence[Found]:
         """As the datastore says it now, with what stands at these keys (MAX_KEYS at most) at that moment. Calls that wait at
         the same time share one reading. Locked; StoreError."""
         return self._readers.run(keys)
+
+    def require_unshared(self) -> None:
+        """As `require`, in a request of its own: a caller that waits for the reading of another one may not learn in time why
+        the datastore does not answer."""
+        self._read([()])
 
     def expected(self) -> Entry:
         """What was read last, and said that the datastore is ready: for a `Check`. Locked; StoreError."""
@@ -128,6 +133,10 @@ class Guarded:
         self.position = inner.position
         self.is_current = inner.is_current
         self.close = inner.close
+
+    @property
+    def place(self) -> str:
+        return self._inner.place
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         ready = self._readiness.expected()

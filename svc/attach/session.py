@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from svc.attach.credentials import without_secrets
 from svc.attach.node_claim import NodeNameClaim
+from svc.attach.places import datastore_place
 from svc.attach.ready import Readiness, guarded
 from svc.attach.store_identity import Memory, StoreIdentity
 from svc.combine import Combiner
@@ -177,7 +178,7 @@ class Sessions:
             return [store.opened] * len(waiting)
 
         identity = StoreIdentity(self._memory(_name(key)), f"datastore {settings['kind']}")
-        store = _Store(Combiner(open_store), identity)
+        store = _Store(Combiner(open_store, lambda: datastore_place(settings)), identity)
         return store
 
     def _session(self, key: StoreKey, node: str, identity: StoreIdentity, opened: _Opened) -> Session:

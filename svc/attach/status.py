@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from svc.attach.context import Context
 from svc.attach.health import Dependency, Probe
+from svc.attach.places import datastore_place, orchestrator_place
 from svc.attach.request import NodeSettings
 from svc.attach.session import Session
 from svc.model.errors import CallerError, Code, PeerError, SvcError
-from svc.model.faults import without_credentials
 from svc.trace import Trace
 
 if TYPE_CHECKING:
@@ -79,14 +79,14 @@ def _datastore(context: Context, wanted: Wanted) -> Dependency:
         _require_kubeconfig(where.datastore)
         session = context.session(where.profile, where.datastore, where.node)
         with probe.answering():
-            session.require_ready()
+            session.readiness.require_unshared()
             if not session.backend.needs_node:  # a file, which is no further away than the journal
                 session.backend.check_writable()
         _require_room(session, wanted, probe)
 
     store = where.profile, where.node, tuple(sorted(where.datastore.items()))
-    name = f"datastore {where.datastore['kind']}{_place(where.datastore)}"
-    return Dependency(("datastore", store, wanted.versions, tuple(wanted.pools.items())), name, _REMEDY, look)
+    key = "datastore", store, wanted.versions, tuple(wanted.pools.items())
+    return Dependency(key, datastore_place(where.datastore), _REMEDY, look)
 
 
 def _require_room(session: Session, wanted: Wanted, probe: Probe) -> None:
@@ -108,7 +108,7 @@ def _orchestrator(context: Context, access: tuple[tuple[str, str], ...], *, poli
         if policy:
             pods.require_pods()
 
-    return Dependency(("orchestrator", access, policy), f"the orchestrator's API{_place(settings)}", _REMEDY, look)
+    return Dependency(("orchestrator", access, policy), orchestrator_place(settings), _REMEDY, look)
 
 
 def _plugin(context: Context, network: Hashable, delegation: "Delegation") -> Dependency:
@@ -124,10 +124,3 @@ def _require_kubeconfig(settings: Mapping[str, str]) -> None:
     name = settings.get("kubeconfig", "")
     if name and not os.access(name, os.R_OK):
         raise CallerError(f"kubeconfig {name!r} cannot be read", details="name a file that exists and that this user may read")
-
-
-def _place(settings: Mapping[str, str]) -> str:
-    """Where it is, as the network configuration says."""
-    fields = ("etcd_endpoints", "etcd_discovery_srv", "etcd_authority", "orch_api_root", "kubeconfig")
-    found = next((settings[field] for field in fields if settings.get(field)), "")
-    return f" ({','.join(map(without_credentials, found.split(',')))})" if found else ""

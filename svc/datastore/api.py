@@ -137,6 +137,10 @@ class Backend(Protocol):
     def needs_node(self) -> bool:
         """Whether addresses are refused to a node that has no Node resource (a cluster), or not (a store of one node)."""
 
+    @property
+    def place(self) -> str:
+        """Where it is, for errors: what is asked, and the address or path."""
+
     def get(self, key: Key) -> Entry:
         """NotFound when the key does not exist, Damaged when its value cannot be decoded."""
 

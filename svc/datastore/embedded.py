@@ -120,6 +120,10 @@ class EmbeddedStore:
         except (OSError, sqlite3.Error) as error:
             raise sqlite.store_error(path, error) from error
 
+    @property
+    def place(self) -> str:
+        return f"store {str(self._path)!r}"
+
     def is_current(self) -> bool:
         """Whether `path` still names the file that this session has open."""
         try:

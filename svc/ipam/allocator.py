@@ -46,6 +46,7 @@ class Ipam:
         self._undecided: set[str] = set()  # handles whose assignment may still be carried out
         self._combiner: Combiner[_Call, Answer] = Combiner(
             self._carry_out,
+            lambda: backend.place,
             limit=GROUP if backend.atomic else ONE_BY_ONE,
             patience=0.0 if backend.atomic else PATIENCE,
         )

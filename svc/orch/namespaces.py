@@ -30,11 +30,12 @@ class Namespaces:
     """Of one API server; from any thread.
 
     `ask` reads one. `changes` tells all as they are, then ("OPENED", {}), then every change (`DELETED`, or another word),
-    until the end or a StoreError.
+    until the end or a StoreError. `place` returns where the server is, for errors.
     """
 
-    def __init__(self, ask: Callable[[str], Json], changes: Changes) -> None:
+    def __init__(self, ask: Callable[[str], Json], changes: Changes, place: Callable[[], str]) -> None:
         self._ask = ask
+        self._place = place
         self._changes = changes
         self._lock = threading.Lock()
         self._known: dict[str, Namespace] = {}
@@ -53,7 +54,7 @@ class Namespaces:
     def read(self, name: str) -> Namespace:
         """As they are now; calls that wait at the same time share one reading. Errors as `ask` raises them."""
         with self._lock:
-            reader = self._readers.setdefault(name, Combiner(lambda waiting: self._read(name, waiting)))
+            reader = self._readers.setdefault(name, Combiner(lambda waiting: self._read(name, waiting), self._place))
         return reader.run(None)
 
     def close(self) -> None:

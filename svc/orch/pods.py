@@ -36,7 +36,7 @@ class Pods:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._follower = Follower(client)
-        self._namespaces = Namespaces(lambda name: self._get(f"{PATH}/{quote(name)}"), self._changes)
+        self._namespaces = Namespaces(lambda name: self._get(f"{PATH}/{quote(name)}"), self._changes, lambda: client.place)
         self._threads = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="pods")
 
     def read(self, namespace: str, name: str, uid: str, meanwhile: Callable[[], object]) -> PodInfo:

@@ -5,7 +5,7 @@ import os
 import sqlite3
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from harness.site import EtcdSite, furnish, session, set_ready
 from harness.way import Way
 
 pytestmark = pytest.mark.root
+
+MakeSandbox = Callable[[], Netns]
 
 DEAD = "http://127.0.0.1:1"
 
@@ -110,6 +112,23 @@ def test_a_silent_server_is_the_cause(cluster_node: ClusterNode) -> None:
     while status(cluster_node, config).status:
         assert time.monotonic() < until
         time.sleep(0.2)
+
+
+@pytest.mark.parametrize("outage", ["silent", "dead"])
+def test_every_answer_names_the_cause_and_the_server(cluster_node: ClusterNode, outage: str, sandbox: MakeSandbox) -> None:
+    """Also while calls with more time wait for the same server."""
+    node, words = cluster_node, {"silent": "no answer in time", "dead": "refused"}[outage]
+    node.site.add_pod("web-0")
+    pod = node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
+    pod.add()
+    with node.silenced(node.site) if outage == "silent" else node.cut_off():
+        cause(node, node.netconf())  # a connection that breaks says so itself
+        deleting = pod.begin("DEL")
+        for _ in range(4):
+            said = cause(node, node.netconf())
+            assert (f"127.0.0.1:{node.site.port} " in said, words in said) == (True, True), said
+        assert f"127.0.0.1:{node.site.port} " in deleting.result().stderr
+    pod.delete()
 
 
 def test_a_dead_server_is_the_cause(cluster_node: ClusterNode) -> None:

@@ -82,5 +82,6 @@ def test_an_add_ends_in_its_time(cluster_node: ClusterNode, sandbox: MakeSandbox
         outcomes = [calling.result() for calling in callings]
         assert time.monotonic() - began < ADD_SECONDS + SLACK
     assert {called.output["code"] for called in outcomes} <= {104, 111}
+    assert all(f"127.0.0.1:{node.site.port} " in called.output["msg"] for called in outcomes), outcomes
     for pod in pods:
         pod.delete()

@@ -97,6 +97,10 @@ class FaultyBackend:
     def needs_node(self) -> bool:
         return self._inner.needs_node
 
+    @property
+    def place(self) -> str:
+        return self._inner.place
+
     def get(self, key: Key) -> Entry:
         return self._faults.carry_out("get", lambda: self._inner.get(key))
 

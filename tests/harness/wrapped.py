@@ -46,6 +46,10 @@ class Through:
     def needs_node(self) -> bool:
         return self.inner.needs_node
 
+    @property
+    def place(self) -> str:
+        return self.inner.place
+
     def get(self, key: Key) -> Entry:
         self.calls["get"] += 1
         return self.inner.get(key)

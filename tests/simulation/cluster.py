@@ -130,6 +130,7 @@ class RemoteStore:
     """A process's session with the cluster."""
 
     needs_node = True
+    place = "the simulated cluster"
 
     def __init__(self, cluster: Cluster, *, atomic: bool) -> None:
         self.cluster = cluster

@@ -12,6 +12,7 @@ from svc.combine import Combiner, NotBegun
 from svc.datastore.api import OutcomeUnknown
 
 THREADS = 16
+PLACE = "the server"
 PATIENCE = 20.0  # seconds
 
 
@@ -19,7 +20,7 @@ class Workshop:
     """Does the work of a Combiner when it is let to: doubles numbers, refuses negative ones, and remembers the groups."""
 
     def __init__(self, limit: int = 256, patience: float = 0.0) -> None:
-        self.combiner: Combiner[int, int] = Combiner(self._work, limit=limit, patience=patience)
+        self.combiner: Combiner[int, int] = Combiner(self._work, lambda: PLACE, limit=limit, patience=patience)
         self.groups: list[list[int]] = []
         self.leaders: list[int] = []
         self.failure: BaseException | None = None
@@ -144,7 +145,7 @@ def test_leader_is_the_first_of_its_group(callers: ThreadPoolExecutor) -> None:
         assert gate.acquire(timeout=PATIENCE)
         return list(names)
 
-    combiner: Combiner[str, str] = Combiner(work)
+    combiner: Combiner[str, str] = Combiner(work, lambda: PLACE)
     threads = [threading.Thread(target=combiner.run, args=(name,), name=name) for name in ("a", "b", "c")]
     threads[0].start()
     wait_for(lambda: leaders == ["a"])
@@ -169,7 +170,7 @@ def test_work_is_never_done_twice_at_once(callers: ThreadPoolExecutor) -> None:
         at_work.release()
         return [-number for number in numbers]
 
-    combiner: Combiner[int, int] = Combiner(work, limit=5)
+    combiner: Combiner[int, int] = Combiner(work, lambda: PLACE, limit=5)
     together = threading.Barrier(THREADS)
 
     def ask(caller: int) -> bool:
@@ -252,7 +253,9 @@ def test_a_caller_whose_time_ends_before_its_turn_leaves(callers: ThreadPoolExec
     late = callers.submit(run_within, workshop, 0.05, 2)
     wait_for(lambda: workshop.waiting() == 1)
     patient = callers.submit(workshop.combiner.run, 3)
-    assert isinstance(late.exception(PATIENCE), NotBegun)
+    failure = late.exception(PATIENCE)
+    assert isinstance(failure, NotBegun)
+    assert failure.msg.startswith(f"{PLACE} does not answer")
     workshop.gate.release(2)
     assert patient.result(PATIENCE) == 6
     assert workshop.groups == [[1], [3]]
@@ -266,7 +269,9 @@ def test_a_caller_whose_time_ends_in_its_group_learns_that_the_outcome_is_unknow
     wait_for(lambda: workshop.waiting() == 2)
     workshop.gate.release()
     first.result(PATIENCE)
-    assert isinstance(late.exception(PATIENCE), OutcomeUnknown)
+    failure = late.exception(PATIENCE)
+    assert isinstance(failure, OutcomeUnknown)
+    assert failure.msg.startswith(f"{PLACE} does not answer")
     workshop.gate.release()
     assert patient.result(PATIENCE) == 4
     assert workshop.groups == [[1], [2, 3]]
@@ -293,7 +298,7 @@ def test_the_caller_with_the_most_time_leads(callers: ThreadPoolExecutor) -> Non
         with deadline.limit(seconds):
             return combiner.run(1)
 
-    combiner: Combiner[int, int] = Combiner(work)
+    combiner: Combiner[int, int] = Combiner(work, lambda: PLACE)
     futures = [callers.submit(ask, 50.0)]
     wait_for(lambda: len(left) == 1)
     for place, seconds in enumerate((10.0, 60.0, 20.0), 1):

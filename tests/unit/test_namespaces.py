@@ -54,7 +54,7 @@ def server() -> Server:
 
 @pytest.fixture
 def namespaces(server: Server) -> Iterator[Namespaces]:
-    namespaces = Namespaces(server.ask, server.changes)
+    namespaces = Namespaces(server.ask, server.changes, lambda: "the API server")
     yield namespaces
     server.refuses = True
     server.news.put(END)

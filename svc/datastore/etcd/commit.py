@@ -9,6 +9,8 @@ from svc.datastore.etcd.link import Compacted, Link, Tries, Unanswered
 from svc.datastore.etcd.messages import Message, RangeRequest, WatchCreateRequest
 from svc.model.keys import Key
 
+_AGAIN = "try again"
+
 Decode = Callable[[Key, Message], Entry | None]
 
 
@@ -33,7 +35,7 @@ def commit(link: Link, changes: Sequence[txn.Change], decode: Decode) -> int:
             found = txn.states(answer)
             revision = _made_at(link, changes, found, tries, since) if tries.may_have_arrived else None
             if revision is None:
-                raise _refusal(changes, found, decode)
+                raise _refusal(changes, found, decode, link.place)
             return revision
 
 
@@ -48,14 +50,14 @@ def _wait(tries: Tries, failure: Unanswered) -> None:
     try:
         tries.after(failure)
     except Unanswered:
-        raise _unknown(failure.msg) if tries.may_have_arrived else failure from failure.__cause__
+        raise _unknown(failure.msg, failure.details) if tries.may_have_arrived else failure from failure.__cause__
 
 
-def _refusal(changes: Sequence[txn.Change], found: Sequence[Any], decode: Decode) -> StoreError:
+def _refusal(changes: Sequence[txn.Change], found: Sequence[Any], decode: Decode, place: str) -> StoreError:
     """The keys do not stand as expected."""
     refusal = txn.refusal(changes, found)
     if refusal is None:
-        return _unknown("somebody else has changed a key meanwhile")
+        return _unknown(f"another client of {place} has changed a key at the same time", _AGAIN)
     entries = (decode(each.write.key, kv) for each, kv in zip(changes, found, strict=True) if kv is not None)
     refusal.found = [entry for entry in entries if entry is not None]
     return refusal
@@ -71,7 +73,7 @@ def _made_at(link: Link, changes: Sequence[txn.Change], found: Sequence[Any], tr
     try:
         return txn.made_at(changes, found, since, txn.History(past, first_event))
     except (Compacted, Unanswered) as failure:
-        raise _unknown(failure.msg) from failure
+        raise _unknown(failure.msg, failure.details or _AGAIN) from failure
 
 
 def _first_event(link: Link, path: bytes, start: int, seconds: float) -> Message:
@@ -85,7 +87,5 @@ def _first_event(link: Link, path: bytes, start: int, seconds: float) -> Message
         stream.cancel()
 
 
-def _unknown(reason: str) -> OutcomeUnknown:
-    return OutcomeUnknown(
-        f"a write was sent, and whether it was carried out is not known: {reason}", details="read, and decide"
-    )
+def _unknown(reason: str, remedy: str) -> OutcomeUnknown:
+    return OutcomeUnknown(f"a write was sent, and whether it was carried out is not known: {reason}", details=remedy)

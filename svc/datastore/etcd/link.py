@@ -80,19 +80,20 @@ class Compacted(StoreError):
 class Stream:
     """A watch that is open. `receive` in one thread, `cancel` from any."""
 
-    def __init__(self, call: Any, guarded: Callable[[Callable[[], Message]], Message]) -> None:
+    def __init__(self, call: Any, guarded: Callable[[Callable[[], Message]], Message], place: str) -> None:
         self._call = call
+        self._place = place
         self._guarded = guarded
 
     def receive(self) -> Message:
         """The next WatchResponse. Unanswered when the watch has ended or cannot go on, Compacted when it was too late."""
         answer = self._guarded(lambda: next(self._call, None))
         if answer is None:
-            raise Unanswered("etcd has ended a watch")
+            raise Unanswered(f"{self._place} has ended a watch")
         if answer.compact_revision:
-            raise Compacted(f"etcd has compacted what was before revision {answer.compact_revision}")
+            raise Compacted(f"{self._place} has compacted what was before revision {answer.compact_revision}")
         if answer.canceled:
-            raise Unanswered(f"etcd has cancelled a watch: {answer.cancel_reason or 'without a reason'}")
+            raise Unanswered(f"{self._place} has cancelled a watch: {answer.cancel_reason or 'without a reason'}")
         return answer
 
     def cancel(self) -> None:
@@ -113,6 +114,12 @@ class Link:
         self._failed = False  # whether a call has been given up since the last look-up
         self._closed = False
         self._use(cluster)
+
+    @property
+    def place(self) -> str:
+        """Return the server that the next call asks."""
+        with self._lock:
+            return self._place(self._servers[self._current])
 
     def tries(self) -> "Tries":
         """For one call; its time begins now."""
@@ -148,7 +155,7 @@ class Link:
         server = self._server()
         request = WatchRequest(create_request=create)
         call = self._on(server, lambda: server.watch(request, timeout=seconds, metadata=_WITH_LEADER))
-        return Stream(call, lambda step: self._on(server, step))
+        return Stream(call, lambda step: self._on(server, step), self._place(server))
 
     def close(self) -> None:
         self._closed = True
@@ -229,17 +236,20 @@ class Link:
         if self._closed:
             return _closed()
         if code is grpc.StatusCode.OUT_OF_RANGE:
-            return Compacted(f"etcd refused a request: {text}")
+            return Compacted(f"{self._place(server)} refused a request: {text}")
         if code not in _NO_ANSWER and "too many requests" not in text:
             kind = Forbidden if code is grpc.StatusCode.PERMISSION_DENIED else StoreError
             return kind(f"etcd at {server.endpoint} refused a request: {text}", details=remedy_for(text))
         self._pass_over(server)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             text = NO_ANSWER_IN_TIME
-        message = f"etcd at {server.endpoint} ({self._cluster.origin}) does not answer: {text}"
+        message = f"{self._place(server)} does not answer: {text}"
         failure = Unanswered(message, details=remedy_for(text, by_name=not server.endpoint.is_address))
         failure.deaf = any(words in text for words in _NOT_CONNECTED)
         return failure
+
+    def _place(self, server: "_Server") -> str:
+        return f"etcd at {server.endpoint} ({self._cluster.origin})"
 
     def _pass_over(self, server: "_Server") -> None:
         with self._lock:

@@ -47,6 +47,10 @@ class EtcdStore:
         self._watchers = Watchers()
         self._generations = Generations(self._link, self._counted)
 
+    @property
+    def place(self) -> str:
+        return self._link.place
+
     def is_current(self) -> bool:
         """False when a certificate or key was replaced."""
         return all(_identity(path) == identity for path, identity in self._files.items())

@@ -30,7 +30,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 from svc import deadline
 from svc.herd import HERD
 from svc.model.errors import CallerError, Code
-from svc.model.faults import shown
+from svc.model.faults import shown, without_credentials
 from svc.tls import prepare
 
 CONNECTIONS = 32  # kept open to one server: as many as threads use at once, and one for each watch
@@ -83,6 +83,10 @@ class Credentials:
     header: str  # the Authorization that goes with them, unless the token is read or renewed each time
     stamps: Stamps
 
+    @property
+    def place(self) -> str:
+        return f"API server {without_credentials(self.root)}"
+
     def authorization(self) -> str:
         """The header's value; empty where the server knows us otherwise. An expired token of a plugin is renewed.
 
@@ -102,6 +106,10 @@ class Access:
         self._settings = settings
         self._lock = threading.Lock()
         self._credentials = _read(settings)
+
+    @property
+    def place(self) -> str:
+        return self._credentials.place
 
     def current(self) -> Credentials:
         """Read again when one of the files has changed; what is half-written does not count yet."""

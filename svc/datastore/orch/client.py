@@ -24,7 +24,6 @@ from svc import __version__, deadline
 from svc.datastore.api import StoreError
 from svc.datastore.orch.access import Access, Credentials
 from svc.datastore.orch.stream import Stream
-from svc.model.faults import without_credentials
 from svc.trace import explain
 
 Json = dict[str, Any]
@@ -102,6 +101,10 @@ class Client:
     def __init__(self, access: Access) -> None:
         self._access = access
         self._closed = threading.Event()
+
+    @property
+    def place(self) -> str:
+        return self._access.place
 
     def get(self, path: str, **params: str) -> Json:
         return self._call("GET", path, params=params)
@@ -324,5 +327,4 @@ def _unreachable(credentials: Credentials, error: Exception, *, perhaps_done: bo
         details = "its certificate is not signed by the certificate-authority of the kubeconfig: give the right one"
     elif isinstance(error, failures.NewConnectionError):  # one of those that are connect time-outs by inheritance only
         reason = str(error).rpartition(": ")[2]
-    server = without_credentials(credentials.root)
-    return Unreachable(f"API server {server} does not answer: {reason}", details=details, perhaps_done=perhaps_done)
+    return Unreachable(f"{credentials.place} does not answer: {reason}", details=details, perhaps_done=perhaps_done)

@@ -86,6 +86,10 @@ class OrchStore:
         self._watchers = Watchers()
         self._hands = Hands(SIDE_BY_SIDE, "orch store")
 
+    @property
+    def place(self) -> str:
+        return self.client.place
+
     def is_current(self) -> bool:
         """Changed credentials are read again by the session itself."""
         return True

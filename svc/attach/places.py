@@ -1,0 +1,22 @@
+"""Where a server is, by the network configuration alone: for errors that come before its client exists."""
+
+from collections.abc import Mapping
+
+from svc.model.faults import without_credentials
+
+_FIELDS = ("etcd_endpoints", "etcd_discovery_srv", "etcd_authority", "orch_api_root", "kubeconfig")
+
+
+def datastore_place(settings: Mapping[str, str]) -> str:
+    """Return the kind of the datastore and its location."""
+    return f"datastore {settings['kind']}{_location(settings)}"
+
+
+def orchestrator_place(settings: Mapping[str, str]) -> str:
+    """Return the name of the orchestrator's API and its location."""
+    return f"the orchestrator's API{_location(settings)}"
+
+
+def _location(settings: Mapping[str, str]) -> str:
+    found = next((settings[field] for field in _FIELDS if settings.get(field)), "")
+    return f" ({','.join(map(without_credentials, found.split(',')))})" if found else ""
