@@ -21,7 +21,7 @@ from svc.cni.environment import Call
 from svc.cni.inputs import Inputs
 from svc.cni.needs import families, pools, wanted_by
 from svc.model.endpoint import Workload
-from svc.model.errors import CallerError, Code
+from svc.model.errors import CallerError, Code, PeerError
 from svc.model.result import Result
 from svc.names import Names
 from svc.netconf.args import Args, parse_args
@@ -236,4 +236,9 @@ def _sandbox_if_any(stack: ExitStack, invocation: Invocation) -> Sandbox | None:
         if error.code == Code.INVALID_NETNS and not invocation.call.ipam:
             raise
         invocation.trace.debug(str(error))
+        return None
+    except PeerError as lack:  # of a descriptor: where the row names the host's interface, that is enough
+        if invocation.call.ipam or invocation.context.journal.get(invocation.id) is None:
+            raise
+        invocation.trace.debug(str(lack))
         return None

@@ -78,6 +78,17 @@ def test_call_and_status_without_descriptors_name_the_limit(own_pods: MakePod, n
     assert remains(node) == []
 
 
+def test_del_without_descriptors_needs_the_row_of_the_attachment(own_pods: MakePod, node: Node) -> None:
+    """A sandbox that cannot be opened may have an interface that only it tells of."""
+    known, unknown = own_pods(), own_pods()
+    known.add()
+    with few_descriptors(node, 1):  # for the connection
+        known.delete()
+        assert unknown.failed("DEL").output["code"] == 106
+    unknown.delete()
+    assert remains(node) == []
+
+
 def start(node: Node, *limits: str) -> str:
     """Return what the agent says that cannot start."""
     options = ["run", "--state-dir", str(node.state_dir), "--run-dir", str(node.run_dir)]
