@@ -4,6 +4,7 @@ An upgrade in place replaces the package under a running agent. Modules that wer
 version, or be missing. What costs much memory is imported only for networks and attachments that use it.
 """
 
+import gc
 import importlib
 import logging
 from collections.abc import Iterable, Mapping
@@ -44,6 +45,7 @@ def preload(state_dir: Path, journal: Journal) -> None:
     _import(_SMALL)
     for feature in sorted(features):
         _import(_LARGE[feature])
+    gc.freeze()  # as `main` does with what was loaded before
 
 
 def _networks(state_dir: Path) -> list[NetConf]:
