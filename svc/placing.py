@@ -31,14 +31,14 @@ def place(file: File) -> bool:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
     return True
 
 
 def remove(path: Path) -> None:
     """Takes a file away, for good; one that is gone is no error. OSError."""
     path.unlink(missing_ok=True)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def _holds(file: File) -> bool:
@@ -49,7 +49,8 @@ def _holds(file: File) -> bool:
         return False
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory survive a power cut. Raise OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

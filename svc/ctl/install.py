@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from svc.cni.install import SOCKET_NAME
 from svc.ctl import conflist, kubeconfig
+from svc.ctl.agentunit import AgentUnit, choose_path, log_dirs
 from svc.ctl.context import Context, names_option
+from svc.ctl.directories import require_directories
 from svc.ctl.installation import Installation, find_executable, install
+from svc.ctl.originals import require_own_list
+from svc.ctl.records import Others, known_files, other_installations, record_paths
 from svc.ctl.target import Target
-from svc.deploy import systemd
 from svc.model import versions
 from svc.model.errors import SvcError
+from svc.names import Names
 from svc.netconf import netconf as netconfs
 from svc.netconf.installed import FILE_NAME, Installed, add_installed
 from svc.netconf.networklist import read_file, read_others, read_plugin
@@ -28,11 +33,11 @@ from svc.placing import File, place
 if TYPE_CHECKING:
     from svc.ctl.operated_pools import Listing  # few installations have an operator
 
+_EMBEDDED = "embedded"
 WATCH_SECONDS = 1.0  # between looks at the service account: two small files
 _WITH_GC = "1.1.0"
 _NEWER_PLUGINS = "install containernetworking-plugins 1.6.0 or newer, or leave plugins out with --without, and repeat this"
 UNIT_DIR = Path("/etc/systemd/system")
-HOST_LOCAL_DIR = Path("/var/lib/cni")  # where host-local keeps its addresses
 _SUPPORTED = " and ".join(conflist.CHAINED)
 _PATH = click.Path(path_type=Path)
 
@@ -54,7 +59,7 @@ class Options:
     socket: Path | None
     executable: Path | None
     systemd: bool
-    unit_dir: Path
+    unit_dir: Path | None
 
 
 @click.command(name="install")
@@ -62,7 +67,7 @@ class Options:
 @click.option("--conf-dir", type=_PATH, help="Where it looks for networks; without it none is configured.")
 @click.option("--host-conf-dir", type=_PATH, help="The same directory as the host calls it.  [default: --conf-dir]")
 @click.option(
-    "--datastore", type=click.Choice(["embedded", "orch"]), default="embedded", show_default=True, help="Of the network."
+    "--datastore", type=click.Choice([_EMBEDDED, "orch"]), default=_EMBEDDED, show_default=True, help="Of the network."
 )
 @click.option("--netconf", type=_PATH, help="Our plugin's part of the network, in place of one from --datastore.")
 @click.option(
@@ -78,19 +83,16 @@ class Options:
 @click.option("--socket", type=_PATH, help="Where the agent listens.  [default: agent.sock in the run directory]")
 @click.option("--executable", type=_PATH, help="What to install.  [default: the one installed with this Python]")
 @click.option("--systemd", is_flag=True, help="Install a systemd unit for the agent, too.")
-@click.option("--unit-dir", type=_PATH, default=UNIT_DIR, show_default=True, help="Directory of the unit.")
+@click.option("--unit-dir", type=_PATH, help=f"Directory of the unit.  [default: {UNIT_DIR}]")
 @names_option
 @click.pass_obj
 def command(context: Context, /, watch: bool, **options: object) -> None:
-    """Installs executables and network, each file whole or not at all; what is there already is left alone."""
+    """Installs executables and network, each file whole or not at all. A file of another deployment is kept beside, and
+    `svcctl uninstall` puts it back."""
     chosen = Options(**options)  # type: ignore[arg-type]
-    if chosen.installation and not chosen.conf_dir:
-        raise click.UsageError("--installation needs --conf-dir: it is about the network")
-    if chosen.apply_pools and not chosen.installation:
-        raise click.UsageError("--apply-pools needs --installation: it lists the pools")
-    if watch and not (chosen.conf_dir and chosen.datastore == "orch"):
-        raise click.UsageError("--watch needs --conf-dir and --datastore orch: nothing else has a token")
+    _require_effect(chosen, watch=watch)
     context = context.with_own_names
+    require_directories(_directories(context, chosen))
     listed = _listed_pools(context, chosen)
     for path, outcome in _install(context, chosen):
         click.echo(f"{path} {outcome}")
@@ -100,24 +102,77 @@ def command(context: Context, /, watch: bool, **options: object) -> None:
         _keep_fresh(context, chosen)
 
 
+def _require_effect(options: Options, *, watch: bool) -> None:
+    """Raise UsageError for an option that would do nothing without another one."""
+    has_network, has_token = options.conf_dir is not None, options.datastore == "orch"
+    if watch and not (has_network and has_token):
+        raise click.UsageError("--watch needs --conf-dir and --datastore orch: nothing else has a token")
+    about_network = {
+        "--datastore orch": has_token,
+        "--netconf": options.netconf,
+        "--host-conf-dir": options.host_conf_dir,
+        "--installation": options.installation,
+        "--without": options.without,
+        "--cni-version": options.cni_version,
+    }
+    for option, value in about_network.items():
+        _require(has_network or not value, option, "--conf-dir: it is about the network")
+    _require(has_token or not options.service_account, "--service-account", "--datastore orch: nothing else has a token")
+    _require(bool(options.installation) or not options.apply_pools, "--apply-pools", "--installation: it lists the pools")
+    _require(options.systemd or not options.unit_dir, "--unit-dir", "--systemd: it is about the unit")
+
+
+def _require(has_effect: bool, option: str, needed: str) -> None:
+    if not has_effect:
+        raise click.UsageError(f"{option} needs {needed}")
+
+
+def _directories(context: Context, options: Options) -> dict[str, Path | None]:
+    """Return the directories that are written, by the option that names them."""
+    return {
+        "--bin-dir": options.bin_dir,
+        "--conf-dir": options.conf_dir,
+        "--unit-dir": options.unit_dir,
+        "--state-dir": context.state_dir,
+        "--run-dir": context.run_dir,
+    }
+
+
 def _install(context: Context, options: Options) -> Sequence[tuple[Path, str]]:
-    executable = options.executable or find_executable()
-    installation = Installation(
-        socket=(options.socket or context.run_dir / "agent.sock").absolute(),
-        python=Path(sys.executable),
-        state_dir=context.state_dir.absolute(),
-        run_dir=context.run_dir.absolute(),
-        profile=canonical(context.profile),
+    executable, profile = options.executable or find_executable(), canonical(context.profile)
+    bin_dir, state_dir, run_dir = (path.absolute() for path in (options.bin_dir, context.state_dir, context.run_dir))
+    others = other_installations(state_dir, profile, bin_dir)
+    known = known_files(state_dir, record_paths(bin_dir, context.names)[0])
+    socket = options.socket or others.socket(run_dir) or run_dir / SOCKET_NAME
+    installation = Installation(socket.absolute(), Path(sys.executable), state_dir, run_dir, profile)
+    if options.conf_dir and not (options.netconf or context.netconf):
+        path = options.conf_dir.absolute() / context.names.conflist
+        require_own_list(path, known.get(path), context.names)
+    unit = _unit(context, options, others, installation) if options.systemd else None
+    network = [*_access(context, options), *_conflist(context, options, executable)]
+    files = [unit.file, *network] if unit else network
+    outcomes = install(bin_dir, executable, context.names, installation, files, known, others)
+    is_new = add_installed(state_dir, _record(context, options, profile))
+    if unit:
+        _start(unit, context.names)
+    return [*outcomes, (state_dir / FILE_NAME, "installed" if is_new else "unchanged")]
+
+
+def _unit(context: Context, options: Options, others: Others, installation: Installation) -> AgentUnit:
+    path = choose_path((options.unit_dir or UNIT_DIR).absolute(), context.names, others)
+    socket = installation.socket if installation.socket != installation.run_dir / SOCKET_NAME else None
+    return AgentUnit(path, installation.state_dir, installation.run_dir, socket, log_dirs(context.names, others))
+
+
+def _start(unit: AgentUnit, names: Names) -> None:
+    """Make what the agent needs, and tell how it is started."""
+    unit.make_directories()
+    if unit.plugin != names.plugin:
+        click.echo(f"note: {unit.path} is the unit of the agent of these directories: it serves {names.plugin} too", err=True)
+    name = unit.path.name
+    click.echo(
+        f"start the agent with: systemctl daemon-reload && systemctl enable {name} && systemctl restart {name}", err=True
     )
-    network = [*_unit(context, options), *_access(context, options), *_conflist(context, options, executable)]
-    outcomes = install(options.bin_dir.absolute(), executable, context.names, installation, network)
-    is_new = add_installed(context.state_dir.absolute(), _record(context, options, installation.profile))
-    if options.systemd:
-        name = systemd.unit_name(context.names.plugin)
-        click.echo(
-            f"start the agent with: systemctl daemon-reload && systemctl enable {name} && systemctl restart {name}", err=True
-        )
-    return [*outcomes, (context.state_dir.absolute() / FILE_NAME, "installed" if is_new else "unchanged")]
 
 
 def _listed_pools(context: Context, options: Options) -> "Listing | None":
@@ -143,20 +198,6 @@ def _apply_pools(context: Context, options: Options, listed: "Listing") -> None:
     with context.changing(target, create=True) as store:
         for name, outcome in operated_changes.apply(store, listed, names, datetime.now(timezone.utc)):
             click.echo(f"pool {name} {outcome}")
-
-
-def _unit(context: Context, options: Options) -> list[File]:
-    """Return the agent's systemd unit, if it was asked for."""
-    if not options.systemd:
-        return []
-    names, state_dir, run_dir = context.names, context.state_dir.absolute(), context.run_dir.absolute()
-    command = [sys.executable, "-I", "-m", "svc.agent.main", "run", "--state-dir", str(state_dir), "--run-dir", str(run_dir)]
-    writable = [Path(names.log_dir).parent, HOST_LOCAL_DIR]
-    if options.socket:
-        command += ["--socket", str(options.socket.absolute())]
-        writable.append(options.socket.absolute().parent)
-    text = systemd.render_unit(names.plugin, command, state_dir, run_dir, writable)
-    return [File(options.unit_dir.absolute() / systemd.unit_name(names.plugin), text.encode(), 0o644)]
 
 
 def _record(context: Context, options: Options, profile: str) -> Installed:

@@ -1,25 +1,25 @@
 """Putting the executables where the container runtime looks for them, with the records that they read, and taking them away.
 
 A record stands beside each executable, under its name with `.install` behind it, so deployments of several names share a
-directory. It says besides what was installed, with a digest of each file: only what is still the same is ever removed.
+directory. It says besides what was installed, with a digest of each file: only what is still the same is ever removed. A file
+of another deployment that stood there is kept beside and put back.
 """
 
-import hashlib
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from svc.ctl.originals import keep, original_of, put_back
+from svc.ctl.records import ANY, NONE, Others, digest_of, read_digests, record_paths
 from svc.model.errors import CallerError, PeerError
 from svc.names import DEFAULT, Names
 from svc.placing import File, place, remove
 
 MAX_RECORD = 4096  # bytes, and below of a socket's path: what the executable reads
 MAX_SOCKET = 107
-_DIGITS = 16  # of a digest: it tells versions of a file apart, not forgeries
-_ANY = "-"  # in place of the digest of a file that is renewed
 
 Outcome = tuple[Path, str]
 
@@ -53,34 +53,46 @@ class Installation:
 
 
 def install(
-    bin_dir: Path, executable: Path, names: Names, installation: Installation, network: Sequence[File] = ()
+    bin_dir: Path,
+    executable: Path,
+    names: Names,
+    installation: Installation,
+    network: Sequence[File] = (),
+    known: Mapping[Path, str] | None = None,
+    others: Others = NONE,
 ) -> list[Outcome]:
     """Installs records, executables and then the network's files, whose presence makes a runtime start pods; what became of
-    each. CallerError, before anything is written; PeerError."""
+    each. `known` are the files that svc wrote, of this and of other installations. CallerError, before anything is written;
+    PeerError."""
     program = _read_executable(executable)
     files = [*(File(bin_dir / name, program, 0o755) for name in (names.ipam_plugin, names.plugin)), *network]
     own, *_ = record_paths(bin_dir, names)
-    digests = _recorded(own) | {file.path: _ANY if file.renewed else _digest(file.data) for file in files}
-    record = installation.record(digests)
-    # the records first: an executable must never run beside the record of another installation
-    files = [*(File(path, record, 0o644) for path in record_paths(bin_dir, names)), *files]
+    known = read_digests(own) if known is None else known
+    placed = {file.path: ANY if file.renewed else digest_of(file.data) for file in files}
+    record = installation.record(read_digests(own) | placed)
+    # the records before the executables: one must never run beside the record of another installation
+    records = [File(path, record, 0o644) for path in record_paths(bin_dir, names)]
     try:
-        for folder in dict.fromkeys(file.path.parent for file in files):
+        for folder in dict.fromkeys(file.path.parent for file in (*records, *files)):
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        return [(file.path, "installed" if place(file) else "unchanged") for file in files]
+        originals = {file.path: keep(file, known.get(file.path)) for file in files}
+        done = [(file.path, _place(file, originals.get(file.path))) for file in (*records, *files)]
+        others.update(placed)
     except OSError as error:
         raise _refused("install into", bin_dir, error) from error
+    return done
 
 
-def uninstall(bin_dir: Path, names: Names) -> list[Outcome]:
-    """Removes what was installed under these names, the network's files first; what was changed since is kept. CallerError when
-    nothing is installed, PeerError."""
+def uninstall(bin_dir: Path, names: Names, others: Others = NONE) -> list[Outcome]:
+    """Removes what was installed under these names, the network's files first, and puts the originals back; what was changed
+    since is kept, and what other installations use. CallerError when nothing is installed, PeerError."""
     own, other = record_paths(bin_dir, names)
-    digests = _recorded(own)
+    digests = read_digests(own)
     if not digests:
         raise CallerError(f"nothing is installed as {names.plugin!r} in {str(bin_dir)!r}", details="see --bin-dir and --names")
     try:
-        done = [_remove(path, digest) for path, digest in reversed(digests.items())]
+        done = [_remove(path, digest, others) for path, digest in reversed(digests.items())]
+        done += [(path, "put back: the original") for path in digests if put_back(path)]
         for record in (other, own):
             remove(record)
     except OSError as error:
@@ -88,14 +100,9 @@ def uninstall(bin_dir: Path, names: Names) -> list[Outcome]:
     return [*done, *((record, "removed") for record in (other, own))]
 
 
-def record_paths(bin_dir: Path, names: Names) -> tuple[Path, Path]:
-    """Of the plugin and of the IPAM plugin."""
-    return bin_dir / f"{names.plugin}.install", bin_dir / f"{names.ipam_plugin}.install"
-
-
-def recorded_state_dir(bin_dir: Path, names: Names) -> Path | None:
-    """Return the state directory of the executables that are installed under these names; None without a record. PeerError."""
-    return next((Path(value) for key, value in _lines(record_paths(bin_dir, names)[0]) if key == "state_dir"), None)
+def _place(file: File, original: Path | None) -> str:
+    outcome = "installed" if place(file) else "unchanged"
+    return f"{outcome}; what was there is kept as {original.name}" if original else outcome
 
 
 def find_executable() -> Path:
@@ -109,37 +116,18 @@ def find_executable() -> Path:
     return found
 
 
-def _recorded(record: Path) -> dict[Path, str]:
-    """The files that a record lists, with their digests."""
-    return {Path(path): digest for key, value in _lines(record) if key == "file" for digest, _, path in [value.partition(" ")]}
-
-
-def _lines(record: Path) -> Iterator[tuple[str, str]]:
+def _remove(path: Path, digest: str, others: Others) -> Outcome:
     try:
-        lines = os.fsdecode(record.read_bytes()).split("\n")
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise _refused("read the record in", record.parent, error) from error
-    for line in lines:
-        key, sign, value = line.partition("=")
-        if sign:
-            yield key, value
-
-
-def _remove(path: Path, digest: str) -> Outcome:
-    try:
-        present = _digest(path.read_bytes())
+        present = digest_of(path.read_bytes())
     except FileNotFoundError:
         return path, "gone already"
-    if digest not in (present, _ANY):
-        return path, "kept: it was changed since"
+    if others.uses(path):
+        return path, "kept: other names or directories use it"
+    if digest not in (present, ANY):
+        original = original_of(path)
+        return path, "kept: it was changed since" + (f"; {original.name} is the original" if original.exists() else "")
     remove(path)
     return path, "removed"
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:_DIGITS]
 
 
 def _refused(what: str, folder: Path, error: OSError) -> PeerError:

@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 
 from svc.ctl.context import Context, names_option
-from svc.ctl.installation import recorded_state_dir, uninstall
+from svc.ctl.installation import uninstall
+from svc.ctl.records import other_installations, recorded_state_dir
 from svc.netconf.installed import remove_installed
 from svc.netconf.profiles import canonical
 
@@ -17,9 +18,9 @@ from svc.netconf.profiles import canonical
 @names_option
 @click.pass_obj
 def command(context: Context, bin_dir: Path) -> None:
-    """Removes what `svcctl install` has put there; what was changed since is kept."""
+    """Removes what `svcctl install` has put there, and puts back what was there before; what was changed since is kept."""
     context, folder = context.with_own_names, bin_dir.absolute()
-    state_dir = recorded_state_dir(folder, context.names)
-    for path, outcome in uninstall(folder, context.names):
+    state_dir, profile = recorded_state_dir(folder, context.names) or context.state_dir, canonical(context.profile)
+    for path, outcome in uninstall(folder, context.names, other_installations(state_dir, profile, folder)):
         click.echo(f"{path} {outcome}")
-    remove_installed(state_dir or context.state_dir, canonical(context.profile), str(folder))
+    remove_installed(state_dir, profile, str(folder))

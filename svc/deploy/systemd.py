@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-RUNTIME_DIRECTORIES: Final = (Path("/run"), Path("/var/run"))  # empty after a start of the machine
+# systemd makes directories below these when the unit starts, and lets the service write them. The first two are empty after a
+# start of the machine.
+_ROOTS: Final = {
+    Path("/run"): "RuntimeDirectory",
+    Path("/var/run"): "RuntimeDirectory",
+    Path("/var/log"): "LogsDirectory",
+    Path("/var/lib"): "StateDirectory",
+}
 
 # Network interfaces, routes and sysctls; and entering the network namespaces of pods.
 CAPABILITIES: Final = ("CAP_NET_ADMIN", "CAP_SYS_ADMIN")
@@ -56,21 +63,38 @@ def unit_name(plugin: str) -> str:
     return f"{plugin}-agent.service"
 
 
+def plugin_of(name: str) -> str:
+    """Return the main plugin that a unit's name belongs to."""
+    return name.removesuffix("-agent.service")
+
+
+def kind_of(path: Path) -> tuple[str, Path] | None:
+    """Return the unit's option by which systemd makes a directory, and its value; None if there is no such option."""
+    root = next((root for root in _ROOTS if path.is_relative_to(root) and path != root), None)
+    return (_ROOTS[root], path.relative_to(root)) if root else None
+
+
 def render_unit(plugin: str, command: Sequence[str], state_dir: Path, run_dir: Path, writable: Sequence[Path]) -> str:
-    """Return the unit's text. The agent may write the two directories and those of `writable` that exist when it starts."""
-    runtime = next((root for root in RUNTIME_DIRECTORIES if run_dir.is_relative_to(root) and run_dir != root), None)
-    lines = [f"ReadWritePaths={_quote(str(state_dir))}", *(f"ReadWritePaths=-{_quote(str(path))}" for path in writable)]
-    if runtime is None:
-        lines.append(f"ReadWritePaths={_quote(str(run_dir))}")
-    else:
-        lines += [f"RuntimeDirectory={_quote(str(run_dir.relative_to(runtime)))}", "RuntimeDirectoryPreserve=yes"]
+    """Return the unit's text. The agent may write all of these directories.
+
+    The state directory must exist when the unit starts. Those of `writable` must too, unless they have a `kind_of`."""
     return _UNIT.format(
         name=unit_name(plugin),
         plugin=plugin,
         command=" ".join(_quote(word).replace("$", "$$") for word in command),
-        paths="\n".join(lines),
+        paths="\n".join(_path_lines(state_dir, run_dir, writable)),
         capabilities=" ".join(CAPABILITIES),
     )
+
+
+def _path_lines(state_dir: Path, run_dir: Path, writable: Sequence[Path]) -> list[str]:
+    lines = {f"ReadWritePaths={_quote(str(state_dir))}": None}  # in order, each once
+    for path in (run_dir, *writable):
+        kind = kind_of(path)
+        sign = "" if path == run_dir else "-"
+        lines[f"{kind[0]}={_quote(str(kind[1]))}" if kind else f"ReadWritePaths={sign}{_quote(str(path))}"] = None
+    is_preserved = any(line.startswith("RuntimeDirectory=") for line in lines)
+    return [*lines, "RuntimeDirectoryPreserve=yes"] if is_preserved else [*lines]
 
 
 def _quote(text: str) -> str:

@@ -17,6 +17,7 @@ from svc.names import DEFAULT, Names
 
 SHIPPED: Final = Path(svc.names.__file__).parent / "profiles"
 DEFAULT_NAME: Final = "default"
+_OWN: Final = ("", DEFAULT_NAME, DEFAULT.plugin)  # what the names of svc are called
 
 # IFNAMSIZ is 16 with the final NUL, and 11 characters follow the prefix.
 MAX_PREFIX: Final = 4
@@ -28,7 +29,7 @@ _Signature = tuple[int, int, int]
 
 def load_profile(name_or_path: str) -> Names:
     """The names of a shipped profile, or of the file at a path (anything with a slash). CallerError naming every fault."""
-    if name_or_path in ("", DEFAULT_NAME):
+    if name_or_path in _OWN:
         return DEFAULT
     return _read(_file_of(name_or_path))
 
@@ -37,7 +38,7 @@ def canonical(name_or_path: str) -> str:
     """As it is recorded: a shipped profile's name, empty for our own names, or an absolute path."""
     if "/" in name_or_path:
         return str(Path(name_or_path).absolute())
-    return "" if name_or_path == DEFAULT_NAME else name_or_path
+    return "" if name_or_path in _OWN else name_or_path
 
 
 class Profiles:
@@ -48,7 +49,7 @@ class Profiles:
 
     def get(self, name_or_path: str) -> Names:
         """As `load_profile`."""
-        if name_or_path in ("", DEFAULT_NAME):
+        if name_or_path in _OWN:
             return DEFAULT
         loaded = self._loaded.get(name_or_path)
         path = loaded[0] if loaded else _file_of(name_or_path)
@@ -67,7 +68,7 @@ def _file_of(name_or_path: str) -> Path:
     known = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.toml")))
     raise CallerError(
         f"names profile {name_or_path!r} does not exist",
-        details=f"shipped are {known}; a file is given by its path, with a slash",
+        details=f"shipped are {known}, and {DEFAULT.plugin} is another name of {DEFAULT_NAME}; a file is given by its path, with a slash",
     )
 
 

@@ -40,7 +40,7 @@ def test_unit_names_the_rights_that_suffice() -> None:
 
 def test_directories_are_writable() -> None:
     """Below /run they are made at each start, for they vanish with the machine's."""
-    assert {"ReadWritePaths=/var/lib/svc", "ReadWritePaths=-/var/log/svc", "RuntimeDirectory=svc"} <= set(render())
+    assert {"ReadWritePaths=/var/lib/svc", "LogsDirectory=svc", "RuntimeDirectory=svc"} <= set(render())
     assert "RuntimeDirectory=a/b" in render("/s", "/run/a/b")
     lines = render("/srv/state", "/srv/run")
     assert {"ReadWritePaths=/srv/state", "ReadWritePaths=/srv/run"} <= set(lines)

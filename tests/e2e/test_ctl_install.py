@@ -1,0 +1,268 @@
+"""svcctl install and uninstall on nodes that have something already: another deployment's files, or another names profile."""
+
+import json
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.node import BIN
+
+Json = dict[str, Any]
+
+PROGRAM = b"\x7fELF of another deployment"
+BARE = ("--without", "portmap", "--without", "bandwidth")
+EMBEDDED: Json = {"type": "calico", "datastore_type": "embedded", "ipam": {"type": "calico-ipam"}}
+
+
+class Machine:
+    """Directories as `svcctl install` uses them, in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bin_dir, self.conf_dir, self.units = (folder / name for name in ("bin", "net.d", "units"))
+        self.conflist = self.conf_dir / "10-calico.conflist"
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        directories = ("--state-dir", str(self.folder / "state"), "--run-dir", str(self.folder / "run"))
+        return subprocess.run([BIN / "svcctl", *directories, *arguments], capture_output=True, text=True, check=False)
+
+    def install(self, *more: str, bin_dir: str = "bin") -> subprocess.CompletedProcess[str]:
+        return self.run("install", "--bin-dir", str(self.folder / bin_dir), *more)
+
+    def install_network(self, *more: str) -> subprocess.CompletedProcess[str]:
+        return self.install("--names", "calico", "--conf-dir", str(self.conf_dir), *BARE, *more)
+
+    def install_unit(self, *more: str) -> subprocess.CompletedProcess[str]:
+        return self.install("--systemd", "--unit-dir", str(self.units), *more)
+
+    def uninstall(self, *more: str, bin_dir: str = "bin") -> str:
+        done = self.run("uninstall", "--bin-dir", str(self.folder / bin_dir), *more)
+        assert done.returncode == 0, done
+        return done.stdout
+
+    def files(self) -> dict[str, tuple[bytes, int]]:
+        """Return content and mode of every file, except what svc keeps for itself."""
+        paths = [path for path in self.folder.rglob("*") if path.is_file() and path.parent.name != "state"]
+        return {str(path.relative_to(self.folder)): (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) for path in paths}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+@pytest.fixture
+def taken(machine: Machine) -> Machine:
+    """With executables and a network list of another deployment."""
+    machine.bin_dir.mkdir()
+    machine.conf_dir.mkdir()
+    for name in ("calico", "calico-ipam"):
+        (machine.bin_dir / name).write_bytes(PROGRAM + name.encode())
+        (machine.bin_dir / name).chmod(0o755)
+    entry = {"type": "calico", "datastore_type": "kubernetes", "kubernetes": {"kubeconfig": "/k"}}
+    write_list(machine.conflist, entry | {"ipam": {"type": "calico-ipam"}, "policy": {"type": "k8s"}})
+    return machine
+
+
+def write_list(path: Path, entry: Json) -> None:
+    path.write_text(json.dumps({"name": "k8s-pod-network", "cniVersion": "1.0.0", "plugins": [entry]}))
+
+
+def entry_of(path: Path) -> Any:
+    return json.loads(path.read_text())["plugins"][0]
+
+
+# files of another deployment
+
+
+def test_network_list_of_another_deployment_is_not_replaced_unasked(taken: Machine) -> None:
+    before = taken.files()
+    done = taken.install_network()
+    assert done.returncode == 1
+    assert f"network list '{taken.conflist}' is of another deployment, with datastore 'kubernetes'" in done.stderr
+    assert f"--netconf {taken.conflist}" in done.stderr
+    assert "move it away" in done.stderr
+    assert taken.files() == before
+
+
+def test_deployment_is_taken_over_and_given_back(taken: Machine, tmp_path: Path) -> None:
+    """With the remedy that the error names. Each original stays until it is put back, however often svc is installed."""
+    before = taken.files()
+    done = taken.install_network("--netconf", str(taken.conflist))
+    assert done.returncode == 0, done
+    for path in (taken.conflist, taken.bin_dir / "calico", taken.bin_dir / "calico-ipam"):
+        assert f"{path} installed; what was there is kept as {path.name}.before-svc\n" in done.stdout
+        name = str(path.relative_to(tmp_path))
+        assert taken.files()[f"{name}.before-svc"] == before[name]
+    assert entry_of(taken.conflist)["datastore_type"] == "kubernetes"
+    installed = taken.files()
+    assert "kept" not in taken.install_network().stdout + taken.install_network("--netconf", str(taken.conflist)).stdout
+    assert {name for name in taken.files() if "before" in name or "replaced" in name} == {
+        f"{name}.before-svc" for name in before
+    }
+    assert taken.files().keys() == installed.keys()
+    assert taken.uninstall("--names", "calico").count("put back: the original") == 3
+    assert taken.files() == before
+
+
+def test_executable_of_another_deployment_is_given_back(taken: Machine) -> None:
+    """Without a network, too."""
+    before = taken.files()
+    assert taken.install("--names", "calico").stdout.count("kept as calico") == 2
+    taken.uninstall("--names", "calico")
+    assert taken.files() == before
+
+
+def test_what_the_other_deployment_writes_again_is_kept_too(taken: Machine) -> None:
+    """Its installer still runs: the first original is the one that is put back."""
+    before = taken.files()
+    netconf = ("--netconf", str(taken.conflist))
+    taken.install_network(*netconf)
+    (taken.bin_dir / "calico").write_bytes(PROGRAM + b", version 2")
+    write_list(taken.conflist, EMBEDDED | {"datastore_type": "etcdv3", "etcd_endpoints": "http://192.0.2.1:2379"})
+    again = taken.conflist.read_bytes()
+    refused = taken.install_network()
+    assert (refused.returncode, "with datastore 'etcdv3'" in refused.stderr) == (1, True)
+    done = taken.install_network(*netconf)
+    assert done.returncode == 0, done
+    assert done.stdout.count("what was there is kept as") == 2
+    kept = {name: data for name, (data, _) in taken.files().items() if ".replaced-" in name}
+    assert sorted(kept.values()) == sorted([PROGRAM + b", version 2", again])
+    taken.uninstall("--names", "calico")
+    assert {name: file for name, file in taken.files().items() if name not in kept} == before
+
+
+def test_list_that_was_changed_since_stays_beside_its_original(taken: Machine) -> None:
+    taken.install_network("--netconf", str(taken.conflist))
+    write_list(taken.conflist, EMBEDDED)
+    told = taken.uninstall("--names", "calico")
+    assert f"{taken.conflist} kept: it was changed since; 10-calico.conflist.before-svc is the original" in told
+    assert entry_of(taken.conflist) == EMBEDDED
+    assert entry_of(taken.conf_dir / "10-calico.conflist.before-svc")["datastore_type"] == "kubernetes"
+
+
+def test_edited_list_of_svc_is_kept(machine: Machine) -> None:
+    """It is not refused: the datastore is the one that svc was installed for. It is not put back: its plugin is removed."""
+    network = ("--conf-dir", str(machine.conf_dir), *BARE)
+    machine.install(*network)
+    path = machine.conf_dir / "10-svc.conflist"
+    edited = path.read_text().replace('"svc-ipam"', '"svc-ipam", "assign_ipv6": "true"')
+    path.write_text(edited)
+    assert "what was there is kept as 10-svc.conflist.replaced-" in machine.install(*network).stdout
+    (kept,) = machine.conf_dir.glob("*.replaced-*")
+    assert kept.read_text() == edited
+    machine.uninstall()
+    assert list(machine.conf_dir.iterdir()) == [kept]
+
+
+def test_own_files_are_known_without_their_record(machine: Machine) -> None:
+    """The executable says what it is, and the state directory which list is installed."""
+    network = ("--netconf", str(machine.folder / "entry.json"))
+    (machine.folder / "entry.json").write_text(json.dumps(EMBEDDED))
+    machine.install_network(*network)
+    for record in machine.bin_dir.glob("*.install"):
+        record.unlink()
+    done = machine.install_network()
+    assert done.returncode == 0, done
+    assert {path.name for path in machine.bin_dir.iterdir()} == {
+        "calico", "calico.install", "calico-ipam", "calico-ipam.install",
+    }  # fmt: skip
+
+
+# several installations
+
+
+def test_agent_of_two_profiles_has_one_unit(machine: Machine) -> None:
+    """It may write the logs of both, and stays until neither is installed."""
+    machine.install_unit()
+    unit = machine.units / "svc-agent.service"
+    assert "LogsDirectory=calico" not in unit.read_text()
+    done = machine.install_unit("--names", "calico")
+    assert (done.returncode, list(machine.units.iterdir())) == (0, [unit])
+    assert f"note: {unit} is the unit of the agent of these directories: it serves calico too" in done.stderr
+    assert "systemctl enable svc-agent.service" in done.stderr
+    assert {"LogsDirectory=calico", "LogsDirectory=svc"} <= set(unit.read_text().splitlines())
+    for profile in ("default", "calico"):
+        assert f"{unit} unchanged" in machine.install_unit("--names", profile).stdout
+    assert f"{unit} kept: other names or directories use it" in machine.uninstall("--names", "calico")
+    assert f"{unit} removed" in machine.uninstall()
+    assert list(machine.units.iterdir()) == []
+
+
+def test_first_profile_may_go_first(machine: Machine) -> None:
+    machine.install_unit()
+    machine.install_unit("--names", "calico")
+    unit = machine.units / "svc-agent.service"
+    assert f"{unit} kept" in machine.uninstall()
+    assert f"{unit} removed" in machine.uninstall("--names", "calico")
+    assert list(machine.units.iterdir()) == []
+
+
+def test_profiles_of_one_agent_share_its_socket(machine: Machine) -> None:
+    socket = machine.folder / "elsewhere" / "agent.sock"
+    machine.install_unit("--socket", str(socket))
+    machine.install_unit("--names", "calico")
+    assert f"--socket {socket}" in (machine.units / "svc-agent.service").read_text()
+    assert f"socket={socket}\n" in (machine.bin_dir / "calico.install").read_text()
+    assert socket.parent.is_dir()
+
+
+def test_agents_of_other_directories_have_units_of_their_own(machine: Machine) -> None:
+    machine.install_unit()
+    other = Machine(machine.folder / "other")
+    other.units = machine.units
+    assert other.install_unit("--names", "calico").returncode == 0
+    assert sorted(path.name for path in machine.units.iterdir()) == ["calico-agent.service", "svc-agent.service"]
+
+
+# options
+
+
+@pytest.mark.parametrize(
+    ("options", "needed"),
+    [
+        (("--netconf", "net.json"), "--netconf needs --conf-dir"),
+        (("--cni-version", "1.0.0"), "--cni-version needs --conf-dir"),
+        (("--without", "portmap"), "--without needs --conf-dir"),
+        (("--datastore", "orch"), "--datastore orch needs --conf-dir"),
+        (("--host-conf-dir", "/etc"), "--host-conf-dir needs --conf-dir"),
+        (("--conf-dir", "net.d", "--service-account", "/a"), "--service-account needs --datastore orch"),
+        (("--unit-dir", "units"), "--unit-dir needs --systemd"),
+    ],
+)
+def test_option_without_an_effect_is_refused(machine: Machine, options: tuple[str, ...], needed: str) -> None:
+    done = machine.install(*options)
+    assert (done.returncode, needed in done.stderr) == (2, True), done
+    assert machine.files() == {}
+
+
+@pytest.mark.parametrize("option", ["--bin-dir", "--conf-dir", "--unit-dir"])
+def test_file_in_place_of_a_directory_is_named(machine: Machine, option: str) -> None:
+    (machine.folder / "file").touch()
+    given = {"--bin-dir": "b", "--conf-dir": "c", "--unit-dir": "u"} | {option: "file/below"}
+    done = machine.run(
+        "install", "--systemd", *BARE, *(word for name, path in given.items() for word in (name, str(machine.folder / path)))
+    )
+    assert done.returncode == 1
+    where = machine.folder / "file"
+    assert f"{option} '{where}/below' is not a directory: '{where}' is another kind of file: name a directory" in done.stderr
+    assert list(machine.folder.iterdir()) == [where]
+
+
+def test_file_in_place_of_the_state_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    done = Machine(tmp_path).install()
+    assert (done.returncode, f"--state-dir '{tmp_path}/state' is not a directory" in done.stderr) == (1, True), done
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+@pytest.mark.parametrize("name", ["default", "svc"])
+def test_own_names_have_two_names(machine: Machine, name: str) -> None:
+    """The profile's, and that of the plugin, which the help text says."""
+    assert machine.install("--names", name).returncode == 0
+    assert "profile=" not in (machine.bin_dir / "svc.install").read_text()
+    machine.uninstall("--names", name)
+    assert "[default: the installed one, else svc]" in " ".join(machine.run("--help").stdout.split())
