@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness.below import REFERENCE, demand_plugin
 from harness.booted import Booted
 from harness.node import POOL4, pool_document
 from harness.patience import wait_until
@@ -36,8 +37,9 @@ assert refusal(pathlib.Path("/usr/svc-test").touch) == errno.EROFS
 assert refusal(pathlib.Path("/var/lib/other").touch) == errno.EROFS
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.unshare(0x00020000) == -1, "a mount namespace"
-pathlib.Path("/var/lib/svc/probe").touch()
-pathlib.Path("/var/lib/svc/probe").unlink()
+for directory in ("/var/lib/svc", "/run/svc", "/var/log/svc", "/var/lib/cni"):
+    pathlib.Path(directory, "probe").touch()
+    pathlib.Path(directory, "probe").unlink()
 """
 
 
@@ -83,6 +85,19 @@ def test_agent_serves_calls_under_the_unit(machine: Booted) -> None:
     assert statuses(machine, "ADD", "STATUS", "DEL") == [0, 0, 0]
     machine.run("systemctl", "stop", UNIT)
     assert (machine.shows(UNIT, "Result"), machine.shows(UNIT, "ExecMainStatus")) == ("success", "0")
+
+
+def test_agent_writes_where_nothing_was_before(machine: Booted) -> None:
+    """A log file and the records of host-local, on a node that has neither directory."""
+    demand_plugin("host-local")
+    (machine.bin_dir / "host-local").symlink_to(REFERENCE / "host-local")
+    ipam = {"type": "host-local", "ranges": [[{"subnet": "10.71.0.0/24"}]]}
+    called = machine.call("ADD", {**netconf(machine), "ipam": ipam}, "c1", "/run/netns/pod", "eth0")
+    assert called.status == 0, called
+    assert machine.run("ls", "/var/lib/cni/networks/pods") == "10.71.0.2\nlast_reserved_ip.0\nlock"
+    assert "ADD" in machine.run("cat", "/var/log/svc/cni/cni.log")
+    assert machine.run("stat", "-c", "%a", "/var/log/svc", "/var/lib/cni").split() == ["755", "755"]
+    assert machine.call("DEL", {**netconf(machine), "ipam": ipam}, "c1", "/run/netns/pod", "eth0").status == 0
 
 
 def test_stopped_agent_is_restarted_by_the_watchdog(machine: Booted) -> None:
