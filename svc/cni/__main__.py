@@ -25,6 +25,7 @@ from svc.waits.wait import End, Steps, Wait
 
 AGENT_SECONDS = 90.0  # as the executable gives it
 ALONE_SECONDS = 90.0  # until others have done; the same, for a runtime has no more patience with us
+SIGN = b"svc\n"  # as the executable knows it
 _PASSED_ON = ("TRACEPARENT", INTENT)
 AGENTS = 10  # that come and go during one call
 
@@ -38,7 +39,13 @@ def main() -> int:
         "--test", action="store_true", help="test the servers that the network configuration names, and no more"
     )
     parser.add_argument("--intent", default="", help="generation of the call's row in the journal, if an agent has begun it")
+    parser.add_argument(
+        "--signed", action="store_true", help="write a sign before anything else, by which the executable knows svc"
+    )
     options = parser.parse_args()
+    if options.signed:
+        sys.stdout.buffer.write(SIGN)
+        sys.stdout.flush()
     log_to_stderr("WARNING")
     installed = read_record(options.install, DEFAULT)
     environment = {**os.environ, INTENT: options.intent} if options.intent else os.environ

@@ -68,7 +68,7 @@ def _file_of(name_or_path: str) -> Path:
     known = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.toml")))
     raise CallerError(
         f"names profile {name_or_path!r} does not exist",
-        details=f"shipped are {known}, and {DEFAULT.plugin} is another name of {DEFAULT_NAME}; a file is given by its path, with a slash",
+        details=f"shipped are {known} (or {DEFAULT.plugin} for {DEFAULT_NAME}); a file is given by its path, with a slash",
     )
 
 

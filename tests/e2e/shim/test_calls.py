@@ -97,7 +97,7 @@ def test_connection_test_is_the_one_shots(lonely_shim: Shim) -> None:
     done = subprocess.run([lonely_shim.path, "-t"], env=environment, input=NETCONF, capture_output=True, check=False)
     told = json.loads(done.stdout)
     record = str(lonely_shim.path.parent / "svc.install")
-    assert told["arguments"] == ["-I", "-m", "svc.cni", "--name", "svc", "--install", record, "--test"]
+    assert told["arguments"] == ["-I", "-m", "svc.cni", "--signed", "--name", "svc", "--install", record, "--test"]
     assert (told["stdin"], told["environment"]) == (NETCONF.decode(), ["PATH=/bin"])
     assert done.returncode == 7
 
@@ -108,6 +108,13 @@ def test_connection_test_that_cannot_run_is_an_error(shim: Shim) -> None:
     error = error_of(done)
     assert error["msg"].startswith("/nonexistent/python3 cannot be run: No such file")
     assert str(shim.path.parent / "svc.install") in error["details"]
+
+
+@pytest.mark.parametrize("program", ["/bin/true", "/bin/echo"])
+def test_connection_test_by_another_program_is_an_error(shim: Shim, program: str) -> None:
+    shim.record(f"socket={shim.socket}\npython={program}\n")
+    done = subprocess.run([shim.path, "-t"], env={}, input=NETCONF, capture_output=True, check=False)
+    assert error_of(done)["msg"] == f"{program} ended without an answer"
 
 
 def test_record_of_4_kib_is_read_and_a_larger_one_refused(shim: Shim, agent: FakeAgent) -> None:

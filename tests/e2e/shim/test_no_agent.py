@@ -38,7 +38,7 @@ def test_without_an_agent_the_one_shot_takes_over(lonely_shim: Shim, verb: str) 
     assert result.returncode == 7
     told = json.loads(result.stdout)
     record = str(lonely_shim.path.parent / "svc.install")
-    assert told["arguments"] == ["-I", "-m", "svc.cni", "--name", "svc", "--install", record]
+    assert told["arguments"] == ["-I", "-m", "svc.cni", "--signed", "--name", "svc", "--install", record]
     assert sorted(told["environment"]) == sorted(f"{name}={value}" for name, value in ours.items())
     assert told["stdin"] == NETCONF.decode()
     assert told["descriptors"] == ["0", "1", "2", "3"]  # 3 lists them
@@ -132,24 +132,62 @@ def is_running(pid: int) -> bool:
         ("exit 1", "ended without an answer"),
         ("echo Traceback >&2; echo \"ModuleNotFoundError: No module named 'svc'\" >&2; exit 1", "No module named 'svc'"),
         ("echo usage: something else; exit 0", "ended without an answer"),
+        ("echo '{}'; exit 0", "ended without an answer"),
         ("kill -9 $$", "was killed"),
         (f"exec {sys.executable} -I -S -m svc.cni", "No module named"),
     ],
-    ids=["true", "false", "no package", "another program", "killed", "a Python without svc"],
+    ids=["true", "false", "no package", "another program", "one that knows JSON", "killed", "a Python without svc"],
 )
 def test_one_shot_without_an_answer_is_an_error(shim: Shim, tmp_path: Path, verb: str, program: str, what: str) -> None:
     """In JSON, with a remedy; its own lines go where they always go."""
     shim.record(f"socket={shim.socket}\npython={write_program(tmp_path / 'python', program)}\n")
     result = shim.run(verb)
-    if program == "exit 0" and verb != "ADD":  # a DEL answers so
-        assert (result.returncode, result.stdout) == (0, b"")
-        return
     error = json.loads(result.stdout)
     assert (result.returncode, error["code"], error["cniVersion"]) == (1, 50 if verb == "STATUS" else 5, "1.0.0")
     assert f"{tmp_path}/python" in error["msg"]
     assert what in error["msg"]
     assert "svcctl install" in error["details"]
     assert (result.stderr != b"") == ("echo Traceback" in program or "exec" in program)
+
+
+@pytest.mark.parametrize(("verb", "limit"), [("STATUS", 1), ("CHECK", 10), ("ADD", 90), ("DEL", 90)])
+def test_one_shot_that_hangs_is_given_up(hasty_shim: Shim, tmp_path: Path, verb: str, limit: int) -> None:
+    """And killed. Seconds have 10 ms here."""
+    python = write_program(tmp_path / "python", f"echo $$ >{tmp_path}/pid; exec sleep 60")
+    hasty_shim.record(f"socket={hasty_shim.socket}\npython={python}\n")
+    began = time.monotonic()
+    error = error_of(hasty_shim.run(verb))
+    assert time.monotonic() - began < limit / 100 + 2
+    assert error["code"] == (50 if verb == "STATUS" else 5)
+    assert f"{python} gave no sign of svc within {limit} s" in error["msg"]
+    assert "svcctl install" in error["details"]
+    if verb != "STATUS":  # the shell has not come so far
+        wait_until(lambda: not is_running(int((tmp_path / "pid").read_text())))
+
+
+def test_status_of_a_one_shot_that_hangs_takes_a_second(shim: Shim, tmp_path: Path) -> None:
+    shim.record(f"socket={shim.socket}\npython={write_program(tmp_path / 'python', 'exec sleep 60')}\n")
+    began = time.monotonic()
+    assert error_of(shim.run("STATUS"))["code"] == 50
+    assert 0.9 < time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("blocked", ["", "trap '' CHLD; "], ids=["", "of a parent that ignores its children"])
+def test_sign_of_svc_lifts_the_limit(hasty_shim: Shim, tmp_path: Path, blocked: str) -> None:
+    """A call may wait at a gate. The sign is no part of the answer."""
+    python = write_program(tmp_path / "python", "echo svc; sleep 0.5; printf '{}'")
+    hasty_shim.record(f"socket={hasty_shim.socket}\npython={python}\n")
+    command = ["/bin/sh", "-c", f'{blocked}exec "$0"', str(hasty_shim.path)]
+    environment = {"CNI_COMMAND": "CHECK", **ATTACHMENT, "PATH": os.environ["PATH"]}
+    done = subprocess.run(command, env=environment, input=NETCONF, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"{}", b"")
+
+
+def test_signed_one_shot_may_say_nothing_more(shim: Shim, tmp_path: Path) -> None:
+    """A DEL answers so, but an ADD has a result."""
+    shim.record(f"socket={shim.socket}\npython={write_program(tmp_path / 'python', 'echo svc')}\n")
+    assert (shim.run("DEL").returncode, shim.run("DEL").stdout) == (0, b"")
+    assert "ended without an answer" in error_of(shim.run("ADD"))["msg"]
 
 
 def test_missing_record_is_named(executable: Path, tmp_path: Path) -> None:
