@@ -18,15 +18,22 @@ def make_private(path: Path, mode: int) -> None:
     UnsafeDirectory, an OSError, if it belongs to another user, or if another user may rename it. OSError if it cannot be made.
     """
     if not path.is_dir():
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        path.mkdir(mode=mode, exist_ok=True)
-        path.chmod(mode)
+        _make(path, mode)
     _require_safe_parents(path.resolve())
     status = path.stat()
     if status.st_uid not in (0, os.geteuid()):
         raise _unsafe(path, f"belongs to user {status.st_uid}", f"chown root {path}")
     if stat.S_IMODE(status.st_mode) & ~mode:
         path.chmod(stat.S_IMODE(status.st_mode) & mode)
+
+
+def _make(path: Path, mode: int) -> None:
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        path.mkdir(mode=mode, exist_ok=True)
+    except FileExistsError as error:  # of another kind, here or above
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), error.filename) from None
+    path.chmod(mode)
 
 
 def _require_safe_parents(path: Path) -> None:

@@ -21,6 +21,7 @@ from svc.agent.listener import Listener
 from svc.agent.lobby import Lobby
 from svc.agent.missing_rows import MissingRows
 from svc.agent.notify import notify, watchdog_seconds
+from svc.agent.options import ADDRESS, DIRECTORY, SOCKET, blaming
 from svc.agent.periodic import Periodic, Task
 from svc.agent.places import Places, Socket, State
 from svc.agent.preload import preload
@@ -70,7 +71,8 @@ class Agent:
         self._crew = Crew(self._next_job)
         self._heartbeat = Heartbeat(self._poll, self._put, self._crew.is_busy, watchdog_seconds())
         self._stopped = False
-        self._state_lock = StateLock(settings.state_dir, AGENT)
+        with blaming("--state-dir", settings.state_dir, DIRECTORY):
+            self._state_lock = StateLock(settings.state_dir, AGENT, settings.socket.absolute())
         self._socket_lock = SocketLock(settings.run_dir)
         self._state = State(settings.state_dir, self._state_lock)
 
@@ -86,7 +88,8 @@ class Agent:
     def _start_up(self, stack: ExitStack) -> None:
         settings = self._settings
         self._state_lock.take_as_agent(LOCK_SECONDS)
-        self._socket_lock.take()
+        with blaming("--run-dir", settings.run_dir, DIRECTORY):
+            self._socket_lock.take()
         self._context = Context(
             Profiles().get,
             settings.state_dir,
@@ -96,12 +99,11 @@ class Agent:
         )
         stack.callback(self._context.close)
         if settings.metrics is not None:
-            from svc.agent.metrics import MetricsServer  # 2 MiB that most nodes do without
-
-            stack.callback(MetricsServer(*settings.metrics, self._context.metrics).close)
+            self._serve_metrics(stack, *settings.metrics)
         own_version()  # from the disk, where an upgrade may replace it at any time
         self._begin_recovery()
-        self._listener = Listener(settings.socket, self._admit)
+        with blaming("--socket", settings.socket, SOCKET):
+            self._listener = Listener(settings.socket, self._admit)
         self._state_lock.admit_calls_of_last_release()
         self._crew.start()
         self._heartbeat.start()
@@ -122,6 +124,12 @@ class Agent:
     def _open_backend(self, store: dict[str, str], names: Names) -> Backend:
         self._state.require()
         return open_backend(store, self._settings.state_dir, names)
+
+    def _serve_metrics(self, stack: ExitStack, host: str, port: int) -> None:
+        from svc.agent.metrics import MetricsServer  # 2 MiB that most nodes do without
+
+        with blaming("--metrics", f"[{host}]:{port}" if ":" in host else f"{host}:{port}", ADDRESS):
+            stack.callback(MetricsServer(host, port, self._context.metrics).close)
 
     def _serve(self) -> None:
         log.info("serving on %s", self._settings.socket)

@@ -25,6 +25,7 @@ READ_SECONDS = 5.0  # from accept to a whole request
 LAST_SECONDS = 1.0  # the same at the end
 WARNING_SECONDS = 10.0  # between two lines on clients that were dropped
 _BACKLOG = 4096
+_MAX_PATH = 107  # bytes, what a client can connect to
 _ONCE = select.EPOLLIN | select.EPOLLONESHOT
 _NO_DESCRIPTORS_SECONDS = 0.01  # until calls under way have closed some; whoever waits stays in the backlog
 _CHUNK = 1 << 16
@@ -266,6 +267,10 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
 def _bind(path: Path) -> socket.socket:
     """Appears under its name only when it listens and is root's alone: a client never sees it half made."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if len(os.fsencode(path)) > _MAX_PATH:
+        raise OSError(errno.ENAMETOOLONG, f"the path is longer than {_MAX_PATH} bytes", str(path))
+    if path.exists() and not path.is_socket():
+        raise FileExistsError(errno.EEXIST, "another kind of file is there", str(path))
     draft = path.with_name(f".{os.getpid()}")  # no longer than the name: paths of sockets have 107 bytes at most
     with suppress(FileNotFoundError):
         draft.unlink()

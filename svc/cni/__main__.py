@@ -1,166 +1,20 @@
-"""The one-shot entry: the executable runs it where no agent answers. Same verbs, same results, slower.
+"""What the executable runs where no agent answers. It says that it is svc before it loads the rest."""
 
-Standard input holds the network configuration; the environment is the runtime's.
-"""
-
-import argparse
-import os
 import sys
-from contextlib import ExitStack, closing, suppress
-from dataclasses import replace
-from pathlib import Path
 
-from svc.attach.context import Context
-from svc.attach.session import OpenBackend, Sessions
-from svc.cni.edge import answer, failed_before_start
-from svc.cni.inputs import INTENT, Inputs, Reply
-from svc.cni.install import Installed, read_record
-from svc.cni.locks import StateLock, is_served
-from svc.datastore.open import open_backend
-from svc.model.errors import Code, PeerError, SvcError
-from svc.names import DEFAULT
-from svc.netconf.profiles import Profiles
-from svc.trace import Trace, log_to_stderr, new_request_id
-from svc.waits.wait import End, Steps, Wait
-
-AGENT_SECONDS = 90.0  # as the executable gives it
-ALONE_SECONDS = 90.0  # until others have done; the same, for a runtime has no more patience with us
 SIGN = b"svc\n"  # as the executable knows it
-_PASSED_ON = ("TRACEPARENT", INTENT)
-AGENTS = 10  # that come and go during one call
+OPTION = "--signed"
 
 
 def main() -> int:
-    """One call, answered on the standard streams; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m svc.cni", description=__doc__)
-    parser.add_argument("--name", required=True, help="the name that the executable was called by")
-    parser.add_argument("--install", default="", help="the record of the installation")
-    parser.add_argument(
-        "--test", action="store_true", help="test the servers that the network configuration names, and no more"
-    )
-    parser.add_argument("--intent", default="", help="generation of the call's row in the journal, if an agent has begun it")
-    parser.add_argument(
-        "--signed", action="store_true", help="write a sign before anything else, by which the executable knows svc"
-    )
-    options = parser.parse_args()
-    if options.signed:
+    """Carry out one call as `svc.cni.oneshot`; with the option, write the sign before everything else."""
+    if OPTION in sys.argv:
+        sys.argv.remove(OPTION)
         sys.stdout.buffer.write(SIGN)
         sys.stdout.flush()
-    log_to_stderr("WARNING")
-    installed = read_record(options.install, DEFAULT)
-    environment = {**os.environ, INTENT: options.intent} if options.intent else os.environ
-    inputs = Inputs(options.name, environment, sys.stdin.buffer.read(), profile=installed.profile, resumable=True)
-    reply = _test(inputs, installed) if options.test else _answer(inputs, installed)
-    for stream, text in ((sys.stderr, reply.stderr), (sys.stdout, reply.stdout)):
-        stream.buffer.write(text)
-        stream.flush()
-    if options.test:
-        os._exit(reply.status)  # whoever still waits for a server does so in vain
-    return reply.status
+    from svc.cni.oneshot import main as carry_out
 
-
-def _test(inputs: Inputs, installed: Installed) -> Reply:
-    from svc.cni.probe import probe  # no call needs it
-
-    status, lines = probe(Profiles().get, Sessions(_opener(installed)), inputs)
-    return Reply(status, lines.encode(errors="backslashreplace"), b"")
-
-
-def _opener(installed: Installed) -> OpenBackend:
-    return lambda settings, names: open_backend(settings, installed.state_dir, names)
-
-
-def _answer(inputs: Inputs, installed: Installed) -> Reply:
-    trace = Trace(new_request_id())
-    try:
-        if inputs.environment.get("CNI_COMMAND") == "STATUS":
-            raise PeerError("not ready: the agent is not running", details="start svc-agent", code=Code.NOT_AVAILABLE)
-        with closing(StateLock(installed.state_dir, _purpose(inputs))) as lock:
-            return _carried_out_or_handed_on(lock, inputs, installed, trace)
-    except SvcError as error:
-        return failed_before_start(inputs, error, trace)
-    except OSError as failure:
-        return failed_before_start(inputs, _unusable(installed.state_dir, failure), trace)
-
-
-def _purpose(inputs: Inputs) -> str:
-    words = (inputs.environment.get(name, "") for name in ("CNI_COMMAND", "CNI_CONTAINERID", "CNI_IFNAME"))
-    return " ".join(filter(None, words))
-
-
-def _carried_out_or_handed_on(lock: StateLock, inputs: Inputs, installed: Installed, trace: Trace) -> Reply:
-    """By this process, or by an agent that serves the node meanwhile. One that is gone again before it heard of the call leaves
-    it to us."""
-    for turn in range(2 * AGENTS):
-        reply = _handed_on(inputs, installed) if turn % 2 else _carried_out(lock, inputs, installed, trace)
-        if reply is not None and not reply.intent:
-            return reply
-        if reply is not None:
-            inputs = replace(inputs, environment={**inputs.environment, INTENT: str(reply.intent)})
-    raise PeerError("the agent starts and ends again and again", details="see why in its log", code=Code.IO_FAILURE)
-
-
-def _steps(inputs: Inputs, installed: Installed, trace: Trace) -> Steps[Reply]:
-    context = Context(Profiles().get, installed.state_dir, _opener(installed))
-    try:
-        return (yield from answer(context, inputs, trace))
-    finally:
-        context.close()
-
-
-def _carried_out(lock: StateLock, inputs: Inputs, installed: Installed, trace: Trace) -> Reply | None:
-    """Under the lock, but while it waits. Where an agent serves the node by then: None before the first step, and later a reply
-    with the intent to hand on."""
-    steps = _steps(inputs, installed, trace)
-    wait: Wait | None = None
-    while True:
-        is_ours = lock.take(ALONE_SECONDS, gives_way=wait is None, unless=lambda: is_served(installed.socket))
-        if not is_ours:
-            if wait is None:
-                return None
-            wait.supersede(End.STOPPING)
-        try:
-            wait = next(steps)
-        except StopIteration as end:
-            reply: Reply = end.value
-            return reply
-        finally:
-            lock.free()
-        wait.join()
-
-
-def _handed_on(inputs: Inputs, installed: Installed) -> Reply | None:
-    """By the agent, as if the executable had found it in the first place; None when it is gone and has not heard of it."""
-    from svc.cni.client import call
-    from svc.cni.frame import Frame, FrameError, Handover
-
-    environment = {name: text for name, text in inputs.environment.items() if name.startswith("CNI_") or name in _PASSED_ON}
-    frame = Frame(inputs.name, environment, inputs.stdin, has_descriptor=False, profile=inputs.profile)
-    with ExitStack() as stack:
-        netns = -1
-        with suppress(OSError):  # the agent says what is wrong with it
-            netns = os.open(environment.get("CNI_NETNS", ""), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            stack.callback(os.close, netns)
-        try:
-            return call(str(installed.socket), frame, netns_fd=netns, timeout=AGENT_SECONDS)
-        except (ConnectionRefusedError, FileNotFoundError):
-            return None
-        except Handover as handover:
-            return Reply(0, b"", b"", int(handover.continuation))
-        except (OSError, FrameError) as failure:
-            raise PeerError(
-                f"the agent, which has been started meanwhile, did not answer: {failure}",
-                details="repeat the call",
-                code=Code.IO_FAILURE,
-            ) from failure
-
-
-def _unusable(state_dir: Path, failure: OSError) -> PeerError:
-    return PeerError(
-        f"state directory {str(state_dir)!r} cannot be used: {failure.strerror}",
-        details="the plugin runs as root and keeps its journal there; start svc-agent, or make the directory writable",
-        code=Code.IO_FAILURE,
-    )
+    return carry_out()
 
 
 if __name__ == "__main__":

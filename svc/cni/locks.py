@@ -16,7 +16,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,10 +38,11 @@ log = logging.getLogger("svc.agent")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that holds a lock, and what it does; 0 and empty if that is not known."""
+    """The process that holds a lock, and what it does; 0 and empty if that is not known. An agent notes its `socket`."""
 
     pid: int = 0
     purpose: str = ""
+    socket: str = ""
 
     @property
     def is_stopped(self) -> bool:
@@ -55,6 +56,9 @@ class Holder:
         """Return what the operator can do about it."""
         if not self.pid:
             return "find the process with `fuser`, and end it"
+        if self.purpose == AGENT and not self.is_stopped:
+            place = f"socket {self.socket!r}" if self.socket else "the socket that its log names"
+            return f"see that it listens on {place} and that this is the socket= of the installation; else restart it"
         resume = f"resume it with `kill -CONT {self.pid}`, or " if self.is_stopped else ""
         return f"{resume}end it with `kill -KILL {self.pid}`"
 
@@ -96,19 +100,20 @@ class LockFile:
         """Return whether the path still names the locked file."""
         return self._is_current()
 
-    def note(self, purpose: str) -> None:
-        """Tell the processes that wait what the holder does."""
-        text = json.dumps({"pid": os.getpid(), "purpose": purpose}).encode()[:_MAX_NOTE_BYTES]
+    def note(self, purpose: str, socket: Path | None = None) -> None:
+        """Tell the processes that wait what the holder does, and where it listens."""
+        note = {"pid": os.getpid(), "purpose": purpose, "socket": str(socket or "")}
+        text = json.dumps(note).encode()[:_MAX_NOTE_BYTES]
         with suppress(OSError):  # a full disk, say
             os.pwrite(self._file, text, 0)
             os.ftruncate(self._file, len(text))
 
     def holder(self) -> Holder:
         """Return what the holder has noted, else the process that the kernel names."""
-        with suppress(OSError, ValueError, TypeError, KeyError):
-            noted = json.loads(os.pread(self._file, _MAX_NOTE_BYTES, 0))
-            if noted["pid"] in self._pids():
-                return Holder(int(noted["pid"]), str(noted["purpose"]))
+        with suppress(OSError):
+            noted = _read_note(os.pread(self._file, _MAX_NOTE_BYTES, 0))
+            if noted.pid in self._pids():
+                return noted
         return next((Holder(pid) for pid in self._pids()), Holder())
 
     def free(self) -> None:
@@ -143,11 +148,13 @@ class StateLock:
     OSError if the directory cannot be used; UnsafeDirectory, one of those, if other users can write there.
     """
 
-    def __init__(self, state_dir: Path, purpose: str) -> None:
+    def __init__(self, state_dir: Path, purpose: str, socket: Path | None = None) -> None:
+        """`socket` is where an agent will listen."""
         make_private(state_dir, 0o700)
         make_private(state_dir / DIRECTORY, 0o700)
         self._state_dir = state_dir
         self._purpose = purpose
+        self._socket = socket
         with ExitStack() as opened:
             self._lock = _opened(opened, state_dir / DIRECTORY / STATE)
             self._start = _opened(opened, state_dir / DIRECTORY / START)
@@ -174,7 +181,7 @@ class StateLock:
         for now in _until(time.monotonic() + seconds):
             if self._start.take() and self._take_now():
                 self._start.free()
-                self._lock.note(self._purpose)
+                self._lock.note(self._purpose, self._socket)
                 return
             holder = self._busy().holder()
             if holder.purpose == AGENT:
@@ -253,6 +260,19 @@ class SocketLock:
         self._opened.close()
 
 
+def find_agent_elsewhere(state_dir: Path, path: Path) -> Holder | None:
+    """Return the agent that holds a state directory and serves another socket than `path`; None if there is none."""
+    file = state_dir / DIRECTORY / STATE
+    with suppress(OSError):
+        noted = _read_note(file.read_bytes())
+        if noted.purpose != AGENT or noted.socket in ("", str(path)):
+            return None
+        with closing(LockFile(file)) as lock:
+            is_alive = lock.holder() == noted
+        return noted if is_alive and is_served(Path(noted.socket)) else None
+    return None
+
+
 def is_served(path: Path) -> bool:
     """Return whether an agent listens on the socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
@@ -264,6 +284,14 @@ def _opened(stack: ExitStack, path: Path, *, guarded: bool = True) -> LockFile:
     lock = LockFile(path, guarded=guarded)
     stack.callback(lock.close)
     return lock
+
+
+def _read_note(data: bytes) -> Holder:
+    """Return what a holder has noted; the unknown holder if it is not readable."""
+    with suppress(ValueError, TypeError, KeyError):
+        note = json.loads(data)
+        return Holder(int(note["pid"]), str(note["purpose"]), str(note.get("socket", "")))
+    return Holder()
 
 
 def _open(path: Path) -> int:

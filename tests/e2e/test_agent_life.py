@@ -258,6 +258,39 @@ def test_service_manager_that_does_not_listen_is_no_trouble(node: Node, tmp_path
     assert node.stop_agent() == 0
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        (
+            "--metrics",
+            "8.8.8.8:9405",
+            "--metrics '8.8.8.8:9405' cannot be used: Cannot assign requested address: name an address",
+        ),
+        ("--metrics", "[2001:db8::9]:9405", "--metrics '[2001:db8::9]:9405' cannot be used: "),
+        ("--metrics", "127.0.0.1:{port}", "cannot be used: Address already in use: name an address of this node and a port"),
+        ("--state-dir", "{file}", "--state-dir '{file}' cannot be used: Not a directory: name a directory"),
+        ("--state-dir", "{file}/below", "--state-dir '{file}/below' cannot be used: Not a directory"),
+        ("--run-dir", "{file}", "--run-dir '{file}' cannot be used: Not a directory: name a directory"),
+        ("--socket", "{file}", "--socket '{file}' cannot be used: another kind of file is there: name a path"),
+        ("--socket", "{file}/below", "--socket '{file}/below' cannot be used: "),
+        ("--socket", "{dir}/" + "x" * 107, "cannot be used: the path is longer than 107 bytes: name a path of at most 107"),
+    ],
+)
+def test_option_that_cannot_be_used_is_named(tmp_path: Path, option: str, value: str, told: str) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "d").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = {"file": tmp_path / "file", "dir": tmp_path / "d", "port": taken.getsockname()[1]}
+        directories = {"--state-dir": f"{tmp_path}/state", "--run-dir": f"{tmp_path}/run"}
+        options = directories | {option: value.format(**words)}
+        command = [str(BIN / "svc-agent"), "run", *(word for pair in options.items() for word in pair)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert done.returncode == 1
+    assert told.format(**words) in done.stderr
+    assert "Errno" not in done.stderr
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 @pytest.mark.parametrize("shared", ["state", "run"])
 def test_second_agent_on_a_directory_of_the_first_is_refused(node: Node, shared: str, tmp_path: Path) -> None:
     """At its start it would undo what the first one is just doing."""

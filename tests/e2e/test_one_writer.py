@@ -212,6 +212,30 @@ def test_stopped_call_is_named_by_an_agent_that_starts(own_pods: MakePod, node: 
     assert agent.wait(START_SECONDS) == 0
 
 
+@pytest.mark.parametrize("recorded", ["/etc/passwd", "elsewhere.sock"])
+def test_agent_that_listens_elsewhere_is_named(own_pods: MakePod, node: Node, recorded: str) -> None:
+    """The agent is healthy: only the record is wrong, or the agent's options."""
+    pod = own_pods()
+    pod.add()
+    pid, record = node.agent_pid, node.bin_dir / "svc.install"
+    sound, wrong = record.read_text(), str(node.directory / recorded)
+    record.write_text(sound.replace(f"socket={node.socket}\n", f"socket={wrong}\n"))
+    wait_until(lambda: "runs on state directory" in pod.call("STATUS").output["msg"])  # a busy machine needs over a second
+    for verb in ("ADD", "DEL", "CHECK"):
+        began = time.monotonic()
+        called = pod.call(verb)
+        assert time.monotonic() - began < 5
+        assert (called.status, called.output["code"]) == (1, 5)
+        told = f"an agent, process {pid}, runs on state directory '{node.state_dir}', but it listens on '{node.socket}'"
+        assert told in called.output["msg"]
+        assert f"repeat `svcctl install` with --socket {node.socket}" in called.output["details"]
+        assert "kill" not in called.output["details"]
+    record.write_text(sound)
+    assert pod.call("STATUS").status == 0
+    pod.delete()
+    assert remains(node) == []
+
+
 def test_lock_of_a_user_without_rights_stops_no_agent(own_pods: MakePod, node: Node) -> None:
     """The files of the last release lay in directories that every user could enter."""
     open_to_all(node.directory)

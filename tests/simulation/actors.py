@@ -16,9 +16,9 @@ from svc.attach.context import Context
 from svc.attach.delete import delete
 from svc.attach.gc import collect
 from svc.attach.request import AddRequest
-from svc.cni.__main__ import AGENTS, _carried_out_or_handed_on
 from svc.cni.inputs import Inputs, Reply
 from svc.cni.locks import StateLock
+from svc.cni.oneshot import AGENTS, _carried_out_or_handed_on
 from svc.model.errors import SvcError
 from svc.model.hold import NO_GATES, GateSettings
 from svc.trace import Trace
@@ -28,7 +28,7 @@ GATE = GateSettings(urls=("http://gate/",), seconds=60)
 
 
 class OneShot:
-    """Processes of one call each: `svc.cni.__main__` on the models."""
+    """Processes of one call each: `svc.cni.oneshot` on the models."""
 
     def __init__(self, world: World, agent: Callable[[str], Agent | None]) -> None:
         self._world = world

@@ -17,8 +17,8 @@ import svc.attach.gc
 import svc.attach.intent
 import svc.attach.recover
 import svc.attach.teardown
-import svc.cni.__main__
 import svc.cni.locks
+import svc.cni.oneshot
 import svc.datastore.sqlite
 import svc.waits.gates
 import svc.waits.policy
@@ -44,7 +44,7 @@ class Random:
 
 
 class Hooks:
-    """What `svc.cni.__main__` works with; set for each schedule."""
+    """What `svc.cni.oneshot` works with; set for each schedule."""
 
     steps: Any = None
     handed_on: Any = None
@@ -71,10 +71,10 @@ def models(files: Files) -> Iterator[None]:
     put(svc.attach.intent, "stands", model_stands)
     put(svc.attach.teardown, "_remove_inside", lambda *_: False)  # nobody moves interfaces here
     put(svc.datastore.sqlite, "connect", files.connect)
-    put(svc.cni.__main__, "is_served", lambda node: Hooks.is_served(node))
-    put(svc.cni.__main__, "_steps", lambda *arguments: Hooks.steps(*arguments))
-    put(svc.cni.__main__, "_handed_on", lambda *arguments: Hooks.handed_on(*arguments))
-    put(svc.cni.locks.LockFile, "note", lambda lock, purpose: FileLocks.note(lock, purpose))
+    put(svc.cni.oneshot, "is_served", lambda node: Hooks.is_served(node))
+    put(svc.cni.oneshot, "_steps", lambda *arguments: Hooks.steps(*arguments))
+    put(svc.cni.oneshot, "_handed_on", lambda *arguments: Hooks.handed_on(*arguments))
+    put(svc.cni.locks.LockFile, "note", lambda lock, purpose, _=None: FileLocks.note(lock, purpose))
     put(svc.cni.locks.LockFile, "holder", lambda lock: FileLocks.holder(lock))
     try:
         yield

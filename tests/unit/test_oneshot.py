@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from harness.shim import FakeAgent, answering
-from svc.cni import __main__ as oneshot
+from svc.cni import oneshot
 from svc.cni.locks import StateLock
 
 NETCONF = b'{"cniVersion":"1.0.0","name":"net","type":"svc"}'
