@@ -119,6 +119,7 @@ class Journal:
 
         Raise IntentLost if another ADD has replaced the row.
         """
+        self.restore_file()  # another process must find the note
         record.state = DELETING
         try:
             self.update(record, durable=True)

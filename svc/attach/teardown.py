@@ -92,7 +92,11 @@ def settle(context: Context, record: Record, trace: Trace, held: Holdings) -> No
 
 
 def owe(context: Context, record: Record) -> None:
-    """From here on the agent tries again and again, also after a restart. StoreError when the journal cannot be written."""
+    """From here on the agent tries again and again, also after a restart.
+
+    StoreError when the journal cannot be written, PeerError when no restart would find it.
+    """
+    context.require_state()
     context.journal.owe(record)
 
 

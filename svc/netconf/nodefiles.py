@@ -7,6 +7,7 @@ import os
 from typing import Final
 
 from svc.model.errors import CallerError, Code, PeerError
+from svc.model.shortage import shortage
 from svc.names import Names
 from svc.netconf import fields
 from svc.netconf.netconf import NetConf
@@ -106,7 +107,7 @@ def _missing(what: str, path: str, otherwise: str) -> PeerError:
 
 
 def _unreadable(what: str, path: str, failure: OSError) -> PeerError:
-    return PeerError(
+    return shortage(failure) or PeerError(
         f"{what} file {path!r} cannot be read: {failure.strerror}",
         details="make it a file that root may read, or remove it",
         code=Code.IO_FAILURE,

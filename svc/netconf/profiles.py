@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import svc.names
-from svc.model.errors import CallerError, Code
+from svc.model.errors import CallerError, Code, SvcError
 from svc.model.faults import Faults, json_kind
+from svc.model.shortage import shortage
 from svc.names import DEFAULT, Names
 
 SHIPPED: Final = Path(svc.names.__file__).parent / "profiles"
@@ -97,8 +98,8 @@ def _read(path: Path) -> Names:
     return _names(path, values)
 
 
-def _unreadable(path: Path, error: OSError) -> CallerError:
-    return CallerError(
+def _unreadable(path: Path, error: OSError) -> SvcError:
+    return shortage(error) or CallerError(
         f"names profile {str(path)!r} cannot be read: {error.strerror}",
         details="restore the file, or install with another --names",
         code=Code.IO_FAILURE,

@@ -83,6 +83,15 @@ def test_content_is_written_back(journal: Journal, path: Path, lose: Callable[[P
     assert len({each.generation for each in journal.all()}) == 4
 
 
+def test_pending_release_is_never_noted_in_a_file_that_is_gone(journal: Journal, path: Path) -> None:
+    one = record()
+    journal.begin(one)
+    remove(path)
+    journal.owe(one)
+    with closing(Journal(path)) as other:
+        assert [each.id for each in other.owed()] == [one.id]
+
+
 def test_what_stood_in_its_place_is_kept(journal: Journal, path: Path) -> None:
     replace_by_another(path)
     journal.restore_file()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from svc.model.faults import Faults
+from svc.model.shortage import shortage
 
 _SYSTEM_ROOTS = (  # where distributions keep them
     "/etc/ssl/certs/ca-certificates.crt",
@@ -50,6 +51,8 @@ def _read(name: str, given: Mapping[str, str], faults: Faults) -> bytes | None:
     try:
         return Path(given[name]).read_bytes()
     except OSError as error:
+        if lack := shortage(error):
+            raise lack from error
         faults.add(name, given[name], f"cannot be read: {error.strerror}", "name a PEM file that this process may read")
         return None
 

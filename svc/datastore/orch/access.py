@@ -31,6 +31,7 @@ from svc import deadline
 from svc.herd import HERD
 from svc.model.errors import CallerError, Code
 from svc.model.faults import shown, without_credentials
+from svc.model.shortage import shortage
 from svc.tls import prepare
 
 CONNECTIONS = 32  # kept open to one server: as many as threads use at once, and one for each watch
@@ -316,6 +317,8 @@ def _read_token(name: str) -> str:
     try:
         return Path(name).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
+        if lack := shortage(error):
+            raise lack from error
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise CallerError(
             f"token file {name!r} cannot be read: {reason}", details="see who renews it, or name another one"
