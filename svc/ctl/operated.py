@@ -11,6 +11,7 @@ from svc._core.cidr import Cidr
 from svc.ctl import manifest
 from svc.model.errors import Code
 from svc.model.faults import Faults, json_kind
+from svc.model.resource import Resource
 from svc.names import Names
 from svc.netconf import hostlocal
 
@@ -20,6 +21,8 @@ KIND: Final = "Installation"
 NAME: Final = "default"
 HOST_LOCAL: Final = "HostLocal"
 _SECONDS: Final = "linuxPolicySetupTimeoutSeconds"
+_TEXTS: Final = ("cni.type", "cni.ipam.type", "cni.ipam.plugin")  # fields of `spec` that want text
+_POOL_TEXTS: Final = ("name", "cidr", "encapsulation", "nodeSelector", "assignmentMode", "allowedUses[]")  # of its pools
 _NODE_RANGES: Final = {4: "usePodCidr", 6: "usePodCidrIPv6"}
 
 
@@ -45,10 +48,16 @@ class Operated:
         return {**entry, **waiting, "ipam": ipam}
 
 
+def read_manifest(data: bytes, source: str, names: Names) -> list[Resource]:
+    """Return the resources of the file. Raise CallerError if it is not a manifest of the operator's kind."""
+    texts = [*_TEXTS, *(f"{names.operator_network}.ipPools[].{field}" for field in _POOL_TEXTS)]
+    return manifest.read(data, source, names.operator_api_version, KIND, texts)
+
+
 def read(data: bytes, source: str, names: Names) -> Operated:
     """CallerError with every fault of the document."""
     faults = Faults(source, Code.INVALID_NETCONF)
-    resources = manifest.read(data, source, names.operator_api_version, KIND)
+    resources = read_manifest(data, source, names)
     if len(resources) > 1 or resources[0].name != NAME:
         faults.add("metadata.name", resources[-1].name, "is not the operator's", f"give one {KIND}, {NAME!r}")
     spec = resources[0].spec

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from svc._core.cidr import Cidr
-from svc.ctl import manifest, pools
-from svc.ctl.operated import HOST_LOCAL, KIND
+from svc.ctl import pools
+from svc.ctl.operated import HOST_LOCAL, read_manifest
 from svc.model.errors import Code
 from svc.model.faults import Faults, json_kind
 from svc.model.pool import ALWAYS, CROSS_SUBNET, NEVER
@@ -50,7 +50,7 @@ def read(data: bytes, source: str, names: Names) -> Listing:
     """Return the pools of the resource. Raise CallerError with every fault.
 
     The resource itself must be one that `operated.read` accepts."""
-    spec = manifest.read(data, source, names.operator_api_version, KIND)[0].spec
+    spec = read_manifest(data, source, names)[0].spec
     faults = Faults(source, Code.INVALID_NETCONF)
     network = spec.get(names.operator_network) or {}
     where = f"spec.{names.operator_network}"

@@ -9,6 +9,7 @@ from svc.ctl import manifest, pools
 from svc.ctl.context import Column, Context
 from svc.ctl.verbs import add_delete, add_get
 from svc.ipam.view import read_pools
+from svc.model.pool import TEXT_FIELDS
 from svc.model.resource import Resource
 
 _COLUMNS: tuple[Column, ...] = (
@@ -35,7 +36,8 @@ def command() -> None:
 @click.pass_obj
 def apply(context: Context, file: IO[bytes]) -> None:
     """Creates or updates the pools of a file: all of them, or none when any is at fault."""
-    resources = manifest.read(file.read(), getattr(file, "name", "<stdin>"), context.names.api_version, pools.KIND)
+    source = getattr(file, "name", "<stdin>")
+    resources = manifest.read(file.read(), source, context.names.api_version, pools.KIND, TEXT_FIELDS)
     with context.changing(create=True) as store:
         outcomes = pools.apply(store, resources, datetime.now(timezone.utc))
         for resource, outcome in zip(resources, outcomes, strict=True):

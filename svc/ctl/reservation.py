@@ -31,7 +31,7 @@ def command() -> None:
 def apply(context: Context, file: IO[bytes]) -> None:
     """Create or update the reservations of a file: all of them, or none if any is invalid."""
     source = getattr(file, "name", "<stdin>")
-    resources = manifest.read(file.read(), source, context.names.api_version, KIND)
+    resources = manifest.read(file.read(), source, context.names.api_version, KIND, [f"{reservations.FIELD}[]"])
     with context.changing(create=True) as store:
         outcomes = reservations.apply(store, resources, datetime.now(timezone.utc))
         for resource, outcome in zip(resources, outcomes, strict=True):

@@ -26,6 +26,17 @@ class _Hidden:
     __slots__ = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The text of a value that JSON does not have, or that is to be shown as its author wrote it, and its kind."""
+
+    text: str
+    kind: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 MISSING: Final = _Missing()
 HIDDEN: Final = _Hidden()
 _KINDS: Final = {
@@ -75,7 +86,7 @@ def shown(value: object) -> str:
 
 def json_kind(value: object) -> str:
     """The JSON type of a value, with its article."""
-    return _KINDS.get(type(value), "null")
+    return value.kind if isinstance(value, Written) else _KINDS.get(type(value), "null")
 
 
 def _bounded(problem: str) -> str:

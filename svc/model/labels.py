@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from svc.model.faults import Fault
 from svc.model.resource import MAX_NAME
@@ -13,10 +13,10 @@ _RULE: Final = "up to 63 letters, digits, '-', '_' and '.', a letter or digit fi
 _FIELD: Final = "metadata.labels"
 
 
-def label_faults(labels: Mapping[Any, Any]) -> Iterator[Fault]:
+def label_faults(labels: Mapping[str, object]) -> Iterator[Fault]:
     """Yield what is wrong with each key, and with each value that is a string."""
     for key, value in labels.items():
-        if not isinstance(key, str) or not _is_key(key):
+        if not _is_key(key):
             yield Fault(f"{_FIELD} key", key, "is not a label key", f"give [DOMAIN/]NAME, NAME of {_RULE}")
         elif isinstance(value, str) and value and not _WORD.fullmatch(value):
             yield Fault(f"{_FIELD}.{key}", value, "is not a label value", f"give {_RULE}; or nothing")

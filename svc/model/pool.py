@@ -40,6 +40,9 @@ _FIELDS: dict[str, type] = {  # in the order in which they are written
     "allowedUses": list,
     "assignmentMode": str,
 }
+TEXT_FIELDS = (*(name for name, kind in _FIELDS.items() if kind is str), "allowedUses[]")
+"""Paths in `spec` that want text."""
+
 _CHOICES = {"vxlanMode": ENCAPSULATIONS, "ipipMode": ENCAPSULATIONS, "assignmentMode": ASSIGNMENT_MODES}
 
 Faults = Iterator[Fault]

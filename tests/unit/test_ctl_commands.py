@@ -86,11 +86,11 @@ def test_reservations_are_applied_shown_and_deleted(cli: Cli) -> None:
         ("{}", ["spec.reservedCIDRs is missing or empty"]),
         ("{reservedCIDRs: 10.0.0.0/8}", ["spec.reservedCIDRs = '10.0.0.0/8' is a string: give an array of CIDRs"]),
         (
-            "{reservedCIDRs: [10.77.0.0/30, x, 7], other: 1}",
+            "{reservedCIDRs: [10.77.0.0/30, x, '7'], other: 1}",
             [
                 "spec.other = 1 is not a field of an IP reservation",
                 "spec.reservedCIDRs[1] = 'x' is not a CIDR",
-                "spec.reservedCIDRs[2] = 7 is not a CIDR",
+                "spec.reservedCIDRs[2] = '7' is not a CIDR",
             ],
         ),
     ],
@@ -136,7 +136,7 @@ def test_faults_have_a_line_each(cli: Cli) -> None:
 
 def test_no_fault_is_told_twice(cli: Cli) -> None:
     """Neither in one line nor in two."""
-    spec = "{cidr: 10.77.0.0/33, nodeSelector: zone = 'a', ipipMode: Sometimes, blockSize: big, allowedUses: [7]}"
+    spec = "{cidr: 10.77.0.0/33, nodeSelector: zone = 'a', ipipMode: Sometimes, blockSize: big, allowedUses: ['7']}"
     told = cli.fails("pool", "apply", "-f", "-", stdin=POOL.replace("{cidr: 10.77.0.0/24}", spec))
     for field in ("cidr", "nodeSelector", "ipipMode", "blockSize", "allowedUses"):
         assert told.count(f"spec.{field}") == 1
