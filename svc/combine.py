@@ -184,7 +184,7 @@ def _not_begun(place: str) -> NotBegun:
 def _outcome_unknown(place: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"{place} does not answer: the time of the call is over, and whether the request was carried out is not known",
-        details=f"{_REMEDY}; what was written in vain is released later",
+        details=f"{_REMEDY}; what was written for this call is released later",
     )
 
 

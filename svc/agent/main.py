@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="serve until SIGTERM, in the foreground")
     run.add_argument("--version", action="version", version=f"svc-agent {svc.__version__}")
     run.add_argument(
-        "--config", type=Path, metavar="FILE", help="TOML with options of these names; the command line goes before it"
+        "--config", type=Path, metavar="FILE", help="TOML with options of these names; options of the command line replace them"
     )
     run.add_argument("--socket", type=Path, help=f"where the executable finds the agent (default: RUN_DIR/{SOCKET_NAME})")
     run.add_argument("--state-dir", type=Path, default=Path(DEFAULT.state_dir), help="journal and embedded store (%(default)s)")

@@ -68,7 +68,7 @@ class Upkeep:
             self._under_way.discard(store)
             return
         record = records.pop()
-        self._put(Job(Lane("debt"), record.id.container_id, lambda _: self._pay(store, record, records)))
+        self._put(Job(Lane("release-retry"), record.id.container_id, lambda _: self._pay(store, record, records)))
 
     def _pay(self, store: Store, record: Record, others: list[Record]) -> None:
         trace, paid = Trace(new_request_id()), False
@@ -79,7 +79,9 @@ class Upkeep:
             self._note_attempt(store, succeeded=paid)
             self._go_on(store, others if paid else [])
         if not paid:
-            log.warning("%s is still owed: %s", record.handle, "".join(text for _, text in trace.messages[-1:]))
+            log.warning(
+                "the release of %s is still pending: %s", record.handle, "".join(text for _, text in trace.messages[-1:])
+            )
 
     def _note_attempt(self, store: Store, *, succeeded: bool) -> None:
         """Delay the next attempt in a datastore that fails."""

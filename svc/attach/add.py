@@ -308,7 +308,7 @@ class Addition:
             step()
         except Exception as failure:
             self._undo_failed = True
-            self._trace.error(f"undo failed, it stays owed: {failure}")
+            self._trace.error(f"undo failed, its release is pending: {failure}")
 
     def _forget(self) -> None:
         if self._undo_failed:

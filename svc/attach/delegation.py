@@ -142,7 +142,7 @@ def free(record: Record, trace: Trace) -> None:
     except Refused as refusal:
         if _may_hold(record):
             raise
-        trace.warning(f"{refusal}: it never had a place for addresses, and none is owed")
+        trace.warning(f"{refusal}: it has no directory for addresses, so no release is pending")
 
 
 def _may_hold(record: Record) -> bool:

@@ -210,7 +210,7 @@ def _container(entry: Entry) -> str | None:
 def _pod_gone(resource: Resource) -> StoreError:
     return StoreError(
         f"pod {resource.namespace}/{resource.spec.get('pod')} does not exist",
-        details="it was deleted meanwhile: nothing needs to be done. Or CNI_ARGS name another one",
+        details="it has been deleted: nothing needs to be done. Or CNI_ARGS name another one",
         code=Code.ORCHESTRATOR,
     )
 

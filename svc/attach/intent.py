@@ -74,7 +74,7 @@ def clear_away(context: Context, previous: Record, request: AddRequest, trace: T
     trace.info(f"an attachment in state {previous.state!r} is taken down first")
     if not take_down(context, previous, trace, request.sandbox):
         raise PeerError(
-            f"an earlier attachment of container {previous.id.container_id!r} is still owed a release",
+            f"an earlier attachment of container {previous.id.container_id!r} still has a pending release",
             details="the datastore, or the plugin that gave the address, failed during the call: try again when it answers",
             code=Code.DATASTORE,
         )

@@ -13,7 +13,7 @@ def delegation_of(netconf: NetConf, call: Call, environment: Mapping[str, str], 
     """CallerError when it is our own IPAM plugin that was called."""
     if call.ipam:
         raise CallerError(
-            f"ipam.type = {netconf.ipam.type!r}, but it is our own IPAM plugin that was called",
+            f"ipam.type = {netconf.ipam.type!r}, but the IPAM plugin of svc was called",
             details="ipam.type: name the plugin that is to be called",
         )
     return Delegation(

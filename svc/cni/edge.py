@@ -159,5 +159,5 @@ def _unforeseen(failure: Exception, trace: Trace) -> SvcError:
     trace.error("".join(traceback.format_exception(failure)))
     return InternalError(
         f"internal error: {type(failure).__name__}: {failure}",
-        details="this is a mistake of ours: please report it with its log lines",
+        details="this is a defect of svc: please report it with its log lines",
     )

@@ -69,7 +69,7 @@ class Options:
 @click.option(
     "--datastore", type=click.Choice([_EMBEDDED, "orch"]), default=_EMBEDDED, show_default=True, help="Of the network."
 )
-@click.option("--netconf", type=_PATH, help="Our plugin's part of the network, in place of one from --datastore.")
+@click.option("--netconf", type=_PATH, help="Part of svc in the network list, in place of one from --datastore.")
 @click.option(
     "--installation", type=_PATH, help="The operator's resource, whose settings count more than those of the network."
 )

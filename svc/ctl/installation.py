@@ -120,7 +120,7 @@ def _remove(path: Path, digest: str, others: Others) -> Outcome:
     try:
         present = digest_of(path.read_bytes())
     except FileNotFoundError:
-        return path, "gone already"
+        return path, "already absent"
     if others.uses(path):
         return path, "kept: other names or directories use it"
     if digest not in (present, ANY):

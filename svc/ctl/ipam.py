@@ -23,12 +23,16 @@ def _address(_context: click.Context, _option: click.Parameter, text: str | None
 
 @click.group()
 def command() -> None:
-    """How full the pools are, who has an address, and the settings that all nodes share."""
+    """Use of the pools, containers of addresses, and the settings that all nodes share."""
 
 
 @command.command()
 @click.option(
-    "--ip", "address", metavar="ADDRESS", callback=_address, help="Who has this address; goes before the other options."
+    "--ip",
+    "address",
+    metavar="ADDRESS",
+    callback=_address,
+    help="The container that has this address; other options are ignored.",
 )
 @click.option("--show-blocks", "blocks", is_flag=True, help="With the blocks of each pool, and those that are in no pool.")
 @click.option("--show-borrowed", "borrowed", is_flag=True, help="Addresses that nodes have in blocks of others.")
@@ -61,7 +65,13 @@ def show(context: Context, address: Address | None, blocks: bool, borrowed: bool
     type=click.Choice([word for word in settings.PERSISTENCE if word]),
     help="Whether virtual machines keep their addresses.",
 )
-@click.option("--ip-cooldown-seconds", "cooldown_seconds", type=int, metavar="NUMBER", help="How long freed addresses rest.")
+@click.option(
+    "--ip-cooldown-seconds",
+    "cooldown_seconds",
+    type=int,
+    metavar="NUMBER",
+    help="Seconds for which released addresses are not assigned.",
+)
 @click.pass_obj
 def configure(context: Context, /, **given: bool | int | str | None) -> None:
     """Changes settings; those that are not given stay as they are."""

@@ -118,6 +118,6 @@ def _remedy(number: int) -> str:
         errno.ENOBUFS: "the kernel is short of memory",
         **REMEDIES,
         errno.ETIMEDOUT: "the kernel is busy: see its log, and whether network namespaces are being torn down",
-        errno.ENOENT: "the kernel lacks IPv6, or the interface disappeared meanwhile",
+        errno.ENOENT: "the kernel lacks IPv6, or the interface has disappeared",
     }
     return remedies.get(number, f"{os.strerror(number)}: the kernel's own log (dmesg) may tell more")

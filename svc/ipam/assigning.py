@@ -117,7 +117,7 @@ def _assigned_at(draft: Draft, cidr: Cidr, address: Address, attribute: Attribut
         holder = blocks.holder(block, address)
         if holder is not None and holder.released_at:
             raise errors.resting(address, holder.released_at)
-        raise errors.taken(address, f"handle {holder.handle_id!r}" if holder and holder.handle_id else "nobody known")
+        raise errors.taken(address, f"handle {holder.handle_id!r}" if holder and holder.handle_id else "an unknown container")
     return Allocation(address, cidr)
 
 

@@ -127,7 +127,7 @@ def not_ours(address: Address, host: Host, affinity: str | None) -> CallerError:
     """Strict affinity keeps a host to its own blocks, also when it asks for an address by name."""
     return CallerError(
         f"address {str(address)!r} cannot be assigned on {host}",
-        details=f"its block has affinity {affinity or 'to nobody'}, and strict affinity is on: ask for an address of this node",
+        details=f"its block has affinity {affinity or 'to no node'}, and strictAffinity is true: ask for one of this node",
         code=Code.ADDRESS_UNAVAILABLE,
     )
 
@@ -180,7 +180,7 @@ def other_handle(address: Address, holder: str | None, expected: str) -> CallerE
 def other_allocation(address: Address, sequence: int | None, expected: int) -> CallerError:
     """The address was released and assigned anew since the caller looked."""
     return CallerError(
-        f"address {str(address)!r} was assigned anew",
+        f"address {str(address)!r} was assigned again",
         details=f"its allocation has sequence number {sequence}, not {expected}: read the allocations again",
         code=Code.ADDRESS_UNAVAILABLE,
     )

@@ -31,7 +31,7 @@ def check(values: Json, raw: Json, faults: Faults) -> None:
     ipam = raw["ipam"]
     for key in _OWN_IPAM:
         if ipam.get(key) is not None:
-            faults.add(f"ipam.{key}", ipam[key], f"needs our own IPAM, which {TYPE} replaces", "remove it")
+            faults.add(f"ipam.{key}", ipam[key], f"needs the IPAM of svc, which {TYPE} replaces", "remove it")
             values[f"ipam.{key}"] = fields.default_of(f"ipam.{key}")
     _check_ranges(ipam, raw, faults)
     values["ipam.routes"] = _sound_routes(values["ipam.routes"], faults)

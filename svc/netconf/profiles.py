@@ -148,7 +148,7 @@ def _check_together(values: dict[str, Any], faults: Faults) -> None:
 
 def _finding(name: str, text: str) -> _Finding | None:
     if not text:
-        return "is empty", "give a name, or leave the field out for our own"
+        return "is empty", "give a name, or leave the field out for the name of svc"
     return _CHECKS.get(name, _word)(text)
 
 

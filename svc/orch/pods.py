@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 
 NODES = "/api/v1/nodes"
 
-_IN_VAIN = "the orchestrator was asked in vain"
+_FAILED = "a request to the Kubernetes API failed"
 _NOBODY = "status-probe"  # no pod that anybody makes
 _SIDE_BY_SIDE = 16  # requests on their way to the server
 
@@ -74,8 +74,8 @@ class Pods:
         except StoreError as failure:
             status = getattr(failure, "status", 0)
             if status in harmless:
-                return "" if status == 404 else f"{_IN_VAIN}: {failure.msg}"
-            raise PeerError(f"{_IN_VAIN}: {failure.msg}", details=failure.details, code=Code.ORCHESTRATOR) from failure
+                return "" if status == 404 else f"{_FAILED}: {failure.msg}"
+            raise PeerError(f"{_FAILED}: {failure.msg}", details=failure.details, code=Code.ORCHESTRATOR) from failure
         return ""
 
     def node(self, name: str) -> Json:
@@ -85,7 +85,7 @@ class Pods:
         except StoreError as failure:
             gone = getattr(failure, "status", 0) == 404
             details = "name the node whose pod CIDRs are meant in orch.node_name, or this one in nodename"
-            msg = f"{_IN_VAIN}: {failure.msg}"
+            msg = f"{_FAILED}: {failure.msg}"
             raise PeerError(msg, details=details if gone else failure.details, code=Code.ORCHESTRATOR) from failure
 
     def close(self) -> None:
@@ -103,8 +103,8 @@ class Pods:
             return self._client.get(path)
         except StoreError as failure:
             gone = getattr(failure, "status", 0) == 404
-            details = "it was deleted meanwhile: nothing needs to be done" if gone else failure.details
-            msg = f"{_IN_VAIN}: {failure.msg}"
+            details = "it has been deleted: nothing needs to be done" if gone else failure.details
+            msg = f"{_FAILED}: {failure.msg}"
             kind = Forbidden if getattr(failure, "status", 0) == 403 else PeerError
             raise kind(msg, details=details, code=Code.ORCHESTRATOR) from failure
 

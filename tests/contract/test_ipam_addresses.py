@@ -160,7 +160,7 @@ def test_what_is_held_as_expected_goes(store: Backend, ipam: Ipam) -> None:
     for number in range(4):
         take(ipam, f"net.d{number}")
     (refused,) = ipam.release_addresses([Held(Address(got), sequence=old)]).refused.values()
-    assert "was assigned anew" in str(refused)
+    assert "was assigned again" in str(refused)
     holder = next(name for name, held in holdings(store).items() if Address(got) in held)
     assert ipam.release_addresses([Held(Address(got), holder, sequence_of(store, got))]).freed == (Address(got),)
     assert holder not in holdings(store)

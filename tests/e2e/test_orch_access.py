@@ -19,7 +19,8 @@ from harness.orch import open_store, put_core_node, put_pod, wire
 from svc import deadline
 from svc._core.cidr import Cidr
 from svc.attach.orchestrators import Orchestrators
-from svc.datastore.api import Create, Delete, Forbidden, StoreError, Update, Value
+from svc.ctl import pools
+from svc.datastore.api import Create, Delete, Forbidden, NotFound, StoreError, Update, Value
 from svc.datastore.orch.client import ApiError, Unreachable
 from svc.datastore.orch.store import OrchStore
 from svc.deploy.rbac import binding, role, role_name
@@ -130,6 +131,24 @@ def test_the_plugin_lives_with_its_role(cluster_of_roles: Kube, tmp_path: Path) 
     grant(cluster_of_roles)
     with closing(open_store(cluster_of_roles, tmp_path, "token-of-plugin")) as store:
         live(store)
+
+
+def test_one_pool_is_read_with_the_role(cluster_of_roles: Kube, tmp_path: Path) -> None:
+    """Its changes are refused, and the error names the administrator."""
+    grant(cluster_of_roles)
+    with closing(open_store(cluster_of_roles, tmp_path, "token-of-plugin")) as store:
+        for kind in ("IPPool", "IPReservation"):
+            with pytest.raises(NotFound):
+                store.get(ResourceKey(kind, "no=such,name"))
+        assert [store.get(ResourceKey("IPPool", "default"))] == store.list(POOLS)
+        for delete in (pools.delete, resources_delete):
+            with pytest.raises(ApiError, match="403") as refusal:
+                delete(store, "default")
+            assert "use the kubeconfig of an administrator" in refusal.value.details
+
+
+def resources_delete(store: OrchStore, name: str) -> None:
+    store.write([Delete(ResourceKey("IPReservation", name))])
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)

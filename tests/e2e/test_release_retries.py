@@ -35,7 +35,7 @@ def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
 
 def retries(node: Node) -> int:
     """Return the number of those that have failed."""
-    return node.log.read_text().count("is still owed")
+    return node.log.read_text().count("is still pending")
 
 
 def test_agent_retries_until_the_datastore_is_back(web: Pod, cluster_node: ClusterNode) -> None:

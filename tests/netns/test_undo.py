@@ -78,7 +78,7 @@ def test_undo_that_fails_stays_owed(host: Host, sandbox: Sandbox, undo: str) -> 
             host.add(sandbox)
     (record,) = host.books().records
     assert record.state == DELETING
-    assert "undo failed, it stays owed: the undo failed" in "".join(host.trace.lines)
+    assert "undo failed, its release is pending: the undo failed" in "".join(host.trace.lines)
     assert pay_debt(host.context, record.id, host.trace)
     assert host.left_over() == []
     add_stands(host, sandbox)
@@ -258,7 +258,7 @@ def test_next_add_pays_the_debt_of_a_failed_one(host: Host, sandbox: Sandbox) ->
         with pytest.raises(PeerError, match="the step failed"):
             host.add(sandbox)
     assert host.left_over() != []
-    with pytest.raises(PeerError, match="still owed a release"):
+    with pytest.raises(PeerError, match="still has a pending release"):
         host.add(sandbox)
     host.heal()
     add_stands(host, sandbox)

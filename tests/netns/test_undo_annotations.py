@@ -185,7 +185,7 @@ def test_locked_store_takes_no_endpoint_of_unmanaged_addresses_either(host: Host
 
 
 def gone() -> Namespace:
-    raise PeerError("the orchestrator was asked in vain: namespace default does not exist", code=Code.ORCHESTRATOR)
+    raise PeerError("a request to the Kubernetes API failed: namespace default does not exist", code=Code.ORCHESTRATOR)
 
 
 @pytest.mark.parametrize("notes", [{"ipv4pools": ["nowhere"]}, {"ipAddrs": ["10.99.0.1"]}, {"ipAddrs": ["x"]}])

@@ -141,7 +141,7 @@ def test_uninstall_keeps_what_was_changed_since(tmp_path: Path, executable: Path
     (tmp_path / "list").unlink()
     outcomes = {path.name: outcome for path, outcome in installation.uninstall(tmp_path / "bin", DEFAULT)}
     assert outcomes["svc"] == "kept: it was changed since"
-    assert outcomes["list"] == "gone already"
+    assert outcomes["list"] == "already absent"
     assert outcomes["token"] == outcomes["svc-ipam"] == outcomes["svc.install"] == "removed"
     assert [path.name for path in (tmp_path / "bin").iterdir()] == ["svc"]
 

@@ -42,7 +42,7 @@ def refused(ipam: Any, **changes: Any) -> str:
 )
 def test_settings_of_our_own_ipam_are_refused(key: str, value: Any) -> None:
     assert f"ipam.{key} = " in refused({"subnet": V4, key: value})
-    assert "needs our own IPAM, which host-local replaces" in refused({"subnet": V4, key: value})
+    assert "needs the IPAM of svc, which host-local replaces" in refused({"subnet": V4, key: value})
 
 
 @pytest.mark.parametrize(

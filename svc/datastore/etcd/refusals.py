@@ -14,10 +14,10 @@ _REMEDIES = (  # what the message says, what to do
     ),
     ("Hostname Verification", _HOST),
     ("Peer name", _HOST),
-    ("Unwrap failed", f"the server refuses our client certificate, or wants one: {_OUR_CERTIFICATE}"),
+    ("Unwrap failed", f"the server refuses the client certificate, or wants one: {_OUR_CERTIFICATE}"),
     (
         "Handshake read failed",
-        f"the server speaks no TLS (then it is http://), or refuses our certificate: {_OUR_CERTIFICATE}",
+        f"the server speaks no TLS (then it is http://), or refuses the client certificate: {_OUR_CERTIFICATE}",
     ),
     ("andshake", f"the TLS handshake fails: {_OUR_CERTIFICATE}, and use https:// only where the server speaks TLS"),
     ("Connection refused", "start etcd there, or correct the endpoint"),

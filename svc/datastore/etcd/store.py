@@ -154,7 +154,7 @@ class EtcdStore:
         path = kv.key.decode(errors="replace")
         key = self._codec.key(path)
         if key is None:
-            _log.debug("left out %s: no key of ours", path)
+            _log.debug("left out %s: not a key of svc", path)
         return key if key is not None and matches(query, key) else None
 
     def _decoded(self, key: Key, kv: Message) -> Entry | None:

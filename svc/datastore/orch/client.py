@@ -267,19 +267,22 @@ _REMEDIES = {
 }
 
 
-_ADMINISTRATED = re.compile(
-    r"(POST|PUT|PATCH|DELETE) \S*/"
-    r"(customresourcedefinitions|clusterroles|ippools|ipreservations|clusterinformations|ipamconfigs|ipamconfigurations)\b"
+_OF_THE_PLUGIN = re.compile(  # what its role allows: see svc.deploy.rbac
+    r"GET /apis/[^/]+/\w+/(ipamblocks|blockaffinities|ipamhandles|ippools|ipreservations|clusterinformations|ipamconfig\w*)\b"
+    r"|(POST|PUT|DELETE) /apis/[^/]+/\w+/(ipamblocks|blockaffinities|ipamhandles)\b"
+    r"|(GET|POST|PUT) /apis/[^/]+/\w+/(namespaces/[^/]+/)?leases\b"
+    r"|GET /api/v1/(nodes|namespaces)\b"
+    r"|PATCH /api/v1/namespaces/[^/]+/pods/[^/]+/status\b"
 )
 
 
 def _remedy(status: int, call: str) -> str:
-    """The rights of the plugin do not include what only administrators change."""
+    """Name the role of the plugin if it has the right that is missing. The rest is for administrators."""
     if status != 403:
         return _REMEDIES.get(status, "see the API server's log")
-    if _ADMINISTRATED.match(call):
-        return "use the kubeconfig of an administrator: the rights of the plugin do not include this change"
-    return "grant it: `svcctl crd role` prints what the plugin needs"
+    if _OF_THE_PLUGIN.match(call):
+        return "grant it: `svcctl crd role` prints what the plugin needs"
+    return "use the kubeconfig of an administrator, with --netconf or SVC_NETCONF: the role of the plugin does not include this"
 
 
 def _refusal(request: _Request, answer: _Answer) -> ApiError:

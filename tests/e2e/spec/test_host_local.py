@@ -238,5 +238,5 @@ def test_what_needs_our_ipam_is_refused(local: MakePod, cluster_node: ClusterNod
     for number, name in enumerate(("ipv4pools", "ipAddrs")):
         annotations = {f"{DEFAULT.annotation_prefix}/{name}": '["10.65.0.0/16"]' if number == 0 else '["10.65.0.9"]'}
         refused(local(f"web-{number}", V4, config=policy, annotations=annotations), 112, name, "host-local")
-    refused(local("web-2", V4, ipv4_pools=["pool4"]), 7, "ipam.ipv4_pools", "needs our own IPAM")
+    refused(local("web-2", V4, ipv4_pools=["pool4"]), 7, "ipam.ipv4_pools", "needs the IPAM of svc")
     assert held(cluster_node) == {}
