@@ -163,7 +163,7 @@ def _handed_on(inputs: Inputs, installed: Installed) -> Reply | None:
             return Reply(0, b"", b"", int(handover.continuation))
         except (OSError, FrameError) as failure:
             raise PeerError(
-                f"the agent, which has been started meanwhile, did not answer: {failure}",
+                f"the agent, which has just been started, did not answer: {failure}",
                 details="repeat the call",
                 code=Code.IO_FAILURE,
             ) from failure
