@@ -37,7 +37,7 @@ _REMEDIES = (  # what SQLite's message says, what to do
     ("is full", "free space on its file system"),
     ("readonly", "make the file and its directory writable for this user"),
     ("unable to open", "make the file and its directory exist and writable for this user"),
-    ("is locked", f"another process has kept it for over {BUSY_SECONDS:.0f} seconds: find it with fuser, and stop it"),
+    ("is locked", "another process keeps it locked: find it with fuser, and stop it"),
     ("disk I/O", "look for disk errors in the kernel log"),
     ("closed database", "the store was closed: open it again"),
 )
@@ -57,7 +57,7 @@ def store_error(path: Path, error: sqlite3.Error | OSError, damaged: str = RESTO
     elif is_damage(error):
         remedy = damaged
     elif "is locked" in str(error) and (holder := _writer_of(path)):
-        remedy = f"{holder} has locked it for over {BUSY_SECONDS:.0f} seconds: stop it"
+        remedy = f"{holder} keeps it locked: stop it"
     kind = NoSpace if "is full" in str(error) else StoreError
     return kind(f"store {str(path)!r} failed: {reason}", details=remedy)
 

@@ -96,7 +96,10 @@ def test_a_locked_file_is_the_cause(node: Node, name: str) -> None:
     with locked(node.state_dir / name):
         status(node, netconf())
         time.sleep(0.5)
-        assert name in cause(node, netconf())
+        said = cause(node, netconf())
+        assert name in said
+        assert f"process {os.getpid()} (" in said
+        assert "keeps it locked: stop it" in said
     until = time.monotonic() + 20
     while status(node, netconf()).status:
         assert time.monotonic() < until
