@@ -52,12 +52,12 @@ def test_damaged_store_is_a_store_error(path: Path) -> None:
     with closing(EmbeddedStore(path)) as store:
         for number in range(100):
             write_one(store, f"h{number}")
-    damage(path)
     with closing(EmbeddedStore(path)) as store:
+        damage(path)
         attempts: list[Callable[[], object]] = [
+            lambda: EmbeddedStore(path),
             lambda: store.get(CLUSTER),
             lambda: list(store.list(HandleQuery())),
-            lambda: store.generation("Node"),
             lambda: write_one(store, "new"),
             lambda: next(store.watch(HandleQuery())),
         ]
