@@ -22,7 +22,7 @@ pytestmark = pytest.mark.root
 
 OWN = {"assign_ipv6": "true"}
 MINE = (sys.executable, killed.__file__)
-AGENT, ONE_SHOT = "svc.agent.main", "svc.cni.oneshot"
+AGENT, ONE_SHOT = "svc.agent.main", "svc.cni.__main__"
 DELETE_STEPS = {
     "unwire": "svc.attach.teardown:unwire",
     "settle": "svc.attach.teardown:settle",
