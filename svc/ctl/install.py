@@ -25,7 +25,7 @@ from svc.model.errors import SvcError
 from svc.names import Names
 from svc.netconf import netconf as netconfs
 from svc.netconf.installed import FILE_NAME, Installed, add_installed
-from svc.netconf.networklist import read_file, read_others, read_plugin
+from svc.netconf.networklist import check_file, read_file, read_others, read_plugin
 from svc.netconf.profiles import canonical
 from svc.orch.ranges import not_told
 from svc.placing import File, place
@@ -271,6 +271,7 @@ def _entry(context: Context, options: Options, access: str) -> conflist.Json:
 def _plain_entry(context: Context, options: Options, access: str) -> conflist.Json:
     given = options.netconf or context.netconf
     if given:
+        check_file(given)
         return read_plugin(given, context.names)
     return conflist.default_entry(context.names, options.datastore, os.environ.get("KUBERNETES_NODE_NAME", ""), access)
 

@@ -17,7 +17,7 @@ from svc.model.faults import without_credentials
 from svc.names import DEFAULT, Names
 from svc.netconf.installed import InstalledNetwork, read_installed, read_networks
 from svc.netconf.netconf import NetConf
-from svc.netconf.networklist import find_lists, read_netconf
+from svc.netconf.networklist import check_file, find_lists, read_netconf
 from svc.netconf.profiles import DEFAULT_NAME, load_profile
 
 NETWORKS: Final = Path("/etc/cni/net.d")
@@ -64,6 +64,7 @@ def choose_target(given: Given, state_dir: Path) -> Target:
         return Target(names, _EMBEDDED, state_dir, origin="--embedded")
     named, origin = _named(given, names)
     if named:
+        check_file(named)
         netconf = read_netconf(named, names)
         return Target(names, netconf.datastore.to_json(), state_dir, netconf, origin)
     return _installed(names, state_dir) or _found(names, state_dir) or Target(names, _EMBEDDED, state_dir)

@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-import orjson
-
 from svc._core.cidr import Cidr
-from svc.model.errors import CallerError, Code
+from svc.model.errors import Code
 from svc.model.faults import HIDDEN, MISSING, Fault, Faults, json_kind
 from svc.model.hold import GateSettings, PolicySettings, Trust
 from svc.model.wishes import Features
 from svc.names import Names
 from svc.netconf import fields, hostlocal, rules
+from svc.netconf.decoding import MAX_BYTES as MAX_BYTES
+from svc.netconf.decoding import decode as decode
+from svc.netconf.decoding import read_exact
 from svc.netconf.fields import FIELDS, Field, keys_of
 from svc.netconf.labels import Labels, labels_of
 
-MAX_BYTES: Final = 1 << 20
 MAX_TEXT: Final = 4096  # characters of a field, as many as a path has: errors, logs and records repeat some
 _REMEMBERED_BYTES: Final = 8 << 10
 
@@ -132,12 +132,17 @@ def parse(stdin: bytes, names: Names, *, lenient: bool = False) -> NetConf:
 @lru_cache(maxsize=64)
 def _parsed(stdin: bytes, names: Names, lenient: bool) -> NetConf:
     """A node sees the same few configurations again and again, byte for byte; nothing in them is ever changed."""
-    return read(decode(stdin), names, lenient=lenient)
+    raw = decode(stdin)
+    return read_exact(raw, stdin, lambda data: read(data, names, lenient=lenient))
 
 
-def read(raw: dict[str, Any], names: Names, *, lenient: bool = False, located: bool = True) -> NetConf:
-    """As `parse`, for one that is decoded already; unless `located`, of no use for its datastore if it is lenient."""
-    faults = Faults("invalid network configuration", Code.INVALID_NETCONF)
+def read(
+    raw: dict[str, Any], names: Names, *, lenient: bool = False, located: bool = True, source: str = "network configuration"
+) -> NetConf:
+    """As `parse`, for one that is decoded already; unless `located`, of no use for its datastore if it is lenient.
+
+    Errors name the `source`."""
+    faults = Faults(f"invalid {source}", Code.INVALID_NETCONF)
     values = {field.path: _read(field, raw, faults) for field in FIELDS}
     misleading = _misleading(values["datastore_type"], faults) if located else []
     hostlocal.check(values, raw, faults)
@@ -152,26 +157,6 @@ def read(raw: dict[str, Any], names: Names, *, lenient: bool = False, located: b
 def _misleading(datastore: str, faults: Faults) -> list[Fault]:
     paths = {path for field in FIELDS if field.path in _LOCATION[datastore] for path in field.paths}
     return [fault for fault in faults.found if fault.field in paths]
-
-
-def decode(stdin: bytes) -> dict[str, Any]:
-    """One JSON object of at most 1 MiB; of equal keys the last counts."""
-    if len(stdin) > MAX_BYTES:
-        msg = f"network configuration has {len(stdin)} bytes"
-        raise CallerError(msg, details=f"stdin: give at most {MAX_BYTES} bytes")
-    if not stdin.strip():
-        raise _undecodable("network configuration is empty")
-    try:
-        data = orjson.loads(stdin)
-    except orjson.JSONDecodeError as fault:
-        raise _undecodable(f"network configuration is not JSON: {fault}") from None
-    if not isinstance(data, dict):
-        raise _undecodable(f"network configuration is {json_kind(data)}, not an object")
-    return data
-
-
-def _undecodable(msg: str) -> CallerError:
-    return CallerError(msg, details="stdin: give the network configuration as one JSON object", code=Code.DECODING_FAILURE)
 
 
 _TYPES: Final[Mapping[str, type]] = {

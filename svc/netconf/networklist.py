@@ -7,6 +7,7 @@ from typing import Any
 from svc.model.errors import CallerError, Code
 from svc.names import Names
 from svc.netconf import netconf as netconfs
+from svc.netconf.decoding import check_keys, decode, read_exact
 from svc.netconf.netconf import NetConf
 
 Json = dict[str, Any]
@@ -14,12 +15,26 @@ Json = dict[str, Any]
 
 def read_netconf(path: Path, names: Names) -> NetConf:
     """Read a network configuration, or the part of svc in a network list. Raise CallerError if it is invalid."""
-    return netconfs.read(read_plugin(path, names), names)
+    data, file = read_file(path), str(path)
+    source = f"network configuration {file!r}"
+    return read_exact(
+        decode(data, file), data, lambda document: netconfs.read(_plugin_of(document, path, names), names, source=source)
+    )
 
 
 def read_plugin(path: Path, names: Names) -> Json:
     """Return the same, unchecked and as written in the file. Raise CallerError if the file has no such part."""
-    document = _read(path)
+    return _plugin_of(_read(path), path, names)
+
+
+def check_file(path: Path) -> None:
+    """Raise CallerError if the file cannot be read, is not a JSON object, or repeats a key in an object."""
+    data = read_file(path)
+    decode(data, str(path))
+    check_keys(data, str(path))
+
+
+def _plugin_of(document: Json, path: Path, names: Names) -> Json:
     if not isinstance(document.get("plugins"), list):
         return document
     found = _part_of(document, names)
@@ -63,7 +78,7 @@ def type_of(plugin: Any) -> str:
 
 
 def _read(path: Path) -> Json:
-    return netconfs.decode(read_file(path))
+    return decode(read_file(path), str(path))
 
 
 def _is_ours(path: Path, names: Names) -> bool:

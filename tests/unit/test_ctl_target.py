@@ -184,3 +184,25 @@ def test_damaged_record_is_an_error(bare: Cli, tmp_path: Path, content: str) -> 
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / FILE_NAME).write_text(content)
     assert f"'{tmp_path}/state/{FILE_NAME}'" in bare.fails("pool", "get")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "is not JSON: "),
+        ("datastore_type: embedded\n", "is not JSON: "),
+        ("", "is empty"),
+        ("[]", "is an array, not an object"),
+        ('{"name": "a", "mtu": 1, "mtu": 2}', "has the key 'mtu' twice in an object: keep one of them"),
+        ('{"plugins": [{"type": "svc", "ipam": {"type": "a", "type": "b"}}]}', "has the key 'type' twice in an object"),
+        ('{"plugins": [{"type": "other"}]}', "has no plugin of type 'svc'"),
+        ('{"name": "a b", "type": "svc", "ipam": {"type": "svc-ipam"}}', "name = 'a b' is not a network name"),
+    ],
+)
+def test_network_configuration_that_cannot_be_used_is_named(bare: Cli, tmp_path: Path, text: str, told: str) -> None:
+    """The file, and not standard input."""
+    (tmp_path / "bad.json").write_text(text)
+    error = bare.fails("--netconf", str(tmp_path / "bad.json"), "pool", "get")
+    assert str(tmp_path / "bad.json") in error
+    assert told in error
+    assert "stdin" not in error

@@ -332,3 +332,12 @@ def test_any_json_in_any_field_is_read_or_refused(changes: dict[str, Any]) -> No
 def test_any_bytes_are_read_or_refused(stdin: bytes) -> None:
     with suppress(CallerError):
         parse(stdin, DEFAULT)
+
+
+@pytest.mark.parametrize("number", ["99999999999999999999999999", "-18446744073709551616", "65536"])
+def test_numbers_beyond_the_range_are_shown_as_written(number: str) -> None:
+    """With the range; no other spelling of the same field would help."""
+    text = f'{{"name": "net", "type": "svc", "mtu": {number}, "ipam": {{"type": "svc-ipam"}}}}'
+    error = refused(text.encode())
+    assert f"mtu = {number} is out of range" in error.msg
+    assert "give 68 to 65535" in error.details

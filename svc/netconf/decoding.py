@@ -1,0 +1,72 @@
+"""From the bytes of a network configuration to its JSON object."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import orjson
+
+from svc.model.errors import CallerError, Code
+from svc.model.faults import json_kind
+
+Json = dict[str, Any]
+Answer = TypeVar("Answer")
+
+MAX_BYTES: Final = 1 << 20
+_LONG_NUMBER: Final = re.compile(rb"\d{19}")
+
+
+def decode(data: bytes, file: str = "") -> Json:
+    """Return the JSON object, of at most 1 MiB; of equal keys the last counts. Errors name the file, or stdin."""
+    subject, place = (f"network configuration {file!r}", file) if file else ("network configuration", "stdin")
+    if len(data) > MAX_BYTES:
+        raise CallerError(f"{subject} has {len(data)} bytes", details=f"{place}: give at most {MAX_BYTES} bytes")
+    if not data.strip():
+        raise _undecodable(f"{subject} is empty", place)
+    try:
+        found = orjson.loads(data)
+    except orjson.JSONDecodeError as fault:
+        raise _undecodable(f"{subject} is not JSON: {fault}", place) from None
+    if not isinstance(found, dict):
+        raise _undecodable(f"{subject} is {json_kind(found)}, not an object", place)
+    return found
+
+
+def check_keys(data: bytes, file: str) -> None:
+    """Raise CallerError if an object of a file that `decode` accepts has a key twice."""
+
+    def check(pairs: list[tuple[str, Any]]) -> Json:
+        found: Json = {}
+        for key, value in pairs:
+            if key in found:
+                msg = f"network configuration {file!r} has the key {key!r} twice in an object"
+                raise CallerError(msg, details="keep one of them", code=Code.DECODING_FAILURE)
+            found[key] = value
+        return found
+
+    try:
+        json.loads(data, object_pairs_hook=check)
+    except RecursionError:
+        raise _undecodable(f"network configuration {file!r} is nested too deeply", file) from None
+
+
+def read_exact(raw: Json, data: bytes, read: Callable[[Json], Answer]) -> Answer:
+    """Return what `read` makes of an object that was decoded from `data`.
+
+    If it is refused, `read` gets its whole numbers as written: the decoder makes others of those that 64 bits do not hold."""
+    try:
+        return read(raw)
+    except CallerError:
+        if not _LONG_NUMBER.search(data):
+            raise
+        try:
+            exact = json.loads(data)
+        except RecursionError:
+            exact = raw
+        return read(exact)
+
+
+def _undecodable(msg: str, place: str) -> CallerError:
+    details = f"{place}: give the network configuration as one JSON object"
+    return CallerError(msg, details=details, code=Code.DECODING_FAILURE)
