@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from svc._core import nsock, rtnl
+from svc._core import nsock
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
 from svc.attach.endpoints import endpoint_addresses, endpoint_of_interface, endpoint_owner
@@ -11,7 +11,7 @@ from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.request import NodeSettings, Sandbox
 from svc.attach.restore import UNKNOWN_SANDBOX, Own, restore_for_call
 from svc.attach.teardown import take_down
-from svc.dataplane.kernel import addresses_of, is_host_side, link_of, refused
+from svc.dataplane.kernel import addresses_of, delete_link, is_host_side, link_of
 from svc.model.endpoint import Workload, host_interface
 from svc.model.errors import CallerError, SvcError
 from svc.trace import Trace
@@ -165,12 +165,7 @@ def _remove_inside(context: Context, record: Record, sandbox: Sandbox) -> None:
         link = link_of(socket, name=record.id.ifname)
         if link is None or _is_of_another_container(context, record, link):
             return
-        batch = rtnl.Batch()
-        batch.delete_link(link["index"])
-        try:
-            socket.execute(batch)
-        except rtnl.NetlinkError as refusal:
-            raise refused(refusal) from refusal
+        delete_link(socket, link["index"])
 
 
 def _is_of_another_container(context: Context, record: Record, link: dict[str, Any]) -> bool:

@@ -7,7 +7,7 @@ there, nobody else may get it.
 from contextlib import suppress
 
 from svc import deadline
-from svc._core import nsock, rtnl
+from svc._core import nsock
 from svc.attach import holdings
 from svc.attach.context import Context
 from svc.attach.endpoints import edit_profiles
@@ -15,7 +15,7 @@ from svc.attach.holdings import Holdings
 from svc.attach.ready import Locked
 from svc.attach.record import ADDED, ADDING, WAITING, Record
 from svc.attach.request import Sandbox
-from svc.dataplane.kernel import link_of, refused
+from svc.dataplane.kernel import delete_link, link_of
 from svc.datastore.api import NotFound, StoreError
 from svc.model.errors import SvcError
 from svc.trace import Trace
@@ -73,12 +73,7 @@ def _remove_inside(record: Record, sandbox: Sandbox) -> bool:
         link = link_of(socket, name=record.id.ifname)
         if link is None or (link["index"], link["peer_index"]) != (record.peer_index, record.host_index):
             return False
-        batch = rtnl.Batch()
-        batch.delete_link(link["index"])
-        try:
-            socket.execute(batch)
-        except rtnl.NetlinkError as refusal:
-            raise refused(refusal) from refusal
+        delete_link(socket, link["index"])
     return True
 
 

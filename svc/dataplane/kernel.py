@@ -86,6 +86,18 @@ def routes_of(socket: nsock.Socket, version: int, index: int) -> set[tuple[bytes
     return {(route["destination"], route["length"], route["gateway"]) for route in routes if route["index"] == index}
 
 
+def delete_link(socket: nsock.Socket, index: int) -> None:
+    """Delete a link of a socket's namespace, and wait for the acknowledgement, which is slow. A link that is gone already
+    is not an error. Raise PeerError."""
+    batch = rtnl.Batch()
+    batch.delete_link(index)
+    try:
+        socket.execute(batch)
+    except rtnl.NetlinkError as refusal:
+        if refusal.errno != errno.ENODEV:
+            raise refused(refusal) from refusal
+
+
 def refused(refusal: rtnl.NetlinkError) -> PeerError:
     """The kernel's refusal as the runtime gets it."""
     return PeerError(f"the kernel refused: {refusal}", details=_remedy(refusal.errno or 0), code=Code.KERNEL)

@@ -13,7 +13,7 @@ from typing import NoReturn
 from svc._core import nsock, rtnl
 from svc._core.cidr import Address
 from svc.dataplane import plan
-from svc.dataplane.kernel import Kernel, failed, is_host_side, link_of, refused, routes_of, sysctl_failed
+from svc.dataplane.kernel import Kernel, delete_link, failed, is_host_side, link_of, refused, routes_of, sysctl_failed
 from svc.model.errors import CallerError, Code, PeerError
 
 _FIRST_PEER_INDEX = 2  # a fresh sandbox has only its loopback, index 1
@@ -69,14 +69,8 @@ def wire(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> Wired:
 
 
 def remove_at_once(kernel: Kernel, host_index: int) -> None:
-    """Deletes a pair and waits for the kernel's own acknowledgement, which is slow; a missing link is fine."""
-    batch = rtnl.Batch()
-    batch.delete_link(host_index)
-    try:
-        kernel.host().execute(batch)
-    except rtnl.NetlinkError as refusal:
-        if refusal.errno != errno.ENODEV:
-            raise refused(refusal) from refusal
+    """Delete a pair by its side in the host, as `delete_link`."""
+    delete_link(kernel.host(), host_index)
 
 
 @contextmanager
