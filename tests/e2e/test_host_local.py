@@ -261,7 +261,7 @@ def test_network_that_changes_its_ipam_still_frees_what_it_had(local: MakePod, p
 def test_our_ipam_plugin_refuses_such_a_network(local: MakePod) -> None:
     pod = local()
     pod.plugin = "svc-ipam"
-    assert "it is our own IPAM plugin that was called" in pod.failed("ADD").output["msg"]
+    assert "but the IPAM plugin of svc was called" in pod.failed("ADD").output["msg"]
     pod.delete()
 
 

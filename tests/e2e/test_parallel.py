@@ -56,8 +56,13 @@ def test_crowd_is_served_on_one_processor_and_one_call_on_any(pods: MakePod, sha
             seen.add(frozenset(processors(shared_node)))
     assert any(len(some) == 1 and some < {frozenset({number}) for number in everywhere} for some in seen)
     time.sleep(2 * STRETCH)
-    assert made[0].check().status == 0
-    assert processors(shared_node) == {everywhere}
+
+    def is_free_after_one_call() -> bool:
+        """Periodic work of the agent may run beside a call, and make a crowd."""
+        assert made[0].check().status == 0
+        return processors(shared_node) == {everywhere}
+
+    wait_until(is_free_after_one_call)
 
 
 def processors(node: Node) -> set[frozenset[int]]:

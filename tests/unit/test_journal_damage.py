@@ -173,7 +173,7 @@ def test_locked_file_says_so(journal: Journal, path: Path, monkeypatch: pytest.M
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreError, match="locked") as refused:
             journal.begin(record())
-        assert re.match(rf"process {os.getpid()} \(.+\) has locked it", refused.value.details)
+        assert re.match(rf"process {os.getpid()} \(.+\) keeps it locked", refused.value.details)
         with pytest.raises(StoreError, match="locked"):
             journal.begin(record(), durable=True)
         other.execute("ROLLBACK")
