@@ -16,7 +16,7 @@ from svc.attach.context import Context
 from svc.attach.delete import delete
 from svc.attach.gc import collect
 from svc.attach.request import AddRequest
-from svc.cni.inputs import Inputs, Reply
+from svc.cni.inputs import INTENT, Inputs, Reply
 from svc.cni.locks import StateLock
 from svc.cni.oneshot import AGENTS, _carried_out_or_handed_on
 from svc.model.errors import SvcError
@@ -55,7 +55,7 @@ class OneShot:
     def _answer(self, call: Call) -> Reply:
         state_dir = self._world.stage.state_dir(call.node)
         installed: Any = SimpleNamespace(state_dir=state_dir, socket=call.node)
-        environment: dict[str, Any] = {"call": call}
+        environment: dict[str, Any] = {"call": call, INTENT: str(call.intent)}
         with closing(StateLock(state_dir, f"{call.verb} {call.container}")) as lock:
             return _carried_out_or_handed_on(lock, Inputs("svc", environment, b"", resumable=True), installed, Trace("oneshot"))
 
