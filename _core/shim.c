@@ -508,7 +508,7 @@ static bool restore_stdin(void) {
 
 static const char SIGN[] = "svc\n";  // what svc.cni writes first: the end of another program is not taken for an answer
 
-// `why` there is no agent: an errno, or 0 for a test that does without one.
+// `why` is the errno of the connection to the agent, or 0 for a test, which works without an agent.
 static _Noreturn void fail_one_shot(const char *what, const char *cause, int why) {
     const char *record = *install_path ? install_path : "EXECUTABLE.install, which is missing";
     static const char REMEDY[] = "repeat `svcctl install` with a Python that has svc; it is recorded in ";
@@ -544,7 +544,7 @@ static bool is_signed(struct text text) {
     return text.size >= sizeof SIGN - 1 && memcmp(text.data, SIGN, sizeof SIGN - 1) == 0;
 }
 
-// Returns the status of the one-shot at its end. There is no limit for svc, whose calls have limits of their own.
+// Returns the status of the one-shot at its end. Only a program without the sign is limited: the calls of svc limit themselves.
 static int await_end(pid_t child, int out, sigset_t *ended, int why) {
     int64_t until = now_ms() + verb->limit.ms, left;
     int status, number = 0;

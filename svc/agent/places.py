@@ -1,4 +1,4 @@
-"""What the agent keeps in the file system, and what it does when that was removed or replaced: socket, directories, journal."""
+"""Look at the socket, the directories and the journal of the agent, and restore what another program removed or replaced."""
 
 import logging
 from collections.abc import Callable

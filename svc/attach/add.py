@@ -124,17 +124,18 @@ def _attach(
 def _run(
     context: Context, session: Session, request: AddRequest, choice: Choice, intent: Record | None, trace: Trace
 ) -> "Addition":
-    """A finished addition. An address that the host uses already, whatever the datastore says, is passed."""
-    for attempt in range(ATTEMPTS):
+    """Return a finished addition. If the host uses the address already, assign another one."""
+    left = ATTEMPTS
+    while True:
         addition = Addition(context, session, request, choice, trace, intent)
+        left -= 1
         try:
             addition.run()
             return addition
         except AddressInUse as refusal:
-            if attempt == ATTEMPTS - 1 or not avoid_lost(context, session, request, choice, refusal, trace):
+            if not left or not avoid_lost(context, session, request, choice, refusal, trace):
                 raise
             intent = None  # its row is gone with what was undone
-    raise AssertionError("unreachable")
 
 
 class _Rollback(ExitStack):

@@ -79,8 +79,8 @@ class Probe:
         except SvcError as failure:
             self.failure = failure
         except Exception as failure:  # for example of a session that was closed
-            told = f"{type(failure).__name__}: {failure}"
-            self.failure = shortage(failure) or PeerError(f"it cannot be told: {told}", details="see the agent's log")
+            cause = f"{type(failure).__name__}: {failure}"
+            self.failure = shortage(failure) or PeerError(f"the probe failed: {cause}", details="see the agent's log")
         finally:
             self.done.set()
 
@@ -95,7 +95,7 @@ class Health:
         self._failures: dict[Hashable, tuple[float, SvcError]] = {}
 
     def record(self, network: Hashable, failure: SvcError | None) -> None:
-        """Note how an ADD of the network has ended. Want of disk space is not noted, because each probe of a file sees it."""
+        """Note how an ADD of the network has ended, but for a full disk, which each probe of a file sees."""
         with self._lock:
             if failure is None:
                 self._failures.pop(network, None)

@@ -1,4 +1,4 @@
-"""Where a server is, by the network configuration alone: for errors that come before its client exists."""
+"""The address of a server, from the network configuration alone: for errors that precede its client."""
 
 from collections.abc import Mapping
 

@@ -121,7 +121,7 @@ def _may_own(context: Context, other: Record, index: int) -> bool:
 
 
 def _put_off(context: Context, record: Record, failure: SvcError, trace: Trace, *, existed: bool) -> bool:
-    """Note the pending release of an attachment whose datastore has failed; return whether there is nothing to note.
+    """Note the pending release of an attachment whose datastore has failed. Return whether none is pending.
 
     An attachment without a row or an interface was never made: an ADD writes its row before anything else.
     """
@@ -140,8 +140,8 @@ def _note_release(context: Context, record: Record, failure: SvcError, trace: Tr
 
 
 def _held(context: Context, record: Record) -> Holdings | SvcError:
-    """What the datastore has of the attachment; or why it does not tell, whatever the reason. One that has failed is not asked
-    anything more, because each request may be a timeout. Raise Locked."""
+    """Return what the datastore has of the attachment, or the failure of the first request. The caller sends no further one,
+    because each may be a timeout. Raise Locked."""
     try:
         with deadline.limit(ANSWER_SECONDS):
             session = context.session(record.profile, record.settings, record.node)
