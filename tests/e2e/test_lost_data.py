@@ -32,7 +32,7 @@ from svc.datastore.open import EMBEDDED_FILE
 from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Assign
 from svc.model.endpoint import KIND as ENDPOINT
-from svc.model.keys import AffinityQuery, BlockQuery, HandleQuery, ResourceKey, ResourceQuery
+from svc.model.keys import AffinityQuery, BlockQuery, HandleQuery, ResourceQuery
 from svc.model.resource import Resource
 
 pytestmark = pytest.mark.root
@@ -349,9 +349,7 @@ def test_replaced_file_of_a_single_node(node: Node, sandbox: Callable[[], Netns]
         file.unlink()
     node.apply_pools()
     wait_until(lambda: set(node_books(node).allocations) == set(pod.addresses))
-    with store_of(node) as store:
-        (endpoint,) = store.list(ResourceQuery(ENDPOINT))
-    assert isinstance(endpoint.key, ResourceKey)
+    wait_until(lambda: _profiles(node) == [["net"]])
     other = Pod(node, sandbox(), "new", netconf())
     other.add()
     assert other.addresses != pod.addresses
