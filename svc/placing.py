@@ -1,8 +1,9 @@
 """Files that appear whole or not at all. One that is the same already is left alone: a runtime may have it open meanwhile."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+from svc.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

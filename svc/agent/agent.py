@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -42,6 +41,7 @@ from svc.datastore.open import open_backend
 from svc.names import Names
 from svc.netconf.profiles import Profiles
 from svc.trace import Trace, new_request_id
+from svc.values import dataclass
 from svc.waits.wait import End, Wait
 
 DRAIN_SECONDS = 20.0

@@ -7,9 +7,8 @@ A quick look at its network configuration shows which datastore a call needs. Th
 """
 
 import re
-from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 SHARED: Final = 64  # workers, half of all
 GUARANTEED: Final = 16  # of each datastore
@@ -25,6 +24,9 @@ _LIMITS: Final = {"ADD here": 8, "ADD afar": 48, RECOVERY: 16}
 _SERVERS: Final = re.compile(rb'"(?:etcd_endpoints|etcd_discovery_srv|etcd_authority|kubeconfig|\w+_api_root)"\s*:\s*"([^"]+)"')
 _OTHER_PLUGIN: Final = b'"host-local"'
 _HERE: Final = "embedded"
+
+
+Name = TypeVar("Name")
 
 
 class Lane(NamedTuple):
@@ -51,25 +53,29 @@ def lane_of(verb: str, netconf: bytes) -> Lane:
 class Busy:
     """The jobs that run. Used by one thread at a time."""
 
-    lanes: Counter[Lane] = field(default_factory=Counter)
-    stores: Counter[str] = field(default_factory=Counter)
+    lanes: dict[Lane, int] = field(default_factory=dict)
+    stores: dict[str, int] = field(default_factory=dict)
     total: int = 0
 
     def change(self, lane: Lane, difference: int) -> None:
         """Count a job that begins (1) or ends (-1)."""
-        self.lanes[lane] += difference
-        self.stores[lane.store] += difference
+        _count(self.lanes, lane, difference)
+        _count(self.stores, lane.store, difference)
         self.total += difference
-        if not self.stores[lane.store]:  # networks come and go
-            del self.stores[lane.store]
-        if not self.lanes[lane]:
-            del self.lanes[lane]
 
     def is_full(self, lane: Lane) -> bool:
         """Return whether no further job of the lane may begin now."""
-        if self.lanes[lane] >= _LIMITS.get(lane.name, SHARED):
+        if self.lanes.get(lane, 0) >= _LIMITS.get(lane.name, SHARED):
             return True
-        return bool(lane.store) and self.total >= SHARED and self.stores[lane.store] >= GUARANTEED
+        return bool(lane.store) and self.total >= SHARED and self.stores.get(lane.store, 0) >= GUARANTEED
+
+
+def _count(numbers: dict[Name, int], name: Name, difference: int) -> None:
+    number = numbers.get(name, 0) + difference
+    if number:
+        numbers[name] = number
+    else:  # networks come and go
+        del numbers[name]
 
 
 def _store_of(netconf: bytes) -> str:

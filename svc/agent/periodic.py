@@ -5,7 +5,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from svc.values import dataclass
 
 log = logging.getLogger("svc.agent")
 

@@ -36,7 +36,7 @@ class _State:
 
     in_flight: bool = False
     failing: bool = False
-    seen: tuple[Backend | None, int] = (None, 0)
+    seen: tuple[Backend | None, tuple[int, ...]] = (None, ())
     verify_at: float = 0.0
     endpoints_after: int = -1
     retry: set[AttachmentId] = field(default_factory=set)
@@ -87,7 +87,7 @@ class Restoring:
 
     def _observe(self, session: Session, state: _State) -> None:
         """Read the datastore's identity again where it may have changed."""
-        seen = session.backend, session.backend.generation(KEY.kind)
+        seen = session.backend, session.backend.generations((KEY.kind,))
         if seen != state.seen or session.identity.has_moved(session.backend):
             session.readiness.require()
             state.seen = seen

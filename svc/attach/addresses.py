@@ -1,7 +1,7 @@
 """The addresses of an attachment: where an ADD gets them, whether they are still held."""
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
 from svc._core.cidr import Address
@@ -18,6 +18,7 @@ from svc.model.result import Dns, IpConfig, Route
 from svc.model.wishes import ADDRESSES, FAMILIES, POOLS, Wishes
 from svc.times import to_nanoseconds
 from svc.trace import Trace
+from svc.values import dataclass
 
 REFUSALS = (Code.NO_ADDRESS, Code.POOL, Code.ADDRESS_UNAVAILABLE)  # that a namespace of another kind might have spared
 

@@ -1,7 +1,6 @@
 """What an ADD is to get: annotations come before the network configuration (specification, section 3)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from svc._core.cidr import Address
 from svc.attach.request import AddRequest
@@ -11,6 +10,7 @@ from svc.model.wishes import ADDRESSES, FAMILIES, FLOATING, NO_WISHES, POOLS, UN
 from svc.names import Names
 from svc.orch.info import PodInfo
 from svc.trace import Trace
+from svc.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ whenever it can: after the network has changed, after a restart, without the orc
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +20,7 @@ from svc.model.result import IpConfig, Result, Route
 from svc.netconf import hostlocal
 from svc.orch.ranges import node_ranges, not_told
 from svc.trace import Trace, new_request_id
+from svc.values import dataclass
 
 if TYPE_CHECKING:
     from svc.attach.context import Context

@@ -5,8 +5,6 @@ whether its DEL has come or not; its host interface, of the same name, would be 
 after that, and only as far as its own handle holds them: what anybody else has is not touched.
 """
 
-from dataclasses import dataclass
-
 from svc._core.cidr import Address, Cidr
 from svc.attach.context import Context
 from svc.attach.endpoints import stored_endpoint
@@ -14,6 +12,7 @@ from svc.attach.handles import handle_of
 from svc.attach.record import ADDED, Record
 from svc.attach.session import Session
 from svc.ipam.requests import Held
+from svc.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from svc import deadline
@@ -16,6 +15,7 @@ from svc.datastore.api import NoSpace, StoreError
 from svc.model.errors import Code, PeerError, SvcError
 from svc.model.shortage import shortage
 from svc.trace import Trace
+from svc.values import dataclass
 
 ANSWER_SECONDS: Final = 0.7  # for a server to answer one question
 SLACK_SECONDS: Final = 0.1  # that STATUS waits longer for probes: a failure comes at the end of the time for the answer

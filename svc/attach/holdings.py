@@ -2,8 +2,6 @@
 in one write where the datastore has transactions.
 """
 
-from dataclasses import dataclass
-
 from svc.attach.context import Context
 from svc.attach.endpoints import deletion, drop_endpoint
 from svc.attach.record import Record
@@ -12,6 +10,7 @@ from svc.attach.session import Session
 from svc.datastore.api import Conflict, Delete, Found, KeyedError, NotFound
 from svc.model.keys import HandleKey, Key
 from svc.trace import Trace
+from svc.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from svc import deadline
@@ -23,6 +23,7 @@ from svc.datastore.api import Backend, Check, Conflict, Create, Entry, Forbidden
 from svc.model.claim import Claimant, NodeClaim, NodeFence
 from svc.model.errors import Code, PeerError
 from svc.model.keys import Key, NodeClaimKey, NodeClaimQuery, NodeFenceKey
+from svc.values import dataclass
 from svc.waits.wait import End, Wait
 
 RENEW_SECONDS = 5.0  # between two moves of the counter, and between two looks at a living claimant

@@ -129,7 +129,7 @@ class Guarded:
         self.get_all = inner.get_all
         self.list = inner.list
         self.check_writable = inner.check_writable
-        self.generation = inner.generation
+        self.generations = inner.generations
         self.position = inner.position
         self.is_current = inner.is_current
         self.close = inner.close

@@ -1,6 +1,6 @@
 """What is remembered of an attachment, enough to check it, to answer for it again, and to take it down."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from operator import attrgetter
 from types import NoneType
 from typing import Any
@@ -14,6 +14,7 @@ from svc.dataplane.wire import Wired
 from svc.model.endpoint import Workload, endpoint_key
 from svc.model.keys import ResourceKey
 from svc.names import Names
+from svc.values import dataclass
 
 WAITING = "waiting"  # at a readiness gate: nothing is attached yet
 ADDING = "adding"

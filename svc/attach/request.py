@@ -1,7 +1,6 @@
 """What the runtime asks for, checked and complete, in this program's own terms."""
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from svc._core import nsock
@@ -12,6 +11,7 @@ from svc.model.errors import CallerError, Code
 from svc.model.hold import NO_GATES, NO_POLICY_SETUP, GateSettings, PolicySettings
 from svc.model.shortage import shortage
 from svc.model.wishes import NO_FEATURES, Features
+from svc.values import dataclass
 
 if TYPE_CHECKING:
     from svc.attach.delegation import Delegation

@@ -4,7 +4,6 @@ check it, and to answer its repeated ADD.
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from svc._core import nsock
@@ -22,6 +21,7 @@ from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 from svc.names import Names
 from svc.trace import Trace
+from svc.values import dataclass
 
 Link = dict[str, Any]
 UNKNOWN_SANDBOX = (0, 0)  # of a restored row, until the next ADD shows its own

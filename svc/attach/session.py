@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from svc.attach.credentials import without_secrets
 from svc.attach.node_claim import NodeNameClaim
@@ -16,6 +16,7 @@ from svc.ipam.allocator import Ipam
 from svc.model.claim import Claimant
 from svc.model.keys import Key
 from svc.names import Names
+from svc.values import dataclass
 
 Settings = dict[str, str]
 OpenBackend = Callable[[Settings, Names], Backend]

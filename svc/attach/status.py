@@ -3,7 +3,6 @@
 import os
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from svc.attach.context import Context
@@ -13,6 +12,7 @@ from svc.attach.request import NodeSettings
 from svc.attach.session import Session
 from svc.model.errors import CallerError, Code, PeerError, SvcError
 from svc.trace import Trace
+from svc.values import dataclass
 
 if TYPE_CHECKING:
     from svc.attach.delegation import Delegation

@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Protocol
 
 import orjson
 
 from svc.datastore.api import Backend, Position, StoreError
+from svc.values import dataclass
 
 HOLD_SECONDS = 20.0
 

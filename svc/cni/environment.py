@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from svc.model.errors import Code
 from svc.model.faults import Faults
+from svc.values import dataclass
 
 VERBS: Final = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION")
 _ONE_VERB: Final = f"give one of {', '.join(VERBS)}"

@@ -23,13 +23,14 @@ Name and values are whatever the runtime passed: what is not UTF-8 survives as s
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from itertools import accumulate, pairwise
 from typing import Final
 
 import svc
 from svc.cni.inputs import Reply
+from svc.values import dataclass
 
 PROTOCOL: Final = 2  # the layout of this version
 NAME_LIMIT: Final = 256  # bytes

@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from svc.values import dataclass
 
 INTENT: Final = "SVC_INTENT"
 """The variable of a repeated call: the generation of its row in the journal."""

@@ -1,10 +1,10 @@
 """What was recorded when the executable was installed: which agent it talks to, where state is kept, what things are called."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from svc.names import Names
+from svc.values import dataclass
 
 SOCKET_NAME = "agent.sock"
 

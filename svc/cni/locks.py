@@ -17,11 +17,11 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from svc.model.errors import CallerError, Code, PeerError
 from svc.private_directory import make_private
+from svc.values import dataclass
 
 DIRECTORY = "lock"  # in the state directory and in the run directory
 STATE, START, SOCKET = "state", "start", "socket"

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from svc._core.cidr import Address
@@ -28,6 +27,7 @@ from svc.netconf.args import Args, parse_args
 from svc.netconf.netconf import NetConf
 from svc.netconf.nodefiles import mtu, node_name
 from svc.trace import Trace
+from svc.values import dataclass
 from svc.waits.wait import Steps
 
 if TYPE_CHECKING:

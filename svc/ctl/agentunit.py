@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +12,7 @@ from svc.model.errors import SvcError
 from svc.names import Names
 from svc.netconf.profiles import load_profile
 from svc.placing import File
+from svc.values import dataclass
 
 HOST_LOCAL_DIR: Final = Path("/var/lib/cni")  # where host-local keeps its addresses
 

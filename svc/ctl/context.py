@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from svc.model.errors import CallerError
 from svc.model.resource import Resource
 from svc.names import DEFAULT, Names
 from svc.netconf.profiles import DEFAULT_NAME
+from svc.values import dataclass
 
 FORMATS = ("table", "json", "yaml")
 

@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +28,7 @@ from svc.netconf.networklist import check_file, read_file, read_others, read_plu
 from svc.netconf.profiles import canonical
 from svc.orch.ranges import not_told
 from svc.placing import File, place
+from svc.values import dataclass
 
 if TYPE_CHECKING:
     from svc.ctl.operated_pools import Listing  # few installations have an operator

@@ -9,7 +9,6 @@ import os
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from svc.ctl.originals import keep, original_of, put_back
@@ -17,6 +16,7 @@ from svc.ctl.records import ANY, NONE, Others, digest_of, read_digests, record_p
 from svc.model.errors import CallerError, PeerError
 from svc.names import DEFAULT, Names
 from svc.placing import File, place, remove
+from svc.values import dataclass
 
 MAX_RECORD = 4096  # bytes, and below of a socket's path: what the executable reads
 MAX_SOCKET = 107

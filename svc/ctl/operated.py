@@ -4,7 +4,6 @@ Where an operator installs the plugin, users do not write a network configuratio
 read what is about the plugin, and leave everything else to the operator; `operated_pools` makes its pools.
 """
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from svc._core.cidr import Cidr
@@ -14,6 +13,7 @@ from svc.model.faults import Faults, json_kind
 from svc.model.resource import Resource
 from svc.names import Names
 from svc.netconf import hostlocal
+from svc.values import dataclass
 
 Json = dict[str, Any]
 

@@ -6,7 +6,6 @@ exception: a pool that equals a listed one in every field gets the label.
 
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from svc._core.cidr import Cidr
@@ -19,6 +18,7 @@ from svc.model.faults import shown
 from svc.model.pool import with_defaults
 from svc.model.resource import Resource
 from svc.names import Names
+from svc.values import dataclass
 
 Present = Mapping[str, Resource]
 

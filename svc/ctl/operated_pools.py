@@ -1,6 +1,5 @@
 """The pools that the operator's resource `Installation` lists (specification 2.9), with the operator's defaults and checks."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from svc._core.cidr import Cidr
@@ -11,6 +10,7 @@ from svc.model.faults import Faults, json_kind
 from svc.model.pool import ALWAYS, CROSS_SUBNET, NEVER
 from svc.model.resource import Resource
 from svc.names import Names
+from svc.values import dataclass
 
 Json = dict[str, Any]
 

@@ -6,7 +6,6 @@ A record also tells the executable where its agent listens and which Python to r
 import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +13,7 @@ from svc.model.errors import PeerError
 from svc.names import Names
 from svc.netconf.installed import Installed, read_installed
 from svc.placing import File, place
+from svc.values import dataclass
 
 ANY: Final = "-"  # in place of the digest of a file that is renewed
 UNKNOWN: Final = ""  # digest of a file that is listed without one

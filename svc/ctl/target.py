@@ -7,7 +7,6 @@ agents), and the embedded store of the state directory.
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from svc.netconf.installed import InstalledNetwork, read_installed, read_network
 from svc.netconf.netconf import NetConf
 from svc.netconf.networklist import check_file, find_lists, read_netconf
 from svc.netconf.profiles import DEFAULT_NAME, load_profile
+from svc.values import dataclass
 
 NETWORKS: Final = Path("/etc/cni/net.d")
 _EMBEDDED: Final = {"kind": "embedded"}

@@ -5,10 +5,9 @@ the host side answers for: 169.254.1.1 by proxy ARP, and in IPv6 the host side's
 route for each address. So pods share no subnet, and all traffic passes the host's forwarding.
 """
 
-from dataclasses import dataclass
-
 from svc._core import rtnl
 from svc._core.cidr import Address, Cidr
+from svc.values import dataclass
 
 HOST_MAC = bytes.fromhex("eeeeeeeeeeee")
 GATEWAY4 = Address("169.254.1.1")

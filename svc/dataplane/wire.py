@@ -7,7 +7,6 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import NoReturn
 
 from svc._core import nsock, rtnl
@@ -15,6 +14,7 @@ from svc._core.cidr import Address
 from svc.dataplane import plan
 from svc.dataplane.kernel import Kernel, delete_link, failed, is_host_side, link_of, refused, routes_of, sysctl_failed
 from svc.model.errors import CallerError, Code, PeerError
+from svc.values import dataclass
 
 _FIRST_PEER_INDEX = 2  # a fresh sandbox has only its loopback, index 1
 _INDEX_TRIES = 8

@@ -15,13 +15,13 @@ A revision is an opaque string; it changes with every change of its key's value.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
 from svc.model.codec import Value as Value
 from svc.model.errors import Code, PeerError
 from svc.model.keys import Key, Query
+from svc.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +157,10 @@ class Backend(Protocol):
     def check_writable(self) -> None:
         """StoreError where a write would be refused whatever it is, as far as that can be told without one."""
 
-    def generation(self, kind: str) -> int:
-        """Changes whenever a resource of this kind (for `IPAM_CONFIG`: the IPAM settings) may have changed: a cache filled at
-        one generation is worth using at the same one. In a remote store it may lag behind, so it may choose, but never
-        justify a refusal."""
+    def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
+        """A number for each kind, which changes whenever a resource of this kind (for `IPAM_CONFIG`: the IPAM settings) may
+        have changed: a cache filled at one generation is worth using at the same one. In a remote store it may lag behind, so
+        it may choose, but never justify a refusal."""
 
     def position(self) -> Position:
         """Return which data the session has spoken to so far. Asks no server."""

@@ -2,7 +2,7 @@
 
 1. Keys and documents are spelled as in a key-value store (`svc.model.codec`), so a file reads like any other datastore.
 2. One counter numbers the transactions; the number is the revision of everything that its transaction wrote. The last
-   number of every resource kind is kept beside it, which makes `generation` exact across processes.
+   number of every resource kind is kept beside it, which makes `generations` exact across processes.
 3. One connection writes and one reads, each behind a lock: a reader never waits for a commit, and eight threads are served
    as fast as by a connection each, more evenly, and in less memory.
 4. A table with row ids: documents of 1 to 4 KB stay inside their page, where WITHOUT ROWID spills them (29 against 22 us).
@@ -14,10 +14,9 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from svc.datastore import sqlite
 from svc.datastore.api import (
@@ -34,7 +33,6 @@ from svc.datastore.api import (
     StoreError,
     Update,
     Write,
-    found_by,
 )
 from svc.datastore.checkpoint import Checkpoints
 from svc.datastore.disk_space import require_disk_space
@@ -43,6 +41,7 @@ from svc.model.codec import Codec, matches
 from svc.model.keys import Key, Query, ResourceKey, counted_kind
 from svc.model.resource import Resource, stamp
 from svc.names import DEFAULT, Names
+from svc.values import dataclass
 
 _APPLICATION = 0x53564344  # "SVCD", tells our files from other databases
 _SCHEMA = 1
@@ -52,7 +51,8 @@ _TABLES = (
     f"PRAGMA application_id = {_APPLICATION}",
     f"PRAGMA user_version = {_SCHEMA}",
 )
-_GET = "SELECT value, revision FROM entries WHERE path = ?"
+_GET = "SELECT path, value, revision FROM entries WHERE path = ?"
+_GET_ALL = "SELECT path, value, revision FROM entries WHERE path IN ({})"
 _LIST = "SELECT path, value, revision FROM entries WHERE path >= ? AND path < ? ORDER BY path"
 _CREATE = "INSERT OR IGNORE INTO entries (value, revision, path) VALUES (?, ?, ?)"
 _UPDATE = "UPDATE entries SET value = ?, revision = ? WHERE path = ? AND revision = ?"
@@ -60,7 +60,9 @@ _DELETE = "DELETE FROM entries WHERE path = ? AND revision = ?"
 _DELETE_ANY = "DELETE FROM entries WHERE path = ?"
 _CHECK = "SELECT 1 FROM entries WHERE path = ? AND revision = ?"
 _COUNTER = "SELECT value FROM counters WHERE name = ?"
+_COUNTERS = "SELECT name, value FROM counters"
 _COUNT = "INSERT OR REPLACE INTO counters (name, value) VALUES (?, ?)"
+_COUNT_TWO = f"{_COUNT}, (?, ?)"
 _TRANSACTIONS = ""  # the counter that is no kind's
 
 _log = logging.getLogger(__name__)
@@ -115,7 +117,7 @@ class EmbeddedStore:
                 for connection in (self._reader, self._writer):  # no thread waits for a file with the others' lock in its hands
                     connection.execute("PRAGMA busy_timeout = 0")
                 self._file = _identity(path)
-                self._newest = self._number_of(_TRANSACTIONS)
+                self._newest = self._numbers()[_TRANSACTIONS]
                 opened.pop_all()
         except (OSError, sqlite3.Error) as error:
             raise sqlite.store_error(path, error) from error
@@ -133,16 +135,16 @@ class EmbeddedStore:
 
     def get(self, key: Key) -> Entry:
         """NotFound, or Damaged when the document cannot be decoded."""
-        row = self._one(_GET, self._codec.path(key))
-        if row is None:
-            raise NotFound(key)
-        try:
-            return Entry(key, self._codec.decode(key, row[0]), str(row[1]))
-        except ValueError as error:
-            raise Damaged(f"store {str(self._path)!r} holds no valid document at {key}: {error}", details=_REPAIR) from error
+        rows = self._fetch(_GET, (self._codec.path(key),))
+        found = self._found(key, rows[0] if rows else None)
+        if not isinstance(found, Entry):
+            raise found
+        return found
 
     def get_all(self, keys: Sequence[Key]) -> Sequence[Found]:
-        return [found_by(self.get, key) for key in keys]
+        paths = [self._codec.path(key) for key in keys]
+        rows = {row[0]: row for row in self._fetch(_GET_ALL.format(", ".join("?" * len(paths))), paths)}
+        return [self._found(key, rows.get(path)) for key, path in zip(keys, paths, strict=True)]
 
     def list(self, query: Query) -> Entries:
         return self._entries(query, self._read(self._rows, query))
@@ -166,9 +168,10 @@ class EmbeddedStore:
             raise sqlite.store_error(self._path, error) from error
         require_disk_space(self._path)
 
-    def generation(self, kind: str) -> int:
-        """The number of the last transaction, of any process, that wrote a resource of this kind; 0 when none did."""
-        return self._number_of(kind)
+    def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
+        """The numbers of the last transactions, of any process, that wrote a resource of each kind; 0 when none did."""
+        numbers = self._numbers()
+        return tuple(numbers.get(kind, 0) for kind in kinds)
 
     def position(self) -> Position:
         """Revisions are the numbers of transactions: they run backwards if the file is replaced by an older copy, which
@@ -231,15 +234,21 @@ class EmbeddedStore:
             number = int(run(_COUNTER, (_TRANSACTIONS,)).fetchone()[0]) + 1
             for change in changes:
                 self._apply(change, number)
-            run(_COUNT, (_TRANSACTIONS, number))
-            for kind in _kinds(changes):
-                run(_COUNT, (kind, number))
+            self._count(_kinds(changes), number)
             run("COMMIT")
         except BaseException:
             if self._writer.in_transaction:
                 run("ROLLBACK")
             raise
         return number
+
+    def _count(self, kinds: set[str], number: int) -> None:
+        """Write the number of the transaction, and that it is the last one of each kind."""
+        if not kinds:
+            self._writer.execute(_COUNT, (_TRANSACTIONS, number))
+            return
+        for kind in kinds:
+            self._writer.execute(_COUNT_TWO, (_TRANSACTIONS, number, kind, number))
 
     def _apply(self, change: _Change, number: int) -> None:
         run, path = self._writer.execute, change.path
@@ -261,18 +270,26 @@ class EmbeddedStore:
         if not done.rowcount:
             raise NotFound(key) if run(_GET, (path,)).fetchone() is None else Conflict(key)
 
-    def _number_of(self, counter: str) -> int:
-        row = self._one(_COUNTER, counter)
-        return 0 if row is None else int(row[0])
-
-    def _one(self, statement: str, argument: str) -> tuple[bytes, int] | None:
-        """The first row of an answer. Most calls read several: the first attempt of each does without the layers of `_read`."""
+    def _found(self, key: Key, row: Row | None) -> Found:
+        if row is None:
+            return NotFound(key)
         try:
-            row = self._first_row(statement, argument)
+            return Entry(key, self._codec.decode(key, row[1]), str(row[2]))
+        except ValueError as error:
+            return Damaged(f"store {str(self._path)!r} holds no valid document at {key}: {error}", details=_REPAIR)
+
+    def _numbers(self) -> dict[str, int]:
+        """All counters."""
+        return dict(self._fetch(_COUNTERS))
+
+    def _fetch(self, statement: str, arguments: Sequence[str] = ()) -> Sequence[Any]:
+        """All rows. Most calls read several times: the first attempt of each does without the layers of `_read`."""
+        try:
+            rows = self._fetch_now(statement, arguments)
         except sqlite3.Error:
-            return self._read(self._first_row, statement, argument)
+            return self._read(self._fetch_now, statement, arguments)
         self._read_wait.last = 0.0
-        return row
+        return rows
 
     def _read(self, read: Callable[..., Result], *arguments: object) -> Result:
         """What `read`, which takes the reader's lock, returns."""
@@ -281,10 +298,9 @@ class EmbeddedStore:
         except sqlite3.Error as error:
             raise sqlite.store_error(self._path, error) from error
 
-    def _first_row(self, statement: str, argument: str) -> tuple[bytes, int] | None:
+    def _fetch_now(self, statement: str, arguments: Sequence[str]) -> Sequence[Any]:
         with self._reading:
-            row: tuple[bytes, int] | None = self._reader.execute(statement, (argument,)).fetchone()
-            return row
+            return self._reader.execute(statement, arguments).fetchall()
 
     def _rows(self, query: Query) -> Sequence[Row]:
         with self._reading:

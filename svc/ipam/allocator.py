@@ -6,7 +6,6 @@ again and planned again; a refusal is only given after everything was read anew.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
 
 from svc._core.cidr import Address, Cidr
 from svc.combine import Combiner
@@ -22,6 +21,7 @@ from svc.ipam.view import View, read_pools
 from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey, HandleQuery
+from svc.values import dataclass
 
 GROUP = (MAX_WRITES - 1) // 4  # requests of one write: each has a handle, at most a block of each family, and a companion
 ONE_BY_ONE = MAX_WRITES // 3  # the same where writes are not atomic, and go without

@@ -6,13 +6,13 @@ not even in the queue before that has passed.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from operator import attrgetter
 
 from svc._core.bitmap import Ordinals, OrdinalSet
 from svc._core.cidr import Address, Cidr
 from svc.model.ipam import Attribute, Block
+from svc.values import dataclass
 
 RESERVED_HANDLE = "windows-reserved-ipam-handle"  # holds what Windows nodes set aside in their blocks
 

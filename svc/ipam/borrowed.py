@@ -1,7 +1,6 @@
 """Addresses that nodes have in blocks of others."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend
@@ -9,6 +8,7 @@ from svc.ipam.blocks import is_set_aside
 from svc.ipam.host import Host
 from svc.ipam.view import read_blocks
 from svc.model.ipam import Attribute, Block
+from svc.values import dataclass
 
 _VM = "vmi-name"  # of the attributes that tell of a virtual machine
 

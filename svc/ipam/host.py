@@ -1,9 +1,10 @@
 """Whose a block is: a node's, or a virtual host's, which stands for something that the whole cluster shares."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from svc._core.cidr import Cidr
 from svc.model.keys import AffinityKey
+from svc.values import dataclass
 
 NODE, VIRTUAL = KINDS = ("host", "virtual")
 

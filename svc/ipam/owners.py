@@ -5,7 +5,7 @@ whose they are.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from svc._core.cidr import Address
 from svc.datastore.api import Backend, Conflict, Entry, NotFound, Update
@@ -16,6 +16,7 @@ from svc.ipam.tries import ATTEMPTS, attempts
 from svc.ipam.view import read_pools
 from svc.model.ipam import Attribute, Block
 from svc.model.keys import BlockKey, BlockQuery
+from svc.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

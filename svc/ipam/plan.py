@@ -6,7 +6,6 @@ wiser.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, Update, Write
@@ -19,6 +18,7 @@ from svc.ipam.settings import rest_of
 from svc.ipam.view import View
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey, HandleQuery
+from svc.values import dataclass
 
 PREFETCH = 16  # from so many handles on, all are listed: that is less than a read for each
 
@@ -36,6 +36,7 @@ class Plan:
     """What stands in the datastore, what the requests of one group make of it, and the writes that this comes to."""
 
     def __init__(self, backend: Backend, view: View, host: Host, known_handles: dict[str, Entry]) -> None:
+        view.look()
         self.host = host
         self.view = view
         self.room = Room(backend, view, host, self.rest)

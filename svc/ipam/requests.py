@@ -1,13 +1,14 @@
 """What callers ask of IPAM, and what they get."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Create, Delete
 from svc.model.errors import SvcError
 from svc.model.pool import WORKLOAD
 from svc.trace import Trace, active
+from svc.values import dataclass
 
 Companion = Callable[[tuple[Address, ...]], Create]
 """Makes, of the addresses that are assigned, what is to be created along with them."""

@@ -14,7 +14,7 @@ that were written make of it.
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from svc._core.cidr import Cidr
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, KeyedError, NotFound, PartialWrite, Update, Write
@@ -23,6 +23,7 @@ from svc.ipam.plan import Plan
 from svc.ipam.tries import ATTEMPTS, attempts
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey, Key
+from svc.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """How full the pools are: what `ipam show` tells, and what a controller exports."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from svc._core.cidr import Cidr
 from svc.datastore.api import Backend
@@ -10,6 +9,7 @@ from svc.ipam.blocks import Rest
 from svc.ipam.reserved import Reserved
 from svc.ipam.settings import read_settings, rest_of
 from svc.ipam.view import read_blocks, read_pools, read_reserved
+from svc.values import dataclass
 
 ORPHANS = "orphaned blocks"
 _EVERYTHING = (Cidr("0.0.0.0/0"), Cidr("::/0"))

@@ -22,28 +22,27 @@ from svc.model.pool import Pool
 from svc.model.resource import Resource
 
 AVOID_SECONDS: Final = 60.0
+_KINDS: Final = ("IPPool", "Node", RESERVATION, IPAM_CONFIG)
 
 Value = TypeVar("Value")
 
 
 class _Remembered(Generic[Value]):
-    """Something read from resources of one kind, as long as these do not change."""
+    """Something read from resources of one kind, until their generation is another one."""
 
-    def __init__(self, backend: Backend, kind: str, read: Callable[[], Value]) -> None:
-        self._backend = backend
-        self._kind = kind
+    def __init__(self, read: Callable[[], Value]) -> None:
         self._read = read
-        self._value: tuple[int, Value] | None = None
+        self._value: Value | None = None
+        self._read_at = self._generation = -1
+
+    def note(self, generation: int) -> None:
+        """Note that this is the generation now."""
+        self._generation = generation
 
     def get(self) -> Value:
-        generation = self._backend.generation(self._kind)
-        if self._value is None or self._value[0] != generation:
-            self._value = (generation, self._read())
-        return self._value[1]
-
-    def last(self) -> Value:
-        """What the last `get` returned, without a look at the generation."""
-        return self.get() if self._value is None else self._value[1]
+        if self._value is None or self._read_at != self._generation:
+            self._read_at, self._value = self._generation, self._read()
+        return self._value
 
     def forget(self) -> None:
         self._value = None
@@ -55,17 +54,25 @@ class View:
     def __init__(self, backend: Backend, host: Host) -> None:
         self._backend = backend
         self._host = host
-        self._pools = _Remembered(backend, "IPPool", lambda: read_pools(backend))
-        self._labels = _Remembered(backend, "Node", lambda: node_labels(backend, host))
+        self._pools = _Remembered(lambda: read_pools(backend))
+        self._labels = _Remembered(lambda: node_labels(backend, host))
         self._avoided: dict[Address, float] = {}  # until when, of the monotonic clock
-        self._reserved = _Remembered(backend, RESERVATION, lambda: read_reserved(backend))
-        self._settings = _Remembered(backend, IPAM_CONFIG, lambda: read_settings(backend))
+        self._reserved = _Remembered(lambda: read_reserved(backend))
+        self._settings = _Remembered(lambda: read_settings(backend))
         self._blocks: dict[Cidr, Entry] = {}
         self._own: dict[int, tuple[Cidr, ...]] = {}
         self._doubtful: set[Cidr] = set()
         self._resting: set[Cidr] = set()
         self._doubtful_blocks: dict[str, frozenset[Cidr]] = {}
         self._selected: _Selection = _Selection(PoolSet(()), {})
+
+    def look(self) -> None:
+        """Look whether what is remembered of resources is out of date: what changed is read again when it is next needed."""
+        pools, labels, reserved, settings = self._backend.generations(_KINDS)
+        self._pools.note(pools)
+        self._labels.note(labels)
+        self._reserved.note(reserved)
+        self._settings.note(settings)
 
     def pools(self) -> PoolSet:
         return self._pools.get()
@@ -90,7 +97,7 @@ class View:
 
     def faults(self) -> tuple[str, ...]:
         """Return the fault of each pool and reservation that a request passes because it cannot be read."""
-        return (*self._pools.last().unreadable.values(), *self._reserved.last().unreadable.values())
+        return (*self._pools.get().unreadable.values(), *self._reserved.get().unreadable.values())
 
     def settings(self) -> IpamConfig:
         """Damaged."""

@@ -4,10 +4,11 @@ A claim is held by a claimant: one state directory on one machine since one boot
 share it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from svc.model import document
+from svc.values import dataclass
 
 Json = dict[str, Any]
 

@@ -61,12 +61,15 @@ class Codec:
     def path(self, key: Key) -> str:
         """Where a key is kept. KeyError for a resource kind that is not ours."""
         match key:
+            case ResourceKey(kind, name, namespace):  # the most frequent ones come first
+                folder = f"{PLURALS[kind]}/{namespace}" if namespace else PLURALS[kind]
+                return f"{self._resources}{folder}/{name}"
+            case HandleKey(handle):
+                return f"{self._ipam}handle/{handle}"
             case BlockKey(cidr):
                 return f"{self._ipam}assignment/ipv{cidr.version}/block/{_spell(cidr)}"
             case AffinityKey(host, cidr, kind):
                 return f"{self._ipam}{kind}/{host}/ipv{cidr.version}/block/{_spell(cidr)}"
-            case HandleKey(handle):
-                return f"{self._ipam}handle/{handle}"
             case HostKey(host):
                 return f"{self._ipam}host/{host}"
             case NodeClaimKey(node):
@@ -75,9 +78,6 @@ class Codec:
                 return f"{self._claims}{node}/fence"
             case IpamConfigKey():
                 return f"{self._ipam}config"
-            case ResourceKey(kind, name, namespace):
-                folder = f"{PLURALS[kind]}/{namespace}" if namespace else PLURALS[kind]
-                return f"{self._resources}{folder}/{name}"
 
     def key(self, path: str) -> Key | None:
         """What is kept at a path; None when it is not ours or cannot be parsed."""

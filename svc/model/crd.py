@@ -8,7 +8,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from svc._core.cidr import Cidr
@@ -35,6 +34,7 @@ from svc.model.keys import (
 )
 from svc.model.objects import Group
 from svc.model.resource import Resource
+from svc.values import dataclass
 
 Json = dict[str, Any]
 

@@ -2,13 +2,14 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from svc._core.cidr import Address, Cidr
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
 from svc.names import Names
+from svc.values import dataclass
 
 KIND = "WorkloadEndpoint"
 DEFAULT_NAMESPACE = "default"

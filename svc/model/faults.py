@@ -5,10 +5,11 @@ A user who fixes a file wants the whole list at once, not the next line of it af
 
 import re
 import reprlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from svc.model.errors import CallerError, Code
+from svc.values import dataclass
 
 MAX_PROBLEM = 200  # characters
 MAX_LISTED = 20  # an error travels into events and logs: a list of thousands helps nobody

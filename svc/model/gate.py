@@ -2,9 +2,10 @@
 
 import ipaddress
 import re
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
+
+from svc.values import dataclass
 
 MAX_URL: Final = 2048  # bytes, as servers take them
 _PORTS: Final = {"http": 80, "https": 443}

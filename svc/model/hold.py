@@ -1,6 +1,6 @@
 """What a network configuration says of waiting during an ADD."""
 
-from dataclasses import dataclass
+from svc.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

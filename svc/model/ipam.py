@@ -6,7 +6,7 @@ ValueError naming the field that is missing or of another type.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any
 
@@ -16,6 +16,7 @@ from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
 from svc.model import document
 from svc.model.faults import json_kind, shown
+from svc.values import dataclass
 
 Json = dict[str, Any]
 

@@ -1,8 +1,7 @@
 """Identities of what a datastore holds, independent of how a store spells them."""
 
-from dataclasses import dataclass
-
 from svc._core.cidr import Cidr
+from svc.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ stand behind another API: the value's metadata is kept as JSON in one annotation
 domains are native too, and the uid that the API shows is that of the object with its bits turned.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from svc.model.resource import ordered
 from svc.names import Names
+from svc.values import dataclass
 
 Json = dict[str, Any]
 

@@ -7,7 +7,6 @@ interface's name behind a dot, so that the first one's stay as they are.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import orjson
@@ -19,6 +18,7 @@ from svc.model.qos import controls_of
 from svc.model.resource import Resource, ordered
 from svc.model.wishes import FLOATING, SOURCE_PREFIXES
 from svc.names import Names
+from svc.values import dataclass
 
 Json = dict[str, Any]
 Parsed = TypeVar("Parsed")

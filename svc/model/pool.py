@@ -1,13 +1,14 @@
 """IP pools: what a resource says, with its defaults, and everything that can be wrong with one."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from svc._core.cidr import Cidr
 from svc.model import selector
 from svc.model.faults import MISSING, Fault, json_kind
 from svc.model.resource import Json, Resource, name_fault
 from svc.model.selector import Selector, SelectorError
+from svc.values import dataclass
 
 WORKLOAD, TUNNEL, LOAD_BALANCER = USES = ("Workload", "Tunnel", "LoadBalancer")
 AUTOMATIC, MANUAL = ASSIGNMENT_MODES = ("Automatic", "Manual")

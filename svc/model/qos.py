@@ -6,11 +6,11 @@ left out, and both are told.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from svc.model.faults import shown
 from svc.names import Names
+from svc.values import dataclass
 
 Controls = dict[str, int]
 

@@ -1,7 +1,8 @@
 """What an attachment got: the CNI result, independent of the version in which it is printed."""
 
-from dataclasses import dataclass
 from typing import Any
+
+from svc.values import dataclass
 
 Json = dict[str, Any]
 

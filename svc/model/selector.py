@@ -13,9 +13,11 @@ quote and knows no escapes. The blank in `starts with`, `ends with` and `not in`
 import re
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import NamedTuple
+
+from svc.values import dataclass
 
 MAX_DEPTH = 50  # of parentheses and negations
 

@@ -1,10 +1,11 @@
 """What annotations of a pod and of its namespace may ask for, once it is read and checked."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from svc._core.cidr import Address
+from svc.values import dataclass
 
 POOLS: Final = {4: "ipv4pools", 6: "ipv6pools"}
 FAMILIES: Final = "ipFamilies"

@@ -5,7 +5,7 @@ The defaults are ours. A deployment that shares its datastore with other softwar
 prefix. `docs/reference/names.md` says what each field is for.
 """
 
-from dataclasses import dataclass
+from svc.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

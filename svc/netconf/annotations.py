@@ -6,7 +6,6 @@ Nothing of the namespace's is looked at that the pod's replaces.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -18,6 +17,7 @@ from svc.model.qos import controls_of
 from svc.model.resource import MAX_NAME
 from svc.model.wishes import ADDRESSES, FAMILIES, FLOATING, MAC, NO_WISHES, POOLS, SOURCE_PREFIXES, UNMANAGED, Features, Wishes
 from svc.names import Names
+from svc.values import dataclass
 
 Parsed = TypeVar("Parsed")
 

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from svc._core.cidr import Address
 from svc.model.errors import Code
 from svc.model.faults import Faults
+from svc.values import dataclass
 
 # Key, as runtimes write it, to attribute.
 KEYS: Final[Mapping[str, str]] = {

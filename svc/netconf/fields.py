@@ -6,13 +6,13 @@ its value, an attribute of `NetConf`.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from svc._core.cidr import Cidr
 from svc.model import resource
 from svc.model.gate import parse_gate
+from svc.values import dataclass
 
 Finding = tuple[str, str]  # problem, remedy
 Check = Callable[[Any], Finding | None]

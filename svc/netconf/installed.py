@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from svc.netconf.netconf import NetConf
 from svc.netconf.networklist import read_netconf
 from svc.netconf.profiles import load_profile
 from svc.placing import File, place
+from svc.values import dataclass
 
 FILE_NAME: Final = "installed.json"
 _VERSION: Final = 1

@@ -1,7 +1,6 @@
 """The network configuration: from the bytes of stdin to values that need no further check."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from svc.netconf.decoding import decode as decode
 from svc.netconf.decoding import read_exact
 from svc.netconf.fields import FIELDS, Field, keys_of
 from svc.netconf.labels import Labels, labels_of
+from svc.values import dataclass
 
 MAX_TEXT: Final = 4096  # characters of a field, as many as a path has: errors, logs and records repeat some
 _REMEMBERED_BYTES: Final = 8 << 10

@@ -1,8 +1,10 @@
 """What an ADD learns from the orchestrator."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
+
+from svc.values import dataclass
 
 Texts = dict[str, str]
 

@@ -1,8 +1,9 @@
 """The head of an HTTP/1 response, as far as a probe reads it: the status, and the target of a redirect."""
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+from svc.values import dataclass
 
 _LIMIT: Final = 16 << 10  # bytes of a head and of interim responses before it
 _STATUS: Final = re.compile(rb"HTTP/1\.\d (\d{3})(?: [^\r\n]*)?\r?\n")

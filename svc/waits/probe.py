@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,6 +16,7 @@ from urllib.parse import urljoin
 from svc.model.faults import without_credentials, without_query
 from svc.model.gate import MAX_URL, Gate, parse_gate
 from svc.model.hold import Trust
+from svc.values import dataclass
 from svc.waits.head import Head, NotHttp, parse_head
 
 if TYPE_CHECKING:

@@ -213,9 +213,9 @@ def test_checks_move_no_generation(backend: Backend) -> None:
     """A cache stays good."""
     guard = create(backend, ResourceKey("IPPool", "a"), pool("a"))
     settle(backend, "IPPool")
-    before = backend.generation("IPPool")
+    before = backend.generations(("IPPool",))
     backend.write([Check(guard.key, guard.revision), Create(HandleKey("a"), handle(1))])
-    assert backend.generation("IPPool") == before
+    assert backend.generations(("IPPool",)) == before
 
 
 def test_many_writes_are_one(backend: Backend) -> None:

@@ -1,6 +1,6 @@
 """Room beyond a node's own blocks: blocks of others, blocks that others do not use, and the limits to both."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
@@ -181,8 +181,8 @@ def test_a_raised_limit_is_heard_of_before_a_refusal(store: Backend) -> None:
     """The settings are read again, however old the news of them are."""
 
     class Deaf(Through):
-        def generation(self, kind: str) -> int:
-            return 1
+        def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
+            return (1,) * len(kinds)
 
     put_settings(store, strict_affinity=True, auto_allocate_blocks=True, max_blocks_per_host=1)
     ipam = Ipam(Deaf(store), NODE)

@@ -1,5 +1,6 @@
 """Which pools serve, and which of their addresses: selectors, uses, states, reservations."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -148,8 +149,8 @@ def test_a_withdrawn_reservation_is_heard_of_before_a_refusal(backend: Backend) 
     """However old the news of it are."""
 
     class Deaf(Through):
-        def generation(self, kind: str) -> int:
-            return 1
+        def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
+            return (1,) * len(kinds)
 
     put_node(backend)
     put_pool(backend, "a", TINY, blockSize=29)

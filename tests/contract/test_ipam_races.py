@@ -234,8 +234,8 @@ def test_a_damaged_block_does_not_stop_other_nodes(store: Backend) -> None:
 class Lagging(Through):
     """A datastore in which news of pools and nodes arrives late: caches cannot know that they are old."""
 
-    def generation(self, kind: str) -> int:
-        return 0
+    def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
+        return (0,) * len(kinds)
 
 
 @pytest.fixture(params=[True, False], ids=["late news", "prompt news"])

@@ -60,11 +60,11 @@ def test_defaults_hold_where_nothing_is_stored(backend: Backend) -> None:
 )
 def test_what_is_stored_is_read(backend: Backend, settings: IpamConfig) -> None:
     """Made, replaced, and told by the generation, so that caches learn of it."""
-    before = backend.generation(IPAM_CONFIG)
+    before = backend.generations((IPAM_CONFIG,))
     for stored in (IpamConfig(cooldown_seconds=1), settings):
         configure(backend, stored)
         assert read_settings(backend) == stored
-    assert backend.generation(IPAM_CONFIG) != before
+    assert backend.generations((IPAM_CONFIG,)) != before
 
 
 @pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server checks what it is given

@@ -67,17 +67,17 @@ def eventually(condition: Callable[[], bool]) -> bool:
 
 def test_generation_changes_with_its_kind(backend: Backend) -> None:
     """By create, update and delete of a resource."""
-    seen = [backend.generation("IPPool")]
+    seen = [backend.generations(("IPPool",))]
 
     def changed() -> bool:
-        return backend.generation("IPPool") != seen[-1]
+        return backend.generations(("IPPool",)) != seen[-1]
 
     entry = create(backend, ResourceKey("IPPool", "a"), pool("a"))
     assert eventually(changed)
-    seen.append(backend.generation("IPPool"))
+    seen.append(backend.generations(("IPPool",)))
     backend.write([Update(entry.key, pool("a", "10.1.0.0/24"), entry.revision)])
     assert eventually(changed)
-    seen.append(backend.generation("IPPool"))
+    seen.append(backend.generations(("IPPool",)))
     backend.write([Delete(entry.key)])
     assert eventually(changed)
 
@@ -85,19 +85,19 @@ def test_generation_changes_with_its_kind(backend: Backend) -> None:
 def test_generation_stays_while_nothing_changes(backend: Backend) -> None:
     """Reading, and writing what is no resource, leaves a cache good."""
     create(backend, ResourceKey("IPPool", "a"), pool("a"))
-    assert eventually(lambda: backend.generation("IPPool") == backend.generation("IPPool"))
-    before = backend.generation("IPPool")
+    assert eventually(lambda: backend.generations(("IPPool",)) == backend.generations(("IPPool",)))
+    before = backend.generations(("IPPool",))
     create(backend, HandleKey("h"), handle(1))
     backend.list(ResourceQuery("IPPool"))
-    assert backend.generation("IPPool") == before
+    assert backend.generations(("IPPool",)) == before
 
 
 def test_generation_changes_for_other_sessions(open_store: OpenStore) -> None:
     """Another process may be the writer."""
     mine, theirs = open_store(), open_store()
-    before = mine.generation("Node")
+    before = mine.generations(("Node",))
     create(theirs, ResourceKey("Node", "n"), Resource("Node", {"name": "n"}))
-    assert eventually(lambda: mine.generation("Node") != before)
+    assert eventually(lambda: mine.generations(("Node",)) != before)
 
 
 def test_watch_tells_what_is_present_then_what_changes(backend: Backend) -> None:

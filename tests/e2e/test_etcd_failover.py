@@ -95,6 +95,6 @@ def test_a_server_without_its_cluster_is_no_witness(three: Cluster) -> None:
         for member in three.members[1:]:
             member.kill()
         until = time.monotonic() + PATIENCE
-        while store.generation("IPPool") == store.generation("IPPool"):
+        while store.generations(("IPPool",)) == store.generations(("IPPool",)):
             assert time.monotonic() < until, "a cache would be trusted for ever"
             time.sleep(0.05)

@@ -266,7 +266,7 @@ def test_a_mute_server_is_given_up(hurry: Hurry) -> None:
             with pytest.raises(StoreError, match=f"etcd at {authority} .*etcd_endpoints.* does not answer") as caught:
                 call()
             assert caught.value.details
-        assert store.generation("IPPool") != store.generation("IPPool") != store.generation("IPPool")
+        assert store.generations(("IPPool",)) != store.generations(("IPPool",)) != store.generations(("IPPool",))
         watch = store.watch(HandleQuery())
         ended = threading.Thread(target=_drain, args=(watch,))
         ended.start()

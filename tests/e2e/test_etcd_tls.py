@@ -175,7 +175,7 @@ def test_a_user_without_rights_is_told(secured: Secured) -> None:
             assert "read and write on all keys below the key root" in caught.value.details
             with pytest.raises(StoreError, match="permission denied"):
                 next(store.watch(HandleQuery()))
-            assert store.generation("IPPool") != store.generation("IPPool") != store.generation("IPPool")
+            assert store.generations(("IPPool",)) != store.generations(("IPPool",)) != store.generations(("IPPool",))
         with as_user(root) as store:
             create(store, "by-root")
     finally:

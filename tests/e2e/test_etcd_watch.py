@@ -132,20 +132,20 @@ def test_a_watch_may_begin_without_a_server(server: Cluster, writer: EtcdStore) 
 def test_generations_never_stand_still_while_nobody_watches(store: EtcdStore, writer: EtcdStore, way: Proxy) -> None:
     """A cache filled while the connection was broken is not trusted, nor one from before; then they stand still again."""
     settle(store, "IPPool")
-    before = store.generation("IPPool")
+    before = store.generations(("IPPool",))
     pause_reading(way)
     numbers = {before}
     reached = threading.Event()
     for _ in range(int(PATIENCE / 0.01)):
-        numbers.add(store.generation("IPPool"))
+        numbers.add(store.generations(("IPPool",)))
         if len(numbers) > 3:
             break
         reached.wait(0.01)
-    assert store.generation("IPPool") != store.generation("IPPool")
+    assert store.generations(("IPPool",)) != store.generations(("IPPool",))
     writer.write([Create(ResourceKey("IPPool", "p"), pool("p"))])
     go_on(way)
     settle(store, "IPPool")
-    assert store.generation("IPPool") not in numbers
+    assert store.generations(("IPPool",)) not in numbers
 
 
 def test_what_is_not_ours_is_left_out(server: Cluster, writer: EtcdStore, caplog: pytest.LogCaptureFixture) -> None:
@@ -191,4 +191,4 @@ def test_closed_store_says_so(server: Cluster) -> None:
                 call()
             assert "open it again" in caught.value.details
         assert list(watch) == []
-        assert store.generation("IPPool") != store.generation("IPPool")
+        assert store.generations(("IPPool",)) != store.generations(("IPPool",))

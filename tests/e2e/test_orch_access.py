@@ -321,7 +321,8 @@ from svc.model.keys import BlockQuery, ResourceQuery
 from svc.names import DEFAULT
 store = open_backend({"kind": "orch", "kubeconfig": sys.argv[1]}, Path(), DEFAULT)
 for kind in ("IPPool", "Node"):
-    store.generation(kind)
+    store.generations((kind,))
+    store.generations((kind,))
     store.list(ResourceQuery(kind))
 store.list(BlockQuery())
 print(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS")))

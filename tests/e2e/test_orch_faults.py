@@ -276,23 +276,33 @@ def test_handles_that_differ_in_case_only_are_told_apart(store: OrchStore) -> No
         store.write([Create(HandleKey("Net1.C1"), handle(1))])
 
 
+def test_who_asks_once_for_generations_watches_nothing(store: OrchStore, front: Front) -> None:
+    before = len(front.calls)
+    assert store.generations(("IPPool", "Node")) == (0, 0)
+    assert front.calls[before:] == []
+    assert store.generations(("IPPool",)) != (0,)
+    settle(store, "IPPool")
+    assert any("ippools" in call for call in front.calls[before:])
+    assert not any("/nodes" in call for call in front.calls[before:])
+
+
 def test_generations_are_doubted_while_nobody_watches(store: OrchStore, front: Front) -> None:
     """Every call gives another number, until the watch is back."""
     settle(store, "IPPool", "Node")
-    before = store.generation("IPPool")
-    assert store.generation("IPPool") == before
+    before = store.generations(("IPPool",))
+    assert store.generations(("IPPool",)) == before
     front.arm(Order(Fate.NEVER_SENT, "^GET .*/ippools", times=1000))
     front.hang_up()
     seen = set()
     for _ in range(1000):
-        seen.add(store.generation("IPPool"))
+        seen.add(store.generations(("IPPool",)))
         if len(seen) > 5:
             break
         threading.Event().wait(0.01)
     assert len(seen) > 5
     front._orders.clear()
     settle(store, "IPPool")
-    assert store.generation("IPPool") > before
+    assert store.generations(("IPPool",)) > before
 
 
 def test_nodes_that_only_report_themselves_leave_caches_good(store: OrchStore, clean_kube: Kube) -> None:
@@ -302,20 +312,20 @@ def test_nodes_that_only_report_themselves_leave_caches_good(store: OrchStore, c
     clean_kube.call("PATCH", "/api/v1/nodes/node1/status", {"status": {"nodeInfo": None}}, "application/merge-patch+json")
     patch = {"metadata": {"annotations": {"other": "1"}}}
     clean_kube.call("PATCH", "/api/v1/nodes/node1", patch, "application/merge-patch+json")
-    first_told = store.generation("Node")
+    (first_told,) = store.generations(("Node",))
     write(store, Create(ResourceKey("IPPool", "marker"), pool("marker")))
     for number in range(5):
         patch = {"metadata": {"annotations": {"other": f"{number}"}}}
         clean_kube.call("PATCH", "/api/v1/nodes/node1", patch, "application/merge-patch+json")
-    assert store.generation("Node") <= first_told + 1  # the first word on a node counts, for nothing is known of it
-    settled = store.generation("Node")
+    assert store.generations(("Node",)) <= (first_told + 1,)  # the first word on a node counts, for nothing is known of it
+    settled = store.generations(("Node",))
     clean_kube.call("PATCH", "/api/v1/nodes/node1", {"metadata": {"labels": {"rack": "b"}}}, "application/merge-patch+json")
     deadline = threading.Event()
     for _ in range(500):
-        if store.generation("Node") > settled:
+        if store.generations(("Node",)) > settled:
             break
         deadline.wait(0.01)
-    assert store.generation("Node") > settled
+    assert store.generations(("Node",)) > settled
 
 
 def test_a_watch_survives_broken_connections(store: OrchStore, front: Front) -> None:

@@ -116,8 +116,8 @@ class FaultyBackend:
     def check_writable(self) -> None:
         self._inner.check_writable()
 
-    def generation(self, kind: str) -> int:
-        return self._faults.carry_out("generation", lambda: self._inner.generation(kind))
+    def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
+        return self._faults.carry_out("generations", lambda: self._inner.generations(kinds))
 
     def position(self) -> Position:
         return self._inner.position()

@@ -62,10 +62,10 @@ def _write_and_hear(backend: Backend, write: Write) -> Entry | None:
     kind = counted_kind(write.key)
     if kind:
         settle(backend, kind)
-    before = backend.generation(kind) if kind else 0
+    before = backend.generations((kind,)) if kind else 0
     (entry,) = backend.write([write])
     deadline = time.monotonic() + _NEWS_SECONDS
-    while kind and backend.generation(kind) == before and time.monotonic() < deadline:
+    while kind and backend.generations((kind,)) == before and time.monotonic() < deadline:
         time.sleep(0.005)
     return entry
 
@@ -131,7 +131,7 @@ EVERYTHING = (*IPAM_QUERIES, ResourceQuery("IPPool"), ResourceQuery("Node"), Res
 def settle(backend: Backend, *kinds: str) -> None:
     """Returns when the generations stand still: a store that watches may have to begin."""
     deadline = time.monotonic() + PATIENCE
-    while any(backend.generation(kind) != backend.generation(kind) for kind in kinds):
+    while any(backend.generations((kind,)) != backend.generations((kind,)) for kind in kinds):
         assert time.monotonic() < deadline, "the generations never come to rest"
         time.sleep(0.01)
 

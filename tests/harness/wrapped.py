@@ -68,8 +68,8 @@ class Through:
     def check_writable(self) -> None:
         self.inner.check_writable()
 
-    def generation(self, kind: str) -> int:
-        return self.inner.generation(kind)
+    def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
+        return self.inner.generations(kinds)
 
     def position(self) -> Position:
         return self.inner.position()

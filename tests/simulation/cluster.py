@@ -74,8 +74,8 @@ class Cluster:
             self.changes += 1
         return [self._apply(write) for write in writes]
 
-    def generation(self, kind: str) -> int:
-        return self._generations.get(kind, 0)
+    def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
+        return tuple(self._generations.get(kind, 0) for kind in kinds)
 
     def read(self, key: Key) -> Entry:
         """NotFound."""
@@ -158,8 +158,8 @@ class RemoteStore:
             return self._request(writes)
         return self._one_by_one(writes)
 
-    def generation(self, kind: str) -> int:
-        return self.cluster.generation(kind)
+    def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
+        return self.cluster.generations(kinds)
 
     def position(self) -> Position:
         return Position()

@@ -55,7 +55,7 @@ def test_fresh_store_says_that_it_is_ready(store: EmbeddedStore) -> None:
     assert re.fullmatch("[0-9a-f]{32}", value.spec["clusterGUID"])
     assert value.spec["datastoreReady"] is True
     assert list(value.metadata) == ["name", "uid", "creationTimestamp"]
-    assert store.generation("ClusterInformation") > 0
+    assert store.generations(("ClusterInformation",)) == (1,)
 
 
 def test_files_are_private(path: Path, store: EmbeddedStore) -> None:
@@ -99,10 +99,10 @@ def test_durable_writes_are_synced(store: EmbeddedStore) -> None:
 def test_generation_is_exact_across_sessions(path: Path, store: EmbeddedStore) -> None:
     """It has changed as soon as the other's write has returned, and for that kind only."""
     with closing(EmbeddedStore(path)) as other:
-        before = store.generation("IPPool"), store.generation("Node")
+        before = store.generations(("IPPool",)), store.generations(("Node",))
         other.write([Create(ResourceKey("IPPool", "p"), Resource("IPPool", {"name": "p"}))])
-        assert store.generation("IPPool") != before[0]
-        assert store.generation("Node") == before[1]
+        assert store.generations(("IPPool",)) != before[0]
+        assert store.generations(("Node",)) == before[1]
 
 
 def test_undecodable_documents_are_left_out(path: Path, store: EmbeddedStore, caplog: pytest.LogCaptureFixture) -> None:
@@ -127,7 +127,7 @@ def test_closed_store_says_so(path: Path) -> None:
     attempts: list[Callable[[], object]] = [
         lambda: store.get(CLUSTER),
         lambda: store.list(HandleQuery()),
-        lambda: store.generation("Node"),
+        lambda: store.generations(("Node",)),
         lambda: write_one(store),
         lambda: store.write([Delete(CLUSTER)], durable=True),
     ]

@@ -3,7 +3,6 @@
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
@@ -12,6 +11,7 @@ from svc.datastore.etcd import discovery
 from svc.datastore.etcd.tls import FILES, Tls, load_tls
 from svc.model.errors import Code
 from svc.model.faults import Faults
+from svc.values import dataclass
 
 AUTHORITY = "127.0.0.1:2379"
 SCHEME = "http"

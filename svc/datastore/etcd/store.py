@@ -81,8 +81,8 @@ class EtcdStore:
         request = txn.impossible(self._codec.path(IpamConfigKey()).encode())
         self._link.tries().repeat(lambda seconds: self._link.txn(request, seconds))
 
-    def generation(self, kind: str) -> int:
-        return self._generations.number(kind)
+    def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
+        return tuple(map(self._generations.number, kinds))
 
     def position(self) -> Position:
         return self._link.position

@@ -2,11 +2,11 @@
 
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from svc.model.faults import Faults
 from svc.model.shortage import shortage
+from svc.values import dataclass
 
 _SYSTEM_ROOTS = (  # where distributions keep them
     "/etc/ssl/certs/ca-certificates.crt",

@@ -5,7 +5,6 @@ them and changes everything or nothing; where it changes nothing, its answer say
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from svc.datastore.api import (
@@ -23,6 +22,7 @@ from svc.datastore.api import (
 )
 from svc.datastore.etcd.messages import Compare, DeleteRangeRequest, Message, PutRequest, RangeRequest, RequestOp, TxnRequest
 from svc.model.codec import Codec
+from svc.values import dataclass
 
 _ABSENT = 0
 _PRESENT = -1

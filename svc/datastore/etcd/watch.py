@@ -8,13 +8,13 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from svc.datastore.api import Entries, Event, StoreError
 from svc.datastore.etcd.link import Compacted, Link, Stream, Unanswered
 from svc.datastore.etcd.messages import Message, WatchCreateRequest
 from svc.datastore.etcd.outage import Outage
 from svc.model.keys import Key
+from svc.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +32,7 @@ from svc.model.errors import CallerError, Code
 from svc.model.faults import shown, without_credentials
 from svc.model.shortage import shortage
 from svc.tls import prepare
+from svc.values import dataclass
 
 CONNECTIONS = 32  # kept open to one server: as many as threads use at once, and one for each watch
 

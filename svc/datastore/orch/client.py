@@ -11,7 +11,6 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -25,6 +24,7 @@ from svc.datastore.api import StoreError
 from svc.datastore.orch.access import Access, Credentials
 from svc.datastore.orch.stream import Stream
 from svc.trace import explain
+from svc.values import dataclass
 
 Json = dict[str, Any]
 Params = Mapping[str, str]

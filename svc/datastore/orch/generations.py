@@ -22,19 +22,24 @@ _log = logging.getLogger(__name__)
 
 
 class Generations:
-    """Of one store; a kind is watched from the first time that it is asked for."""
+    """Of one store."""
 
     def __init__(self, client: Client, source: Callable[[str], Source]) -> None:
         self._client = client
         self._source = source
         self._lock = threading.Lock()
+        self._asked: set[str] = set()
         self._counters: dict[str, _Counter] = {}
         self._closed = False
 
     def of(self, kind: str) -> int:
+        """A kind is watched from the second call on: whoever asks only once has no cache to keep."""
         with self._lock:
             if self._closed:
                 raise StoreError(f"the generation of {kind} is not known", details="the store was closed: open it again")
+            if kind not in self._asked:
+                self._asked.add(kind)
+                return 0
             if kind not in self._counters:
                 self._counters[kind] = _Counter(self._client, self._source, kind)
             return self._counters[kind].value()

@@ -1,12 +1,13 @@
 """Where the answers to a query come from: a collection of the API, and what each of its objects stands for."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from svc.datastore.api import Entries, Entry
 from svc.model.codec import Value
 from svc.model.keys import Key
+from svc.values import dataclass
 
 Json = dict[str, Any]
 Read = Callable[[Json], Iterable[tuple[Key, Value]]]

@@ -129,8 +129,8 @@ class OrchStore:
     def check_writable(self) -> None:
         """Nothing can be told: rights and quotas are those of each kind."""
 
-    def generation(self, kind: str) -> int:
-        return self._generations.of(kind)
+    def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
+        return tuple(map(self._generations.of, kinds))
 
     def position(self) -> Position:
         """The API's revisions must not be compared."""

@@ -1,0 +1,57 @@
+"""Dataclasses of ours: equal and hashed as frozen ones are, and made as fast as others."""
+
+import dataclasses
+
+import pytest
+
+from svc.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    x: int
+    y: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ByName:
+    name: str
+    text: str = ""
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Itself:
+    x: int
+
+
+@dataclass(slots=True)
+class Changing:
+    x: int
+
+
+def test_equal_values_have_one_hash() -> None:
+    assert Point(1) == Point(1, 0) != Point(1, 2)
+    assert len({Point(1), Point(1, 0), Point(1, 2)}) == 2
+
+
+def test_own_hash_stays() -> None:
+    assert hash(ByName("a", "b")) == hash("a")
+    assert ByName("a", "b") != ByName("a")
+
+
+def test_without_equality_each_object_is_another_one() -> None:
+    assert len({Itself(1), Itself(1)}) == 2
+
+
+def test_what_changes_has_no_hash() -> None:
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Changing(1))
+
+
+def test_fields_are_slots_and_are_set_directly() -> None:
+    assert not hasattr(Point(1), "__dict__")
+    assert Point.__setattr__ is object.__setattr__
+    assert dataclasses.replace(Point(1), y=2) == Point(1, 2)
