@@ -12,7 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LAYERS = (  # from the ground up: a part imports itself and what is in the rows before its own
-    ("", "_core", "deadline", "descriptors", "herd", "names", "placing", "private_directory", "times", "tls", "values"),
+    ("values",),
+    ("", "_core", "deadline", "descriptors", "herd", "names", "placing", "private_directory", "times", "tls"),
     ("imports", "metrics", "trace"),
     ("model",),
     ("datastore",),
