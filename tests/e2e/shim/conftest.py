@@ -25,8 +25,8 @@ def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def hasty_executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same program with seconds of 10 ms."""
-    return compile_shim(tmp_path_factory.mktemp("hasty") / "svc", "-DSECOND_MS=10")
+    """The same program with seconds of 20 ms."""
+    return compile_shim(tmp_path_factory.mktemp("hasty") / "svc", "-DSECOND_MS=20")
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def test_one_shot_goes_on_where_no_agent_comes(lonely_shim: Shim, seconds: float
 
 
 def test_next_agent_is_not_looked_for_for_ever(hasty_shim: Shim, tmp_path: Path) -> None:
-    """15 s are 150 ms here, however long the wait could go on."""
+    """15 s are 300 ms here, however long the wait could go on."""
     hasty_shim.record(f"socket={hasty_shim.socket}\npython={write_one_shot(tmp_path / 'python')}\n")
     with FakeAgent(hasty_shim.socket, handing_over(b"77", 3600)):
         assert json.loads(hasty_shim.run("ADD").stdout)["arguments"][-2:] == ["--intent", "77"]
@@ -152,12 +152,12 @@ def test_one_shot_without_an_answer_is_an_error(shim: Shim, tmp_path: Path, verb
 
 @pytest.mark.parametrize(("verb", "limit"), [("STATUS", 1), ("CHECK", 10), ("ADD", 90), ("DEL", 90)])
 def test_one_shot_that_hangs_is_given_up(hasty_shim: Shim, tmp_path: Path, verb: str, limit: int) -> None:
-    """And killed. Seconds have 10 ms here."""
+    """And killed. Seconds have 20 ms here."""
     python = write_program(tmp_path / "python", f"echo $$ >{tmp_path}/pid; exec sleep 60")
     hasty_shim.record(f"socket={hasty_shim.socket}\npython={python}\n")
     began = time.monotonic()
     error = error_of(hasty_shim.run(verb))
-    assert time.monotonic() - began < limit / 100 + 2
+    assert time.monotonic() - began < limit / 50 + 2
     assert error["code"] == (50 if verb == "STATUS" else 5)
     assert f"{python} gave no sign of svc within {limit} s" in error["msg"]
     assert "svcctl install" in error["details"]

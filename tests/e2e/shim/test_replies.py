@@ -202,18 +202,18 @@ def living(seconds: float) -> Handler:
 
 
 def test_signs_of_life_keep_a_call_alive(hasty_shim: Shim) -> None:
-    """For longer than the silence that is the end of it: 5 s are 50 ms here."""
+    """For longer than the silence that is the end of it: 5 s are 100 ms here."""
     with FakeAgent(hasty_shim.socket, living(0.3)):
         result = hasty_shim.run("ADD")
     assert (result.returncode, result.stdout) == (0, b"done")
 
 
 def test_agent_may_ask_for_more_time(hasty_shim: Shim) -> None:
-    """As often as it likes; CHECK has 100 ms here."""
+    """As often as it likes; CHECK has 200 ms here."""
 
     def wait(agent: FakeAgent, connection: socket.socket) -> None:
         agent.receive(connection)
-        for _ in range(20):
+        for _ in range(40):
             connection.sendall(pack_patience(PATIENCE))
             time.sleep(0.01)
         connection.sendall(pack_reply(0, b"done", b""))
