@@ -1,9 +1,4 @@
-# From a bare Debian or Ubuntu machine (root, git, make, python3) to everything that this project does.
-#   make demo     two network namespaces that ping each other through the executable, the agent and our own IPAM
-#   make test     lint, types and every test that this machine can run
-#   make simulate 1,000,000 simulated schedules of calls, kills and faults (SCHEDULES=, SEED=): see tests/simulation
-#   make bench    our figures beside the peers', in one run
-# LOCKED=1 installs the exact distributions of requirements/ci.txt, checked by their hashes.
+# From a bare Debian or Ubuntu machine (root, git, make, python3) to everything that this project does: see `make help`.
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
@@ -14,26 +9,61 @@ SEED ?= 0
 SYSTEM_PACKAGES := gcc libc6-dev musl-tools python3-dev python3-venv iproute2 iputils-ping iptables \
                    containernetworking-plugins strace etcd-server etcd-client dnsmasq-base openssl util-linux \
                    containerd runc busybox-static podman
-SOURCES := $(wildcard _core/*) $(shell find svc -name '*.py*' -not -name '*.pyc') CMakeLists.txt pyproject.toml Makefile
+BUILT_FROM := $(wildcard _core/*) CMakeLists.txt pyproject.toml Makefile  # Python modules run from the checkout
 
-.PHONY: demo test simulate bench lint clean
-demo: $(VENV)/.installed
+KUBE_PROGRAMS := $(or $(SVC_TESTCACHE),/var/cache/svc-tests)/kube
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=20 --durations-min=0.5 $(ARGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo lint quick unit e2e test cover simulate bench kube-programs clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@echo
+	@echo "WORKERS=2               processes that run tests in parallel"
+	@echo "ARGS='-k text -x'       options for pytest"
+	@echo "SCHEDULES=N SEED=N      which schedules are simulated, see tests/simulation"
+	@echo "LOCKED=1                install the exact distributions of requirements/ci.txt, checked by their hashes"
+
+demo: $(VENV)/.installed ## connect two network namespaces with the executable and the agent, and ping between them
 	$(BIN)/python tests/demo.py
 
-test: lint
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
-
-simulate: $(VENV)/.installed
-	PYTHONPATH=tests $(BIN)/python -m simulation --schedules $(SCHEDULES) --seed $(SEED)
-
-lint: $(VENV)/.installed
+lint: $(VENV)/.installed ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/cython-lint _core
 
-bench: $(VENV)/.installed
+quick: lint ## lint, unit tests, and the contract tests that need no server: for every change
+	$(PYTEST) -m "not server and not slow" tests/unit tests/contract
+
+unit: $(VENV)/.installed ## run the unit tests
+	$(PYTEST) tests/unit
+
+e2e: $(VENV)/.installed kube-programs ## run the tests that execute the installed plugin
+	$(PYTEST) tests/e2e
+
+test: lint kube-programs ## lint and every test that this machine can run
+	$(PYTEST)
+
+cover: $(VENV)/.installed kube-programs ## measure the branch coverage of unit, netns and contract tests
+	rm -rf build/coverage
+	$(BIN)/coverage run -m pytest -n $(WORKERS) --dist loadgroup $(ARGS) tests/unit tests/netns tests/contract
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage html --quiet
+	$(BIN)/coverage report
+
+simulate: $(VENV)/.installed ## run simulated schedules of calls, kills and faults
+	PYTHONPATH=tests $(BIN)/python -m simulation --schedules $(SCHEDULES) --seed $(SEED)
+
+bench: $(VENV)/.installed kube-programs ## measure svc and other plugins in one interleaved run
 	$(BIN)/python -m bench
+
+kube-programs: ## build the API server and kubelet for tests, once: 6 minutes and 5 GB, needs Debian 12
+	@sh tests/harness/kube-build.sh "$(KUBE_PROGRAMS)" || { [ $$? -eq 2 ] && echo "tests on an API server will be skipped"; }
+
+clean: ## remove the virtual environment and everything that was built
+	rm -rf $(VENV) build dist
 
 $(VENV)/.system:
 	@sh tests/harness/system-packages.sh $(SYSTEM_PACKAGES)
@@ -41,7 +71,7 @@ $(VENV)/.system:
 	$(BIN)/pip install --quiet --upgrade pip
 	@touch $@
 
-$(VENV)/.installed: $(VENV)/.system $(SOURCES)
+$(VENV)/.installed: $(VENV)/.system $(BUILT_FROM)
 ifdef LOCKED
 	$(BIN)/pip install --quiet --require-hashes -r requirements/ci.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation -e .
@@ -49,6 +79,3 @@ else
 	$(BIN)/pip install --quiet -e . --group test --group lint --group bench
 endif
 	@touch $@
-
-clean:
-	rm -rf $(VENV) build dist

@@ -1,11 +1,14 @@
 #!/bin/sh
-# Renews the lock files from pyproject.toml. Needs uv (`pip install uv`) and a package index.
+# Writes the lock files from pyproject.toml. Needs uv (`pip install uv`) and a package index.
+# With KEEP=1 only what is new or no longer fits gets another version; without it everything gets the newest one.
 set -eu
 cd "$(dirname "$0")/.."
+upgrade=--upgrade
+[ -z "${KEEP:-}" ] || upgrade=
 compile() {
     target=$1
     shift
-    uv pip compile --quiet --universal --generate-hashes --upgrade --python-version 3.10 --no-header --no-annotate \
+    uv pip compile --quiet --universal --generate-hashes $upgrade --python-version 3.10 --no-header --no-annotate \
         --output-file "requirements/$target" pyproject.toml "$@"
 }
 compile node.txt

@@ -12,9 +12,7 @@ from harness.skips import unexpected
 from svc._core import nsock
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "root: needs to make and enter network namespaces; skipped where that is not allowed")
-    config.addinivalue_line("markers", "only_over(*stores): of the contract suite, for what the other stores cannot hold")
+def pytest_configure() -> None:
     adopt_orphans()
     # A busy machine is slow, and its first random text takes seconds: neither is a fault of what is tested.
     settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -82,6 +82,7 @@ STORES: dict[str, Callable[[pytest.FixtureRequest, ExitStack, Path], Datastore]]
     "orch": lambda request, opened, folder: Orch(request.getfixturevalue("kube"), DEFAULT.crd_api_version),
     "orch, plain group": lambda request, opened, folder: Orch(request.getfixturevalue("kube"), DEFAULT.api_version),
 }
+WITHOUT_SERVER = ("embedded", "piecemeal")
 ONLY = {"orch, plain group": ("test_backend", "test_watch")}  # what is above it cannot tell the groups apart
 ITS_OWN = {"test_ipam_partial": ("embedded",)}  # fails every single call by itself, of a store that it takes apart
 
@@ -92,7 +93,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         fit = metafunc.definition.get_closest_marker("only_over")
         wanted = [name for name in ITS_OWN.get(module, STORES) if module in ONLY.get(name, (module,))]
         wanted = [name for name in wanted if fit is None or name in fit.args]
-        metafunc.parametrize("datastore", wanted, indirect=True, scope="session")
+        metafunc.parametrize("datastore", map(_marked, wanted), indirect=True, scope="session")
+
+
+def _marked(store: str) -> Any:
+    return store if store in WITHOUT_SERVER else pytest.param(store, marks=pytest.mark.server)
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,7 @@ set -eu
 [ $# -eq 1 ] || { echo "usage: kube-build.sh DIR"; exit 2; }
 version=1.20.5+really1.20.2-1.1+deb12u1
 programs="kube-apiserver kube-controller-manager kube-scheduler kubelet"
-mkdir -p "$1"
-dir=$(realpath "$1")
+dir=$1
 
 complete() { for program in $programs; do [ -x "$dir/bin/$program" ] || return 1; done; }
 cannot() { echo "$1"; exit 2; }
@@ -16,10 +15,13 @@ cannot() { echo "$1"; exit 2; }
 complete && exit 0
 [ "$(id -u)" = 0 ] || cannot "needs root: it installs the Go compiler"
 grep -qs VERSION_CODENAME=bookworm /etc/os-release || cannot "needs Debian bookworm: its source package and its Go compiler"
+mkdir -p "$dir"
+dir=$(realpath "$dir")
 exec 9>"$dir/.lock"
 flock 9  # one build at a time; the second one finds it done
 complete && exit 0
 
+echo "building $programs: about 6 minutes"
 sources=/etc/apt/sources.list.d/svc-tests-kube.list
 for suite in "debian bookworm" "debian-security bookworm-security"; do
     echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/$suite main"

@@ -201,7 +201,7 @@ def why_not() -> str:
     if missing:
         return f"needs {', '.join(missing)} (Debian: containerd, runc)"
     if not (CACHE / "bin" / "kubelet").exists():
-        return "needs kubelet, which is built with the API server"
+        return "needs kubelet: `make kube-programs` builds it"
     if not can_be_made():
         return "needs control groups that can be written"
     return why_no_busybox()

@@ -1,0 +1,35 @@
+"""Paths and links in the documents lead somewhere."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+PATH = re.compile(r"`((?:\.ci|_core|bench|build|docs|examples|requirements|svc|tests|tools|wheels)/[\w./-]*)`")
+MADE = ("build/",)  # not part of the repository
+
+
+FOLDERS = ("docs", "examples", "requirements", "tests", "wheels")
+
+
+def documents() -> Iterator[Path]:
+    yield from ROOT.glob("*.md")
+    for folder in FOLDERS:
+        yield from (ROOT / folder).rglob("*.md")
+
+
+@pytest.mark.parametrize("document", sorted(documents()), ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files(document: Path) -> None:
+    targets = [target for target in LINK.findall(document.read_text()) if "://" not in target]
+    assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "SECURITY.md"])
+def test_named_paths_exist(document: str) -> None:
+    """In documents that name them in full."""
+    named = PATH.findall((ROOT / document).read_text())
+    assert named
+    assert [path for path in named if not path.startswith(MADE) and not (ROOT / path).exists()] == []
