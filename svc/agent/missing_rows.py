@@ -12,9 +12,9 @@ from svc.agent.lanes import Lane
 from svc.agent.periodic import Task
 from svc.agent.queue import Job
 from svc.attach.context import Context
-from svc.attach.delegation import Delegation
 from svc.attach.request import NodeSettings
 from svc.attach.restore import Origin, restore_rows, unknown_links
+from svc.cni.delegated_ipam import delegated_source
 from svc.cni.verbs import node_settings
 from svc.model.errors import SvcError
 from svc.netconf import hostlocal
@@ -100,12 +100,6 @@ def _locate(networks: Sequence[InstalledNetwork], container: str, ifname: str, a
     for network in networks:
         ipam, name = network.netconf.ipam, network.netconf.name
         if ipam.is_delegated and any(hostlocal.holder(name, ipam.data_dir, each) == (container, ifname) for each in addresses):
-            return Origin(name, _delegate(network))
+            return Origin(name, delegated_source(network.netconf, {"CNI_PATH": network.bin_dir}))
     bypassed = [network for network in networks if network.netconf.features.ip_addrs_no_ipam]
     return Origin(bypassed[0].netconf.name) if len(bypassed) == 1 else None
-
-
-def _delegate(network: InstalledNetwork) -> dict[str, object]:
-    netconf = network.netconf
-    release = hostlocal.for_release(netconf.name, netconf.ipam.data_dir)
-    return Delegation(netconf.ipam.type, netconf.raw, release, {"CNI_PATH": network.bin_dir}, (), "").remembered()

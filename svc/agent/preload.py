@@ -21,8 +21,8 @@ from svc.netconf.netconf import NetConf
 log = logging.getLogger("svc.agent")
 
 _SMALL: Final = (  # together less than 1 MiB
-    "svc.attach.delegation",
-    "svc.cni.delegations",
+    "svc.attach.sources.delegated",
+    "svc.cni.delegated_ipam",
     "svc.cni.rotated",
     "svc.netconf.annotations",
     "svc.waits.gates",

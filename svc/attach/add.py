@@ -3,32 +3,32 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 from svc import deadline
 from svc._core.cidr import Address
-from svc.attach.addresses import Taken, source_of
+from svc.attach.addressing import resolve_current_addressing
 from svc.attach.adopt import wired_result
-from svc.attach.choice import Choice, choose_now
 from svc.attach.context import Context
-from svc.attach.earlier import is_replaceable
-from svc.attach.endpoints import creation, drop_endpoint, require_place, write_endpoint
+from svc.attach.endpoints import creation, drop_endpoint, require_endpoint_support, write_endpoint
 from svc.attach.hold import await_policy, must_wait, waits_for_policy
 from svc.attach.intent import await_policy_again, clear_away, earlier_row, new_record, pass_gates, recorded_result
 from svc.attach.journal import IntentLost
 from svc.attach.lost_addresses import ATTEMPTS, avoid_lost
 from svc.attach.pod import read_pod
+from svc.attach.previous_sandbox import is_replaceable
 from svc.attach.profiles import ensure_profile
 from svc.attach.ready import Locked, StoreReplaced
 from svc.attach.record import ADDED, WAITING, Record
-from svc.attach.releasing import give_back, require_own_handle
 from svc.attach.request import AddRequest, Sandbox
 from svc.attach.restore import Own, restore_own
 from svc.attach.session import Session
-from svc.attach.shared import join, may_join
+from svc.attach.shared_interface import can_join, join_interface
+from svc.attach.sources.base import Addressing, AssignedAddresses, Assignment
+from svc.attach.sources.select import source_of
 from svc.attach.teardown import is_another_networks, owe, unwire
 from svc.combine import NotBegun
 from svc.dataplane.wire import AddressInUse, HostNameTaken, PairTaken, Wired, interface_exists, wire
@@ -52,7 +52,8 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
     process.
     """
     session = _session(context, request)
-    require_place(session, request)
+    if request.sandbox is not None:
+        require_endpoint_support(session, request.workload)
     previous = earlier_row(context, request)
     if previous is None and _restore_row(context, session, request, trace):
         previous = earlier_row(context, request)
@@ -89,8 +90,7 @@ def _session(context: Context, request: AddRequest) -> Session:
 
 
 def _restore_row(context: Context, session: Session, request: AddRequest, trace: Trace) -> bool:
-    delegate = None if request.delegation is None else request.delegation.remembered()
-    own = Own(request.id, request.workload, request.sandbox, delegate)
+    own = Own(request.id, request.workload, request.sandbox, request.source)
     return restore_own(context, session, request.where.profile, own, trace)
 
 
@@ -104,36 +104,36 @@ def _attach(
     trace: Trace,
 ) -> "Addition | Result":
     """Everything that does not wait: a finished addition, or the result of an interface that it shares."""
-    with nullcontext() if request.delegation else session.ipam.announced():
+    with request.source.announced(session):
         if pod is None:
             pod = read_pod(context, session, request, trace)
         if session.held_seconds() > 0:
             raise StoreReplaced
-        choice = choose_now(session.names, request, pod, trace)
+        addressing = resolve_current_addressing(session.names, request, pod, trace)
         if previous is not None and previous.state != WAITING:
             clear_away(context, previous, request, trace)
         try:
-            return _run(context, session, request, choice, intent, trace)
+            return _run(context, session, request, addressing, intent, trace)
         except SvcError as refusal:
-            shared = join(context, session, request, trace) if may_join(request, refusal) else None
+            shared = join_interface(context, session, request, trace) if can_join(refusal) else None
             if shared is None:
                 raise
             return shared
 
 
 def _run(
-    context: Context, session: Session, request: AddRequest, choice: Choice, intent: Record | None, trace: Trace
+    context: Context, session: Session, request: AddRequest, addressing: Addressing, intent: Record | None, trace: Trace
 ) -> "Addition":
     """Return a finished addition. If the host uses the address already, assign another one."""
     left = ATTEMPTS
     while True:
-        addition = Addition(context, session, request, choice, trace, intent)
+        addition = Addition(context, session, request, addressing, trace, intent)
         left -= 1
         try:
             addition.run()
             return addition
         except AddressInUse as refusal:
-            if not left or not avoid_lost(context, session, request, choice, refusal, trace):
+            if not left or not avoid_lost(context, session, request, addressing, refusal, trace):
                 raise
             intent = None  # its row is gone with what was undone
 
@@ -159,24 +159,24 @@ class Addition:
         context: Context,
         session: Session,
         request: AddRequest,
-        choice: Choice,
+        addressing: Addressing,
         trace: Trace,
         intent: Record | None = None,
     ) -> None:
         self._context = context
         self._session = session
         self._request = request
-        self._pod = choice.pod.pod
-        self._floating = choice.wishes.floating
+        self._addressing = addressing
+        self._pod = addressing.pod.pod
         self._trace = trace
         self._intent = intent
         self._undo: ExitStack = _Rollback()
         self._undo_failed = False
-        self._taken = Taken((), (), ())
-        self._companion = self._endpoint_along()
-        self._source = source_of(context, session, request, choice, self._companion, trace)
+        self._assigned = AssignedAddresses((), ())
+        self._extra_write = self._endpoint_along()
+        self._source = request.source.prepared(context, trace)
         self._record = new_record(context, session, request)
-        self._record.mac = choice.wishes.mac or _random_mac()
+        self._record.mac = addressing.wishes.mac or _random_mac()
         if request.sandbox:
             self._record.host_name = host_interface(session.names, request.workload, request.id.ifname)
         self.result = Result()
@@ -212,23 +212,26 @@ class Addition:
 
     def take_addresses(self) -> None:
         with self._trace.phase("ipam"):
-            require_own_handle(self._context, self._session, self._record)
+            self._source.require_own_handle(self._context, self._session, self._record)
             self._undo.callback(self._undoing, self._release)
             try:
-                self._taken = self._source.take(self._record)
+                self._assigned = self._source.assign(self._assignment())
             except BaseException as failure:
                 if not _is_refusal(failure):
-                    if self._companion is not None:
+                    if self._extra_write is not None:
                         self._undo.callback(self._undoing, self._drop_endpoint)
                     self._undo.callback(self._undoing, self._session.fence)  # the write may still be in flight
                 raise
-            if self._taken.has_endpoint:
+            if self._assigned.has_endpoint:
                 self._undo.callback(self._undoing, self._drop_endpoint)
             self._session.require_claim()  # it may have been lost during the write
             if self._session.held_seconds() > 0:
                 raise StoreReplaced
-            _demand_mtu(self._request.mtu, self._taken.addresses)
-            self._record.addresses = [str(address) for address in self._taken.addresses]
+            _demand_mtu(self._request.mtu, self._assigned.addresses)
+            self._record.addresses = [str(address) for address in self._assigned.addresses]
+
+    def _assignment(self) -> Assignment:
+        return Assignment(self._context, self._session, self._record, self._addressing, self._extra_write, self._trace)
 
     def wire(self, sandbox: Sandbox) -> None:
         with self._trace.phase("kernel"):
@@ -237,13 +240,13 @@ class Addition:
             self._record.host_index, self._record.peer_index = wired.host_index, wired.peer_index
 
     def write_endpoint(self) -> None:
-        if self._taken.has_endpoint or not self._is_endpoint():
+        if self._assigned.has_endpoint or not self._is_endpoint():
             return
         with self._trace.phase("endpoint"):
             if self._has_profile_of_its_own():
                 ensure_profile(self._session, self._request.id.network, pod=self._request.workload.is_pod)
             self._undo.callback(self._undoing, self._drop_endpoint)
-            write_endpoint(self._session, self._endpoint(self._taken.addresses))
+            write_endpoint(self._session, self._endpoint(self._assigned.addresses))
 
     def note_result(self) -> Result:
         with self._trace.phase("journal"):
@@ -299,10 +302,11 @@ class Addition:
 
     def _release(self) -> None:
         """Not while the interface may be there, or the endpoint says whose the address is: the debt has the same order."""
-        if self._record.addresses and not (self._record.unmanaged or self._record.delegate):
+        source = source_of(self._record)
+        if self._record.addresses and source.uses_pools:
             self._record.recorded_only = True  # the handle may hold addresses of a live interface without a row
         if not self._undo_failed:
-            give_back(self._context, self._session, self._record, self._trace)
+            source.release(self._context, self._session, self._record, self._trace, None, None)
 
     def _undoing(self, step: Callable[[], None]) -> None:
         try:
@@ -336,7 +340,7 @@ class Addition:
 
     def _facts(self) -> PodFacts:
         if self._pod:
-            return replace(facts_of(self._session.names, self._pod), floating=self._floating)
+            return replace(facts_of(self._session.names, self._pod), floating=self._addressing.wishes.floating)
         return PodFacts(dict(self._request.labels), "", "", [], [self._record.id.network])
 
     def _facts_to_record(self) -> dict[str, Any] | None:
@@ -347,8 +351,8 @@ class Addition:
     def _result(self) -> Result:
         sandbox = self._request.sandbox
         if sandbox is None:
-            return Result(ips=self._taken.ips, routes=self._taken.routes)
-        return wired_result(self._record, sandbox, self._taken.ips, self._taken.routes, self._taken.dns)
+            return Result(ips=self._assigned.ips, routes=self._assigned.routes)
+        return wired_result(self._record, sandbox, self._assigned.ips, self._assigned.routes, self._assigned.dns)
 
 
 def _remove_stale_interface(context: Context, record: Record) -> None:

@@ -1,6 +1,6 @@
 """The result of an attachment, and how a repeated ADD completes a row that was restored without one."""
 
-from svc.attach.choice import choose_now
+from svc.attach.addressing import resolve_current_addressing
 from svc.attach.context import Context
 from svc.attach.pod import read_pod
 from svc.attach.record import Record
@@ -29,14 +29,8 @@ def adopt(context: Context, session: Session, record: Record, request: AddReques
     record.sandbox, record.mtu, record.queues = sandbox.identity, request.mtu, request.queues
     record.allow_ip_forwarding = request.allow_ip_forwarding
     record.routes = None if request.routes is None else [str(route) for route in request.routes]
-    choice = choose_now(session.names, request, read_pod(context, session, request, trace), trace)
+    addressing = resolve_current_addressing(session.names, request, read_pod(context, session, request, trace), trace)
     ips = tuple(IpConfig(str(address.host()), interface=1) for address in record.address_list())
-    routes: tuple[Route, ...] = ()
-    if request.delegation is not None:
-        record.delegate, record.unmanaged = request.delegation.remembered(), False
-        routes = tuple(Route(str(route["dst"])) for route in request.delegation.netconf["ipam"].get("routes") or ())
-    elif not (record.unmanaged or choice.wishes.addresses):
-        allocations = session.ipam.allocations(record.handle, record.address_list())
-        routes = tuple(Route(f"{each.address}/{each.block.length}") for each in allocations)
+    routes = request.source.adopt(session, record, addressing)
     record.result = wired_result(record, sandbox, ips, routes).to_json()
     context.journal.update(record)

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from svc.attach.addresses import not_held
 from svc.attach.context import Context
-from svc.attach.endpoints import endpoint_stands, has_profile
+from svc.attach.endpoints import endpoint_stands
 from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.request import Sandbox
-from svc.attach.shared import host_of
+from svc.attach.shared_interface import interface_owner
+from svc.attach.sources.select import source_of
 from svc.dataplane.check import differences
 from svc.dataplane.plan import Wiring
 from svc.model.errors import Code, PeerError
@@ -24,7 +24,7 @@ def check(context: Context, key: AttachmentId, sandbox: Sandbox | None, previous
             details="it was never added on this node, or was deleted: ADD it",
             code=Code.UNKNOWN_CONTAINER,
         )
-    wired = host_of(context, record) if record.shares else record
+    wired = interface_owner(context, record) if record.shares else record
     found = [*_against_previous(wired or record, previous), *_against_datastore(context, record, trace)]
     if wired is None:
         found.append(f"the network that {key.ifname!r} was made for has left it")
@@ -55,10 +55,8 @@ def _against_previous(record: Record, previous: Result) -> list[str]:
 
 def _against_datastore(context: Context, record: Record, trace: Trace) -> list[str]:
     session = context.session(record.profile, record.settings, record.node)
-    reason = not_held(session, record, trace)
+    reason = source_of(record).why_not_held(session, record, trace)
     found = [reason] if reason else []
-    if record.shares and not has_profile(session, record):
-        found.append(f"the endpoint of this container does not name network {record.id.network}")
     if record.is_wired and not endpoint_stands(session, record):
         found.append(f"the datastore has no endpoint {record.endpoint_key(session.names).name} of this container")
     return found

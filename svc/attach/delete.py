@@ -1,6 +1,6 @@
 """DEL: what was attached is taken down; what is gone already is no error."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from svc._core import nsock
 from svc.attach.context import Context
@@ -9,15 +9,15 @@ from svc.attach.endpoints import endpoint_addresses, endpoint_of_interface, endp
 from svc.attach.handles import handle_of, is_ambiguous, older_handle
 from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.request import NodeSettings, Sandbox
-from svc.attach.restore import UNKNOWN_SANDBOX, Own, restore_for_call
+from svc.attach.restore import Own, restore_for_call
+from svc.attach.sources.base import AddressSource
+from svc.attach.sources.own import POOLS_OF_SVC
+from svc.attach.sources.select import source_of
 from svc.attach.teardown import take_down
 from svc.dataplane.kernel import addresses_of, delete_link, is_host_side, link_of
 from svc.model.endpoint import Workload, host_interface
 from svc.model.errors import CallerError, SvcError
 from svc.trace import Trace
-
-if TYPE_CHECKING:
-    from svc.attach.delegation import Delegation
 
 
 def delete(
@@ -29,32 +29,30 @@ def delete(
     trace: Trace,
     *,
     wired: bool = True,
-    delegation: "Delegation | None" = None,
+    source: AddressSource = POOLS_OF_SVC,
 ) -> None:
-    """Takes the attachment down; `wired` is false for one that has addresses only. `delegation`: who, by the network's present
-    configuration, gives the addresses; what the journal says counts more.
+    """Tear the attachment down; `wired` is false for one that has addresses only. `source` is that of the network's present
+    configuration; the journal takes precedence.
 
-    SvcError when its interface stays, or the datastore is locked.
+    Raise SvcError if its interface stays, or the datastore is locked.
     """
     record = context.journal.get(key)
     if record is None:
-        remembered = None if delegation is None else delegation.remembered()
-        restore_for_call(context, where, Own(key, workload, sandbox if wired else None, remembered), trace)
+        restore_for_call(context, where, Own(key, workload, sandbox if wired else None, source), trace)
         record = context.journal.get(key)
     if record is not None:
-        if delegation is not None:
-            _complete(record, delegation)
+        source.complete(record)
         take_down(context, record, trace, sandbox if wired else None)
         return
-    if delegation is not None and (missing := delegation.why_missing()):
-        trace.warning(f"{missing}: nothing is known of an address that it would have to free")
-        delegation = None
+    if reason := source.why_unusable():
+        trace.warning(f"{reason}: nothing is known of an address that it would have to free")
+        source = POOLS_OF_SVC
     try:
         context.names_of(where.profile)
     except CallerError:  # nothing could be attached without it
         return
     is_others = wired and _is_of_another_network(context, key)
-    record = _reconstructed(context, key, workload, where, delegation, wired=wired and not is_others)
+    record = _reconstructed(context, key, workload, where, source, wired=wired and not is_others)
     record.shares |= is_others and not workload.is_pod
     if sandbox is not None:
         _spare_other_interfaces(context, record, sandbox)
@@ -66,17 +64,9 @@ def delete(
         _remove_inside(context, record, sandbox)
 
 
-def _complete(record: Record, delegation: "Delegation") -> None:
-    """Neither kernel nor datastore tell a restored row that another plugin gave its addresses."""
-    if record.delegate is not None:
-        delegation.tell_path(record.delegate)
-    elif record.unmanaged and record.sandbox == UNKNOWN_SANDBOX:
-        record.unmanaged, record.delegate = False, delegation.remembered()
-
-
 def _spare_other_interfaces(context: Context, record: Record, sandbox: Sandbox) -> None:
     """Release no address of another interface in the sandbox, which may have no row either: all share the handle."""
-    if record.delegate is not None or record.recorded_only:
+    if record.recorded_only or not source_of(record).uses_pools:
         return
     with nsock.Socket(sandbox.fd) as socket:
         present = addresses_of(socket)
@@ -106,7 +96,7 @@ def _reconstructed(
     key: AttachmentId,
     workload: Workload,
     where: NodeSettings,
-    delegation: "Delegation | None",
+    source: AddressSource,
     *,
     wired: bool,
 ) -> Record:
@@ -129,11 +119,11 @@ def _reconstructed(
         pod=workload.pod,
         namespace=workload.namespace,
         profile=where.profile,
-        delegate=None if delegation is None else delegation.remembered(),
         handle=handle_of(names, key.network, key.container_id),
         older_handle=older_handle(names, key.network, workload),
         recorded_only=names.plain_handles and is_ambiguous(names, key.network, key.container_id),
     )
+    source.mark(record)
     if record.recorded_only:
         record.addresses = _recorded_addresses(context, record)
     container, network = _owner(context, record) if wired else (None, None)

@@ -6,10 +6,9 @@ from datetime import datetime, timezone
 
 from svc._core.cidr import Cidr
 from svc.attach.record import Record
-from svc.attach.request import AddRequest
 from svc.attach.session import Session
 from svc.datastore.api import Conflict, Create, Delete, Entry, Found, NotFound, StoreError, Update, entry_of
-from svc.model.endpoint import KIND, has_endpoint
+from svc.model.endpoint import KIND, Workload, has_endpoint
 from svc.model.errors import Code
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.resource import Resource, new_uid, stamp
@@ -17,9 +16,9 @@ from svc.model.resource import Resource, new_uid, stamp
 _TRIES = 6
 
 
-def require_place(session: Session, request: AddRequest) -> None:
-    """StoreError where the datastore has no place for the endpoint: before anything is done for it."""
-    if session.settings["kind"] == "orch" and request.sandbox is not None and not request.workload.is_pod:
+def require_endpoint_support(session: Session, workload: Workload) -> None:
+    """Raise StoreError if the datastore cannot store the endpoint of a wired workload."""
+    if session.settings["kind"] == "orch" and not workload.is_pod:
         details = "pass K8S_POD_NAME and K8S_POD_NAMESPACE in CNI_ARGS, or use another datastore"
         raise StoreError("a container that is no pod has no place in the orchestrator's API", details=details)
 

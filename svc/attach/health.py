@@ -116,10 +116,10 @@ class Health:
             self._running[dependency.key] = probe
             return probe
 
-    def require(self, dependencies: Sequence[Dependency], network: Hashable, trace: Trace, *, is_delegated: bool) -> None:
+    def require(self, dependencies: Sequence[Dependency], network: Hashable, trace: Trace, *, only_add_tells: bool) -> None:
         """Raise, within a second, the cause why an ADD of the network would fail; log what it would warn of.
 
-        Whether another plugin (`is_delegated`) gives addresses, only an ADD tells.
+        `only_add_tells`: an ADD may find no address although every dependency is ready.
         """
         until = time.monotonic() + ANSWER_SECONDS + SLACK_SECONDS
         probes = [(each, self.begin(each)) for each in dependencies]
@@ -128,7 +128,7 @@ class Health:
         for _, _, last in known:
             if last is not None and last.failure is not None:
                 raise last.failure
-        self._require_recent(network, is_delegated=is_delegated, are_current=all(in_time))
+        self._require_recent(network, only_add_tells=only_add_tells, are_current=all(in_time))
         for dependency, probe, last in known:
             if probe is not None and (probe.is_stuck or not (last or probe.has_answered)):
                 raise _not_known(dependency)
@@ -140,12 +140,12 @@ class Health:
             return probe
         return self._ended.get(dependency.key)
 
-    def _require_recent(self, network: Hashable, *, is_delegated: bool, are_current: bool) -> None:
+    def _require_recent(self, network: Hashable, *, only_add_tells: bool, are_current: bool) -> None:
         """Raise how the last ADD failed, unless the probes tell more: `are_current` says that all of them have just ended."""
         since, failure = self._failures.get(network, (0.0, None))
         if failure is None or time.monotonic() - since >= MEMORY_SECONDS:
             return
-        if not are_current or (is_delegated and not isinstance(failure, StoreError)):
+        if not are_current or (only_add_tells and not isinstance(failure, StoreError)):
             raise failure
 
     def _run(self, key: Hashable, probe: Probe) -> None:

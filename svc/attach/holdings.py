@@ -5,8 +5,8 @@ in one write where the datastore has transactions.
 from svc.attach.context import Context
 from svc.attach.endpoints import deletion, drop_endpoint
 from svc.attach.record import Record
-from svc.attach.releasing import give_back
 from svc.attach.session import Session
+from svc.attach.sources.select import source_of
 from svc.datastore.api import Conflict, Delete, Found, KeyedError, NotFound
 from svc.model.keys import HandleKey, Key
 from svc.trace import Trace
@@ -27,40 +27,40 @@ def read(session: Session, record: Record) -> Holdings:
     keys: dict[str, Key] = {}
     if record.is_wired and not record.shares:
         keys["endpoint"] = record.endpoint_key(session.names)
-    if record.delegate is None:
+    if source_of(record).has_handle:
         keys["handle"] = HandleKey(record.handle)
     return Holdings(session, **dict(zip(keys, session.require_ready(tuple(keys.values())), strict=True)))
 
 
 def release(context: Context, record: Record, holdings: Holdings, trace: Trace, *, has_endpoint: bool) -> None:
     """Remove the endpoint, if the attachment has one, and free the addresses: never these alone. Raise PeerError."""
-    session = holdings.session
-    companion = _companion(session, record, holdings) if has_endpoint else None
-    if companion is not None and (record.delegate is not None or not session.backend.atomic):
-        _delete(session, record, companion)
-        companion = None
+    session, source = holdings.session, source_of(record)
+    extra_write = _extra_write(session, record, holdings) if has_endpoint else None
+    if extra_write is not None and not (source.has_handle and session.backend.atomic):
+        _delete(session, record, extra_write)
+        extra_write = None
     try:
-        done = give_back(context, session, record, trace, companion=companion, handle=holdings.handle)
+        done = source.release(context, session, record, trace, extra_write, holdings.handle)
     except KeyedError as failure:
-        if companion is None or failure.key != companion.key:
+        if extra_write is None or failure.key != extra_write.key:
             raise
         drop_endpoint(session, record)  # another process has changed it since it was read
-        give_back(context, session, record, trace)
+        source.release(context, session, record, trace, None, None)
         return
-    if companion is not None and not done:  # nothing was to be freed
-        _delete(session, record, companion)
+    if extra_write is not None and not done:  # nothing was to be freed
+        _delete(session, record, extra_write)
 
 
-def _companion(session: Session, record: Record, holdings: Holdings) -> Delete | None:
+def _extra_write(session: Session, record: Record, holdings: Holdings) -> Delete | None:
     if holdings.endpoint is None:
         drop_endpoint(session, record)
         return None
     return deletion(record, holdings.endpoint)
 
 
-def _delete(session: Session, record: Record, companion: Delete) -> None:
+def _delete(session: Session, record: Record, extra_write: Delete) -> None:
     try:
-        session.backend.write([companion])
+        session.backend.write([extra_write])
     except NotFound:
         return
     except Conflict:

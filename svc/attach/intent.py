@@ -4,7 +4,6 @@ import time
 from contextlib import suppress
 
 from svc._core import nsock
-from svc.attach.addresses import not_held
 from svc.attach.adopt import adopt
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
@@ -14,9 +13,9 @@ from svc.attach.hold import STORE_SECONDS, await_gates, await_policy, await_stor
 from svc.attach.journal import intent_lost
 from svc.attach.record import ADDED, ADDING, WAITING, Record
 from svc.attach.request import AddRequest
-from svc.attach.restore import UNKNOWN_SANDBOX
 from svc.attach.session import Session
-from svc.attach.shared import still_shares
+from svc.attach.shared_interface import still_shares
+from svc.attach.sources.select import source_of
 from svc.attach.teardown import take_down
 from svc.dataplane.check import stands
 from svc.dataplane.kernel import link_of
@@ -82,7 +81,7 @@ def clear_away(context: Context, previous: Record, request: AddRequest, trace: T
 
 def new_record(context: Context, session: Session, request: AddRequest) -> Record:
     """Return the record of what the call itself says of the attachment."""
-    return Record(
+    record = Record(
         id=request.id,
         state=ADDING,
         boot_id=context.boot_id,
@@ -98,21 +97,22 @@ def new_record(context: Context, session: Session, request: AddRequest) -> Recor
         allow_ip_forwarding=request.allow_ip_forwarding,
         profile=request.where.profile,
         routes=None if request.routes is None else [str(route) for route in request.routes],
-        delegate=None if request.delegation is None else request.delegation.remembered(),
         versions=list(request.versions),
         handle=handle_of(session.names, request.id.network, request.id.container_id),
     )
+    request.source.mark(record)
+    return record
 
 
 def recorded_result(context: Context, session: Session, record: Record, request: AddRequest, trace: Trace) -> Result | None:
     """Return the result of an ADD that still stands: same sandbox and boot, interface alive, addresses held. None otherwise."""
     if record.state != ADDED or record.boot_id != context.boot_id or not _is_in_sandbox(record, request):
         return None
-    if not_held(session, record, trace):
+    if source_of(record).why_not_held(session, record, trace):
         return None
     if record.is_wired and not _wiring_stands(context, session, record, request):
         return None
-    if record.shares and not still_shares(context, session, record):
+    if record.shares and not still_shares(context, record):
         return None
     if record.result is None and record.is_wired:
         adopt(context, session, record, request, trace)
@@ -122,7 +122,7 @@ def recorded_result(context: Context, session: Session, record: Record, request:
 
 def _is_in_sandbox(record: Record, request: AddRequest) -> bool:
     """Return whether the interface is in the sandbox. A restored row names no sandbox: the pair of interfaces decides."""
-    if record.sandbox != UNKNOWN_SANDBOX or request.sandbox is None:
+    if not record.is_restored or request.sandbox is None:
         return record.sandbox == _identity(request)
     with nsock.Socket(request.sandbox.fd) as socket:
         link = link_of(socket, name=record.id.ifname)
@@ -133,7 +133,7 @@ def _is_in_sandbox(record: Record, request: AddRequest) -> bool:
 
 def _warn_of_families(record: Record, request: AddRequest, trace: Trace) -> None:
     """Warn that a standing attachment keeps its addresses, although the network has changed since the first ADD."""
-    if record.versions and request.delegation is None and set(record.versions) != set(request.versions):
+    if record.versions and request.source.uses_pools and set(record.versions) != set(request.versions):
         had, wanted = (" and ".join(f"IPv{version}" for version in each) for each in (record.versions, request.versions))
         trace.warning(f"the attachment was made for {had}, and this ADD asks for {wanted}: DEL it and ADD it again for that")
 

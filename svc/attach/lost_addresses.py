@@ -1,11 +1,11 @@
 """What an ADD does about an address that the datastore says is free, and that the host uses: its allocation was lost."""
 
-from svc.attach.choice import Choice
 from svc.attach.context import Context
 from svc.attach.reclaim import is_restorable, lost, restore
 from svc.attach.record import Record
 from svc.attach.request import AddRequest
 from svc.attach.session import Session
+from svc.attach.sources.base import Addressing
 from svc.dataplane.wire import AddressInUse
 from svc.model.errors import SvcError
 from svc.trace import Trace
@@ -14,11 +14,11 @@ ATTEMPTS = 4  # of one ADD: foreign routes may be in the way of several addresse
 
 
 def avoid_lost(
-    context: Context, session: Session, request: AddRequest, choice: Choice, refusal: AddressInUse, trace: Trace
+    context: Context, session: Session, request: AddRequest, addressing: Addressing, refusal: AddressInUse, trace: Trace
 ) -> bool:
     """Make the next attempt get another address, and have live attachments claim theirs again. Return False if the ADD wants
     this very address, or another plugin gives it."""
-    if choice.addresses or request.delegation is not None:
+    if addressing.addresses or not request.source.uses_pools:
         return False
     live = [record for record in context.journal.all() if is_restorable(context, record)]
     held = {address: record for record in live for address in record.address_list()}

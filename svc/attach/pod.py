@@ -10,8 +10,9 @@ from svc.trace import Trace
 def read_pod(context: Context, session: Session, request: AddRequest, trace: Trace) -> PodInfo:
     """Return what the orchestrator says, if it must be asked. At the same time, ask whether the datastore is locked, and
     wait for that answer where no later write of an address asks it again."""
-    workload, ask = request.workload, session.require_ready if request.delegation else session.expect_ready
-    if not (request.orchestrator and workload.is_pod) or (request.delegation and not request.policy):
+    workload, uses_pools = request.workload, request.source.uses_pools
+    ask = session.expect_ready if uses_pools else session.require_ready
+    if not (request.orchestrator and workload.is_pod and (request.policy or uses_pools)):
         ask()
         return PodInfo()
     pods = context.orchestrators.pods(request.orchestrator)

@@ -9,6 +9,7 @@ from svc.attach.endpoints import drop_endpoints_of, endpoint_stands, is_wired_el
 from svc.attach.handles import container_of
 from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.session import Session
+from svc.attach.sources.select import source_of
 from svc.datastore.api import NotFound, StoreError
 from svc.ipam.requests import Assign, Held, Release
 from svc.model.endpoint import PodFacts, endpoint, has_endpoint
@@ -43,9 +44,9 @@ def _should_have_endpoint(session: Session, record: Record) -> bool:
 
 def is_restorable(context: Context, record: Record) -> bool:
     """Return whether the attachment is live, and its addresses come from the pools of the datastore."""
-    if record.state != ADDED or record.boot_id != context.boot_id or record.delegate is not None or record.unmanaged:
+    if record.state != ADDED or record.boot_id != context.boot_id or not record.addresses:
         return False
-    if not record.addresses or record.shares:
+    if record.shares or not source_of(record).uses_pools:
         return False
     if not record.is_wired:
         return True  # another plugin's interface

@@ -21,6 +21,8 @@ ADDING = "adding"
 ADDED = "added"
 DELETING = "deleting"
 
+UNKNOWN_SANDBOX = (0, 0)  # of a restored row, until the next ADD shows its own
+
 
 @dataclass(frozen=True, slots=True)
 class AttachmentId:
@@ -87,6 +89,11 @@ class Record:
     @property
     def is_wired(self) -> bool:
         return bool(self.host_name)
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether no ADD or DEL has completed the row since it was restored."""
+        return self.sandbox == UNKNOWN_SANDBOX
 
     @property
     def workload(self) -> Workload:

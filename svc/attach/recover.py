@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from svc.attach.context import Context
 from svc.attach.record import ADDED, DELETING, WAITING, AttachmentId, Record
+from svc.attach.sources.select import source_of
 from svc.attach.teardown import put_off, take_down
 from svc.model.errors import SvcError
 from svc.trace import Trace
@@ -49,7 +50,7 @@ class Recovery:
 
 def store_of(record: Record) -> Store:
     """What must work to free it: its datastore session, but for the node, and the plugin that gave its addresses."""
-    return record.profile, tuple(sorted(record.settings.items())), record.delegate["plugin"] if record.delegate else ""
+    return record.profile, tuple(sorted(record.settings.items())), source_of(record).plugin
 
 
 def pay_debt(context: Context, key: AttachmentId, trace: Trace) -> bool:

@@ -1,20 +1,18 @@
 """What the runtime asks for, checked and complete, in this program's own terms."""
 
 import os
-from typing import TYPE_CHECKING
 
 from svc._core import nsock
 from svc._core.cidr import Address, Cidr
 from svc.attach.record import AttachmentId
+from svc.attach.sources.base import AddressSource
+from svc.attach.sources.own import POOLS_OF_SVC
 from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code
 from svc.model.hold import NO_GATES, NO_POLICY_SETUP, GateSettings, PolicySettings
 from svc.model.shortage import shortage
 from svc.model.wishes import NO_FEATURES, Features
 from svc.values import dataclass
-
-if TYPE_CHECKING:
-    from svc.attach.delegation import Delegation
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +38,7 @@ class AddRequest:
     """One ADD. `versions` are the families to assign; `address` is the one address asked for, if any. Annotations of the pod
     may change these, as far as the network's `features` allow.
 
-    Without a sandbox only addresses are assigned: another main plugin does the wiring. `point_to_point`: it is one whose
-    containers share no link, so that they need a gateway.
+    Without a sandbox only addresses are assigned: another main plugin does the wiring.
     """
 
     id: AttachmentId
@@ -60,9 +57,8 @@ class AddRequest:
     labels: tuple[tuple[str, str], ...] = ()  # of a container that is no pod
     gates: GateSettings = NO_GATES
     policy_setup: PolicySettings = NO_POLICY_SETUP
-    point_to_point: bool = False
     routes: tuple[Cidr, ...] | None = None  # by destination; None: the default ones of its families
-    delegation: "Delegation | None" = None  # another plugin gives the addresses; pools and families mean nothing then
+    source: AddressSource = POOLS_OF_SVC  # of the addresses; families and pools are for svc's own
     features: Features = NO_FEATURES
     intent: int = 0  # of a call that has waited in another process: the generation of its row in the journal
     resumable: bool = False  # whether the call may go on in another process

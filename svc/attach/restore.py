@@ -11,9 +11,12 @@ from svc._core.cidr import Address, Cidr
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
 from svc.attach.handles import handle_of
-from svc.attach.record import ADDED, AttachmentId, Record
+from svc.attach.record import ADDED, UNKNOWN_SANDBOX, AttachmentId, Record
 from svc.attach.request import NodeSettings, Sandbox
 from svc.attach.session import Session
+from svc.attach.sources.base import AddressSource
+from svc.attach.sources.bypass import BYPASS
+from svc.attach.sources.own import POOLS_OF_SVC
 from svc.dataplane.kernel import addresses_of, link_of
 from svc.model.endpoint import KIND, Workload, host_interface
 from svc.model.errors import SvcError
@@ -24,16 +27,14 @@ from svc.trace import Trace
 from svc.values import dataclass
 
 Link = dict[str, Any]
-UNKNOWN_SANDBOX = (0, 0)  # of a restored row, until the next ADD shows its own
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What neither the interface nor the endpoint tells of an attachment whose addresses are not from the pools: its network,
-    and how another IPAM plugin is called to release them, if it gave them."""
+    """What neither the interface nor the endpoint shows of an attachment."""
 
     network: str
-    delegate: dict[str, Any] | None = None
+    source: AddressSource = BYPASS
 
 
 Locate = Callable[[str, str, list[Address]], Origin | None]
@@ -48,12 +49,12 @@ class Own:
     id: AttachmentId
     workload: Workload
     sandbox: Sandbox | None
-    delegate: dict[str, Any] | None = None
+    source: AddressSource = POOLS_OF_SVC
 
     def locate(self, container: str, ifname: str, _addresses: list[Address]) -> Origin | None:
         """Locate this attachment alone."""
         is_own = (container, ifname) == (self.id.container_id, self.id.ifname)
-        return Origin(self.id.network, self.delegate) if is_own else None
+        return Origin(self.id.network, BYPASS if self.source.uses_pools else self.source) if is_own else None
 
 
 def restore_rows(
@@ -139,7 +140,7 @@ def _record_of_pair(
     addresses: list[Address],
 ) -> Record:
     """Only the addresses on the interface are released with it."""
-    return Record(
+    record = Record(
         id=AttachmentId(own.id.network, own.id.container_id, link["name"]),
         state=ADDED,
         boot_id=context.boot_id,
@@ -155,10 +156,11 @@ def _record_of_pair(
         host_index=host["index"],
         peer_index=link["index"],
         profile=profile,
-        delegate=own.delegate,
         handle=handle_of(session.names, own.id.network, own.id.container_id),
-        recorded_only=own.delegate is None,
+        recorded_only=own.source.uses_pools,
     )
+    own.source.mark(record)
+    return record
 
 
 def unknown_links(context: Context, names: Names) -> dict[str, Link]:
@@ -187,7 +189,7 @@ def _records(
         if origin is None:
             trace.warning(f"interface {link['name']} has no row, and the datastore does not tell its network: it is left alone")
             continue
-        yield Record(
+        record = Record(
             id=AttachmentId(origin.network, spec["containerID"], _ifname(spec)),
             state=ADDED,
             boot_id=context.boot_id,
@@ -203,10 +205,10 @@ def _records(
             host_index=link["index"],
             peer_index=link["peer_index"],
             profile=profile,
-            delegate=origin.delegate,
-            unmanaged=not handle and origin.delegate is None,
             handle=handle,
         )
+        origin.source.mark(record)
+        yield record
 
 
 def _origin(session: Session, spec: dict[str, Any], locate: Locate | None) -> tuple[str, Origin | None]:
@@ -217,7 +219,7 @@ def _origin(session: Session, spec: dict[str, Any], locate: Locate | None) -> tu
     for address in addresses:
         _, handle = session.ipam.standing(address)
         if handle.endswith(suffix):
-            return handle, Origin(handle.removesuffix(suffix).replace("..", "."))
+            return handle, Origin(handle.removesuffix(suffix).replace("..", "."), POOLS_OF_SVC)
     origin = locate(spec["containerID"], _ifname(spec), addresses) if locate else None
     if origin is None and not spec.get("pod") and spec.get("profiles"):
         origin = Origin(str(spec["profiles"][0]))

@@ -3,55 +3,49 @@
 import os
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from svc.attach.context import Context
 from svc.attach.health import Dependency, Probe
 from svc.attach.places import datastore_place, orchestrator_place
 from svc.attach.request import NodeSettings
 from svc.attach.session import Session
+from svc.attach.sources.base import AddressSource
 from svc.model.errors import CallerError, Code, PeerError, SvcError
 from svc.trace import Trace
 from svc.values import dataclass
-
-if TYPE_CHECKING:
-    from svc.attach.delegation import Delegation
 
 _REMEDY = "look at its servers, at the network between, and at the program that gives the credentials, if there is one"
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What an ADD of a network needs: its datastore, addresses of these families from these pools, or of another plugin, and
-    the orchestrator's API, if `orchestrator` says how it is reached; with `policy` the pod itself is read there."""
+    """What an ADD of a network needs, whichever source its addresses have: its datastore, addresses of these families from
+    these pools, and Kubernetes, if `orchestrator` says how it is reached; with `policy` the pod itself is read there."""
 
     network: Hashable
     where: NodeSettings
     versions: tuple[int, ...]
     pools: dict[int, tuple[str, ...]]
-    delegation: "Delegation | None" = None
     orchestrator: tuple[tuple[str, str], ...] = ()
     policy: bool = False
 
 
-def status(context: Context, wanted: Wanted, trace: Trace) -> None:
-    """PeerError, code 50, with the cause; within a second."""
+def status(context: Context, wanted: Wanted, source: AddressSource, trace: Trace) -> None:
+    """Raise PeerError, code 50, with the cause why an ADD would fail; within a second."""
     for conflict in list(context.conflicts.values()):
         trace.warning(conflict)
-    if wanted.delegation is not None and (warning := wanted.delegation.warning(wanted.where.datastore["kind"])):
+    if warning := source.warning(wanted.where.datastore["kind"]):
         trace.warning(warning)
     with not_ready():
-        is_delegated = wanted.delegation is not None
-        context.health.require(dependencies(context, wanted), wanted.network, trace, is_delegated=is_delegated)
+        found = [*dependencies(context, wanted), *source.dependencies(context, wanted.network)]
+        context.health.require(found, wanted.network, trace, only_add_tells=source.only_add_tells)
 
 
 def dependencies(context: Context, wanted: Wanted) -> list[Dependency]:
-    """Return what an ADD of the network needs, and how it is looked at."""
+    """Return what an ADD of the network needs, besides the dependencies of its address source."""
     found = [_journal(context), _datastore(context, wanted)]
     if wanted.orchestrator:
         found.append(_orchestrator(context, wanted.orchestrator, policy=wanted.policy))
-    if wanted.delegation is not None:
-        found.append(_plugin(context, wanted.network, wanted.delegation))
     return found
 
 
@@ -109,14 +103,6 @@ def _orchestrator(context: Context, access: tuple[tuple[str, str], ...], *, poli
             pods.require_pods()
 
     return Dependency(("orchestrator", access, policy), orchestrator_place(settings), _REMEDY, look)
-
-
-def _plugin(context: Context, network: Hashable, delegation: "Delegation") -> Dependency:
-    def look(_probe: Probe) -> None:
-        delegation.require_ready(context)
-
-    remedy = "see whether it waits for a lock, a disk, or the orchestrator's API"
-    return Dependency(("plugin", network, delegation.plugin), f"plugin {delegation.plugin!r}", remedy, look)
 
 
 def _require_kubeconfig(settings: Mapping[str, str]) -> None:

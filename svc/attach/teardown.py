@@ -4,19 +4,16 @@ Every part may be repeated, and finds nothing to do where nothing is left. The a
 there, nobody else may get it.
 """
 
-from contextlib import suppress
-
 from svc import deadline
 from svc._core import nsock
 from svc.attach import holdings
 from svc.attach.context import Context
-from svc.attach.endpoints import edit_profiles
 from svc.attach.holdings import Holdings
 from svc.attach.ready import Locked
 from svc.attach.record import ADDED, ADDING, WAITING, Record
 from svc.attach.request import Sandbox
 from svc.dataplane.kernel import delete_link, link_of
-from svc.datastore.api import NotFound, StoreError
+from svc.datastore.api import StoreError
 from svc.model.errors import SvcError
 from svc.trace import Trace
 
@@ -78,10 +75,7 @@ def _remove_inside(record: Record, sandbox: Sandbox) -> bool:
 
 
 def settle(context: Context, record: Record, trace: Trace, held: Holdings) -> None:
-    """Removes the endpoint and frees the addresses. PeerError."""
-    if record.shares:
-        with suppress(NotFound):
-            edit_profiles(held.session, record, add=False)
+    """Delete the endpoint and release the addresses. Raise PeerError."""
     has_endpoint = record.is_wired and not record.shares and not is_another_networks(context, record)
     holdings.release(context, record, held, trace, has_endpoint=has_endpoint)
 

@@ -1,14 +1,9 @@
 """What the ADDs of a network need, from its configuration."""
 
-from typing import TYPE_CHECKING
-
 from svc.attach.request import NodeSettings
 from svc.attach.status import Wanted
 from svc.netconf import hostlocal
 from svc.netconf.netconf import NetConf
-
-if TYPE_CHECKING:
-    from svc.attach.delegation import Delegation
 
 
 def memory_key(netconf: NetConf) -> tuple[str, str]:
@@ -26,8 +21,8 @@ def pools(netconf: NetConf) -> dict[int, tuple[str, ...]]:
     return {4: netconf.ipam.ipv4_pools, 6: netconf.ipam.ipv6_pools}
 
 
-def wanted_by(netconf: NetConf, where: NodeSettings, delegation: "Delegation | None" = None) -> Wanted:
-    """Return what ADDs need. `delegation` is how another IPAM plugin is called, if that is known."""
+def wanted_by(netconf: NetConf, where: NodeSettings) -> Wanted:
+    """Return what ADDs need."""
     is_delegated = netconf.ipam.is_delegated
     reads_api = netconf.policy or not is_delegated or bool(hostlocal.families(netconf.raw))
     return Wanted(
@@ -35,7 +30,6 @@ def wanted_by(netconf: NetConf, where: NodeSettings, delegation: "Delegation | N
         where,
         () if is_delegated else families(netconf),
         {} if is_delegated else pools(netconf),
-        delegation,
         netconf.orchestrator if reads_api else (),
         policy=netconf.policy,
     )

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
 
 from svc._core.cidr import Address
 from svc.attach.add import add
@@ -14,6 +13,8 @@ from svc.attach.gc import collect
 from svc.attach.record import AttachmentId
 from svc.attach.request import AddRequest, NodeSettings, Sandbox, open_sandbox
 from svc.attach.restore import Own, restore_for_call
+from svc.attach.sources.base import AddressSource
+from svc.attach.sources.own import POOLS_OF_SVC, PoolSource
 from svc.attach.status import not_ready, status
 from svc.cni import results
 from svc.cni.environment import Call
@@ -30,11 +31,8 @@ from svc.trace import Trace
 from svc.values import dataclass
 from svc.waits.wait import Steps
 
-if TYPE_CHECKING:
-    from svc.attach.delegation import Delegation
-
-
-PTP = "ptp"  # the reference plugin: a pair of interfaces for each container, as ours
+PTP = "ptp"  # the reference plugin: a pair of interfaces for each container, which share no link and so need a gateway
+POOLS_FOR_PTP = PoolSource(point_to_point=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +72,18 @@ class Invocation:
         return Workload(self.call.container_id, args.pod_name, args.pod_namespace or self.netconf.namespace)
 
     @property
-    def delegation(self) -> "Delegation | None":
-        """Who gives the addresses, where that is another plugin."""
+    def source(self) -> AddressSource:
+        """Where the network's addresses come from. Raise CallerError if the IPAM plugin of svc was called for another one's."""
         if not self.netconf.ipam.is_delegated or (self.call.ipam and self.call.verb == "DEL"):
-            return None
-        from svc.cni.delegations import delegation_of
+            return POOLS_FOR_PTP if self.call.ipam and self.netconf.type == PTP else POOLS_OF_SVC
+        if self.call.ipam:
+            raise CallerError(
+                f"ipam.type = {self.netconf.ipam.type!r}, but the IPAM plugin of svc was called",
+                details="ipam.type: name the plugin that is to be called",
+            )
+        from svc.cni.delegated_ipam import delegated_source  # only here: most networks need no other plugin
 
-        return delegation_of(self.netconf, self.call, self.inputs.environment, self.where.node)
+        return delegated_source(self.netconf, self.inputs.environment, self.where.node)
 
     @contextmanager
     def sandbox(self) -> Iterator[Sandbox]:
@@ -123,7 +126,7 @@ def _delete(invocation: Invocation) -> None:
             sandbox,
             invocation.trace,
             wired=wired,
-            delegation=invocation.delegation,
+            source=invocation.source,
         )
 
 
@@ -141,9 +144,7 @@ def _check(invocation: Invocation) -> None:
 
 
 def _restore_row(invocation: Invocation, sandbox: Sandbox) -> None:
-    delegation = invocation.delegation
-    delegate = None if delegation is None else delegation.remembered()
-    own = Own(invocation.id, invocation.workload(invocation.args()), sandbox, delegate)
+    own = Own(invocation.id, invocation.workload(invocation.args()), sandbox, invocation.source)
     restore_for_call(invocation.context, invocation.where, own, invocation.trace)
 
 
@@ -155,7 +156,7 @@ def _gc(invocation: Invocation) -> None:
             details="GC without a list would remove every attachment of the network: give it, or null for none",
         )
     network, where = invocation.netconf.name, invocation.where
-    collect(invocation.context, network, valid, where, invocation.trace, invocation.delegation)
+    collect(invocation.context, network, valid, where, invocation.trace, invocation.source)
 
 
 def _status(invocation: Invocation) -> None:
@@ -164,10 +165,10 @@ def _status(invocation: Invocation) -> None:
         where = invocation.where
         if not invocation.call.ipam:
             mtu(netconf, invocation.names)
-        wanted = wanted_by(netconf, where, invocation.delegation)
+        wanted, source = wanted_by(netconf, where), invocation.source
     if invocation.context.restart_reason:
         invocation.trace.warning(invocation.context.restart_reason)
-    status(invocation.context, wanted, invocation.trace)
+    status(invocation.context, wanted, source, invocation.trace)
 
 
 HANDLERS: dict[str, Callable[[Invocation], None]] = {
@@ -179,7 +180,7 @@ HANDLERS: dict[str, Callable[[Invocation], None]] = {
 
 
 def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
-    netconf, args, delegation = invocation.netconf, invocation.args(), invocation.delegation
+    netconf, args, source = invocation.netconf, invocation.args(), invocation.source
     return AddRequest(
         id=invocation.id,
         workload=invocation.workload(args),
@@ -187,7 +188,7 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
         where=invocation.where,
         versions=invocation.versions,
         pools=invocation.pools,
-        address=Address(args.ip) if args.ip and delegation is None else None,
+        address=Address(args.ip) if args.ip and source.uses_pools else None,
         mtu=mtu(netconf, invocation.names) if sandbox else 0,
         queues=netconf.num_queues,
         allow_ip_forwarding=netconf.allow_ip_forwarding,
@@ -197,9 +198,8 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
         labels=() if args.has_pod else netconf.labels,
         gates=netconf.gates,
         policy_setup=netconf.policy_setup,
-        point_to_point=invocation.call.ipam and netconf.type == PTP,
         routes=netconf.routes,
-        delegation=delegation,
+        source=source,
         features=netconf.features,
         intent=invocation.inputs.intent,
         resumable=invocation.inputs.resumable,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from svc.attach.delegate import spoken
+from svc.attach.plugin_exec import supported_versions
 from svc.model import versions
 from svc.model.errors import CallerError, Code, PeerError
 from svc.names import Names
@@ -47,7 +47,7 @@ def common_version(programs: Mapping[str, Path], at_most: str = versions.LATEST)
 
     PeerError when there is none, or a plugin does not answer.
     """
-    told_by = {name: spoken(path) for name, path in programs.items()}
+    told_by = {name: supported_versions(path) for name, path in programs.items()}
     common = frozenset.intersection(*told_by.values())
     allowed = [version for version in common if versions.at_least(at_most, version)]
     if not allowed:

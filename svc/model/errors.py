@@ -68,6 +68,12 @@ class PeerError(SvcError):
     code = Code.DATASTORE
 
 
+class PluginError(PeerError):
+    """Another plugin has answered with an error: its own code, message and details."""
+
+    code = Code.DELEGATE
+
+
 class InternalError(SvcError):
     """Our own mistake: please report it with the log lines of its request id."""
 

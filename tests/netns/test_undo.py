@@ -15,6 +15,7 @@ from svc.attach.add import Addition
 from svc.attach.record import DELETING
 from svc.attach.recover import pay_debt
 from svc.attach.request import Sandbox
+from svc.attach.sources.own import PoolSource
 from svc.datastore.api import Create
 from svc.model.errors import CallerError, PeerError, SvcError
 from svc.model.keys import Key, ResourceQuery
@@ -23,7 +24,7 @@ from svc.model.resource import Resource
 pytestmark = pytest.mark.root
 
 STEPS = ("note_intent", "take_addresses", "wire", "write_endpoint", "note_result")
-UNDO = ("drop_endpoint", "unwire", "give_back")
+UNDO = ("drop_endpoint", "unwire", "release")
 FAILURES: list[type[BaseException]] = [PeerError, RuntimeError, KeyboardInterrupt]
 
 
@@ -42,7 +43,7 @@ def fail_undo(patch: pytest.MonkeyPatch, name: str) -> None:
     def failing(*arguments: Any) -> None:
         raise PeerError("the undo failed")
 
-    patch.setattr(adding, name, failing)
+    patch.setattr(PoolSource if name == "release" else adding, name, failing)
 
 
 def add_stands(host: Host, sandbox: Sandbox) -> None:

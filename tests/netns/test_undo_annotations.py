@@ -13,7 +13,7 @@ from harness.inprocess import WHERE, Host, opened
 from harness.netns import Netns
 from svc._core.cidr import Address
 from svc.attach.add import Addition
-from svc.attach.choice import choose_now
+from svc.attach.addressing import resolve_current_addressing
 from svc.attach.delete import delete
 from svc.attach.ready import Locked
 from svc.attach.record import AttachmentId
@@ -64,8 +64,8 @@ def addition(host: Host, sandbox: Sandbox, pod: PodInfo, container: str = "c1") 
     workload = Workload(container, "web-0", "default")
     key = AttachmentId("net", container, "eth0")
     request = AddRequest(key, workload, sandbox, WHERE, (4, 6), {}, features=Features(True, True))
-    choice = choose_now(session.names, request, pod, host.trace)
-    return Addition(host.context, session, request, choice, host.trace)
+    addressing = resolve_current_addressing(session.names, request, pod, host.trace)
+    return Addition(host.context, session, request, addressing, host.trace)
 
 
 def attach(host: Host, sandbox: Sandbox, notes: dict[str, Any], container: str = "c1") -> Result:

@@ -6,6 +6,7 @@ import re
 import statistics
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ MEDIAN, NINE_OF_TEN, LONGEST = 8, 30, 60  # lines of a function
 LONGEST_MODULE = 400
 
 SOURCES = sorted((ROOT / "svc").rglob("*.py"))
+MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in SOURCES}
 NOT_OURS = {".git", ".venv", "build", "dist", "__pycache__", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -98,6 +100,12 @@ def test_imports_run_downward() -> None:
         ours = [module for module in imports(source) if module[0] == "svc" and part_of(module) != here]
         offenders += [f"{name_of(source)}: {'.'.join(module)}" for module in ours if not _is_below(part_of(module), here)]
     assert offenders == []
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Imports inside functions and for types only count too: such modules can only be understood together."""
+    graph = {name: {".".join(module) for module in imports(source)} - {name} for name, source in MODULES.items()}
+    TopologicalSorter(graph).prepare()  # raise CycleError, which names the circle
 
 
 def test_the_compiled_core_knows_nothing_of_the_rest() -> None:
@@ -163,7 +171,5 @@ def _imported_from(node: ast.ImportFrom, package: list[str]) -> Iterator[list[st
     module = (node.module or "").split(".") if node.module else []
     if node.level:
         module = package[: len(package) + 1 - node.level] + module
-    if module == ["svc"]:  # its parts, or what the package itself defines
-        yield from (["svc"] if alias.name.startswith("__") else ["svc", alias.name] for alias in node.names)
-    else:
-        yield module
+    for alias in node.names:
+        yield [*module, alias.name] if ".".join([*module, alias.name]) in MODULES else module

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from svc.attach.local_ranges import exhausted
+from svc.attach.sources.local_ranges import exhausted
 
 
 def full(folder: Path, *given: str, groups: Any = (), **ipam: Any) -> str:

@@ -65,7 +65,7 @@ def test_large_packages_come_with_the_networks_that_need_them(
     assert large <= found
     if "kubernetes" not in large:
         assert not (set(LARGE) - large - {"ssl"}) & found
-    assert {"svc.waits.gates", "svc.waits.policy", "svc.attach.delegation", "svc.netconf.annotations"} <= found
+    assert {"svc.waits.gates", "svc.waits.policy", "svc.attach.sources.delegated", "svc.netconf.annotations"} <= found
 
 
 def test_store_of_an_attachment_is_needed_too(tmp_path: Path) -> None:

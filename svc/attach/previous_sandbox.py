@@ -1,8 +1,8 @@
-"""An earlier sandbox of the same pod: it has lost its place, and may still hold the address that the pod is to keep.
+"""Remove the interface and addresses that a pod's previous sandbox still holds.
 
-A pod has one sandbox at a time. When the next one asks for the same interface, the runtime has given the earlier one up,
-whether its DEL has come or not; its host interface, of the same name, would be taken away in any case. Its addresses are freed
-after that, and only as far as its own handle holds them: what anybody else has is not touched.
+A pod has one sandbox at a time. When the runtime adds the next one, it no longer uses the previous one, even if no DEL of that
+one has come. The host interface has the same name, so it is removed in any case. Its addresses are released after that, but
+only those that its own handle holds.
 """
 
 from svc._core.cidr import Address, Cidr
@@ -16,8 +16,8 @@ from svc.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
-    """What earlier sandboxes hold; false when that is nothing."""
+class PreviousSandbox:
+    """What previous sandboxes hold; false if they hold nothing."""
 
     context: Context
     session: Session
@@ -25,10 +25,10 @@ class Earlier:
     held: tuple[Held, ...] = ()
 
     @staticmethod
-    def of(context: Context, session: Session, record: Record) -> "Earlier":
-        """By the journal, and by the endpoint for what the journal has lost. StoreError."""
+    def of(context: Context, session: Session, record: Record) -> "PreviousSandbox":
+        """Find it by the journal, and by the endpoint for rows that the journal has lost. Raise StoreError."""
         if not record.is_wired:
-            return Earlier(context, session, "")
+            return PreviousSandbox(context, session, "")
         held = {
             Held(address, other.handle): None
             for other in context.journal.with_host_name(record.host_name)
@@ -36,10 +36,10 @@ class Earlier:
             for address in other.address_list()
         }
         held |= dict.fromkeys(_by_endpoint(session, record))
-        return Earlier(context, session, record.host_name, tuple(held))
+        return PreviousSandbox(context, session, record.host_name, tuple(held))
 
-    def take_away(self) -> None:
-        """The interface, then the addresses. SvcError."""
+    def tear_down(self) -> None:
+        """Remove the interface, then release the addresses. Raise SvcError."""
         if not self.held:
             return
         link = self.context.kernel.find_link(name=self.host_name)
@@ -52,8 +52,8 @@ class Earlier:
 
 
 def is_replaceable(context: Context, record: Record) -> bool:
-    """Whether an ADD may replace the pair that has its names: of an earlier container of the same pod, which has lost this
-    sandbox, but not of another network's attachment of the same container."""
+    """Return whether an ADD may replace the pair that has its names: that of a previous container of the same pod, but not that
+    of another network's attachment of the same container."""
     others = (other for other in context.journal.with_host_name(record.host_name) if other.id != record.id)
     same = (other for other in others if (other.id.container_id, other.state) == (record.id.container_id, ADDED))
     return record.workload.is_pod and not any(same)

@@ -1,51 +1,42 @@
 """What an ADD is to get: annotations come before the network configuration (specification, section 3)."""
 
-from collections.abc import Mapping
-
 from svc._core.cidr import Address
 from svc.attach.request import AddRequest
+from svc.attach.sources.base import Addressing
 from svc.model.endpoint import PRIMARY_INTERFACE
 from svc.model.errors import CallerError, Code
 from svc.model.wishes import ADDRESSES, FAMILIES, FLOATING, NO_WISHES, POOLS, UNMANAGED, Wishes
 from svc.names import Names
 from svc.orch.info import PodInfo
 from svc.trace import Trace
-from svc.values import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The families and the pools they are taken from, or the very `addresses`; `wishes` are what annotations of `pod` and
-    of its namespace ask for."""
-
-    pod: PodInfo
-    versions: tuple[int, ...]
-    pools: Mapping[int, tuple[str, ...]]
-    addresses: tuple[Address, ...]
-    wishes: Wishes
-
-
-def choose(names: Names, request: AddRequest, pod: PodInfo, trace: Trace) -> Choice:
-    """CallerError for annotations, or an address asked for by the runtime, that cannot be."""
+def resolve_addressing(names: Names, request: AddRequest, pod: PodInfo, trace: Trace) -> Addressing:
+    """Raise CallerError for annotations that cannot be satisfied, or for such an address that the runtime requests."""
     wishes = _wishes(names, request, pod)
-    _demand_own_ipam(names, request, wishes)
+    request.source.require_supported(names, wishes)
     versions = wishes.versions or request.versions
     address = _address_argument(request, wishes, versions, trace)
     for warning in (*wishes.warnings, *_left_aside(wishes, versions), *_floating_of_namespace(names, request, pod, wishes)):
         trace.warning(warning)
     addresses = wishes.addresses or ((address,) if address else ())
-    return Choice(pod, versions, {**request.pools, **wishes.pools}, addresses, wishes)
+
+    def renewed() -> Addressing | None:
+        fresh = pod.refreshed()
+        return None if fresh.namespace == pod.namespace else resolve_addressing(names, request, fresh, trace)
+
+    return Addressing(pod, versions, {**request.pools, **wishes.pools}, addresses, wishes, renewed)
 
 
-def choose_now(names: Names, request: AddRequest, pod: PodInfo, trace: Trace) -> Choice:
-    """As `choose`, where nothing is refused on account of what was remembered of the namespace."""
+def resolve_current_addressing(names: Names, request: AddRequest, pod: PodInfo, trace: Trace) -> Addressing:
+    """As `resolve_addressing`. A cached namespace is read again before it is the reason for an error."""
     try:
-        return choose(names, request, pod, trace)
+        return resolve_addressing(names, request, pod, trace)
     except CallerError:
         fresh = pod.refreshed()
         if fresh.namespace == pod.namespace:
             raise
-        return choose(names, request, fresh, trace)
+        return resolve_addressing(names, request, fresh, trace)
 
 
 def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> Wishes:
@@ -57,15 +48,6 @@ def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> Wishes:
     own = Notes(f"pod {workload.namespace}/{workload.pod}", pod.annotations)
     wishes = read_wishes(names, own, Notes(f"namespace {workload.namespace}", pod.namespace.annotations), request.features)
     return wishes if request.id.ifname == PRIMARY_INTERFACE else wishes.of_another_interface()
-
-
-def _demand_own_ipam(names: Names, request: AddRequest, wishes: Wishes) -> None:
-    if request.delegation is None:
-        return
-    from svc.netconf.annotations import demand_own_ipam
-
-    asked = [wishes.places[name] for name in (*POOLS.values(), FAMILIES, ADDRESSES, UNMANAGED) if name in wishes.places]
-    demand_own_ipam(request.delegation.plugin, names, asked)
 
 
 def _address_argument(request: AddRequest, wishes: Wishes, versions: tuple[int, ...], trace: Trace) -> Address | None:

@@ -1,4 +1,4 @@
-"""Release the addresses of one attachment, and no other's."""
+"""Release what the handle of one attachment holds in the pools, and no other attachment's addresses."""
 
 from contextlib import suppress
 
@@ -14,49 +14,45 @@ from svc.model.errors import Code, PeerError
 from svc.trace import Trace
 
 
-def give_back(
+def release(
     context: Context,
     session: Session,
     record: Record,
     trace: Trace,
-    *,
-    companion: Delete | None = None,
-    handle: Found | None = None,
+    extra_write: Delete | None,
+    handle: Found | None,
+    addresses: tuple[Address, ...],
 ) -> bool:
-    """Release the attachment's addresses, but not those of others with the same handle. Return whether `companion` is done too.
+    """Release what the handle holds, but not the addresses of other attachments with the same handle. Return whether
+    `extra_write` is done too.
 
-    `handle` is what was read of it. Raise PeerError, or KeyedError of the companion's key. Idempotent.
+    `addresses` are those that the attachment is known to have. Raise PeerError, or KeyedError of the key of `extra_write`.
     """
-    if record.delegate is not None:
-        from svc.attach import delegation
-
-        delegation.free(record, trace)
-        return False
     if record.older_handle or record.recorded_only:
-        return _release_unrecorded(context, session, record, companion, trace)
+        return _release_unrecorded(context, session, record, extra_write, trace)
     keep = _addresses_of_others(context, record)
-    own = () if record.unmanaged else tuple(address for address in record.address_list() if address not in keep)
-    return session.ipam.release(Release(record.handle, keep, own, companion), handle) and session.backend.atomic
+    own = tuple(address for address in addresses if address not in keep)
+    return session.ipam.release(Release(record.handle, keep, own, extra_write), handle) and session.backend.atomic
 
 
-def _release_unrecorded(context: Context, session: Session, record: Record, companion: Delete | None, trace: Trace) -> bool:
-    """Release what the datastore gives to an attachment that has no row in the journal."""
-    if companion is not None:
+def _release_unrecorded(context: Context, session: Session, record: Record, extra_write: Delete | None, trace: Trace) -> bool:
+    """Release what the datastore shows of an attachment that has no row in the journal."""
+    if extra_write is not None:
         with suppress(NotFound):
-            session.backend.write([companion])
+            session.backend.write([extra_write])
     if record.older_handle and not session.ipam.owners_of(record.handle):
         _release_older(context, session, record, trace)
     if record.recorded_only:
         _release_addresses(session, record.handle, record.address_list())
     else:
         session.ipam.release(Release(record.handle, _addresses_of_others(context, record)))
-    return companion is not None
+    return extra_write is not None
 
 
 def require_own_handle(context: Context, session: Session, record: Record) -> None:
-    """Raise PeerError if the handle of a new attachment is another one's too: by the journal, or by allocations under it that
-    the journal does not give to this container."""
-    if record.delegate is not None or not is_ambiguous(session.names, record.id.network, record.id.container_id):
+    """Raise PeerError if another attachment has the handle of the new one: by the journal, or by allocations under it that the
+    journal does not show for this container."""
+    if not is_ambiguous(session.names, record.id.network, record.id.container_id):
         return
     own = (record.id.network, record.id.container_id)
     sharing = _sharing(context, record)

@@ -11,10 +11,10 @@ import orjson
 import pytest
 
 from harness.skips import ONE_PROCESSOR
-from svc.attach import delegate as delegates
-from svc.attach.delegate import Refused, delegate, find, spoken
+from svc.attach import plugin_exec
+from svc.attach.plugin_exec import find, run_plugin, supported_versions
 from svc.herd import HERD
-from svc.model.errors import Code, PeerError
+from svc.model.errors import Code, PeerError, PluginError
 from svc.model.result import IpConfig, Result
 from svc.trace import Trace
 
@@ -38,7 +38,7 @@ def plugin(tmp_path: Path) -> Make:
 
 
 def call(environment: dict[str, str], verb: str = "ADD", version: str = "1.0.0", trace: Trace | None = None) -> Result | None:
-    return delegate("host-local", verb, NETCONF | {"cniVersion": version}, environment, trace or Trace("test"))
+    return run_plugin("host-local", verb, NETCONF | {"cniVersion": version}, environment, trace or Trace("test"))
 
 
 def failure(environment: dict[str, str], verb: str = "ADD") -> PeerError:
@@ -115,7 +115,9 @@ def test_plugin_may_run_anywhere(plugin: Make, tmp_path: Path) -> None:
     ("verb", "wanted", "spoken_with"),
     [("DEL", "1.0.0", "1.0.0"), ("DEL", "1.1.0", "1.0.0"), ("DEL", "0.3.1", "0.3.1"), ("CHECK", "0.3.1", "0.4.0")],
 )
-def test_newest_common_version_is_spoken(plugin: Make, tmp_path: Path, verb: str, wanted: str, spoken_with: str) -> None:
+def test_newest_common_version_is_supported_versions(
+    plugin: Make, tmp_path: Path, verb: str, wanted: str, spoken_with: str
+) -> None:
     """No newer than the network's, unless the verb came later."""
     seen = tmp_path / "seen"
     call(plugin(f"cat >{seen}"), verb, wanted)
@@ -139,9 +141,9 @@ def test_plugin_that_does_not_tell_its_versions_is_refused(plugin: Make, answer:
 
 def test_replaced_plugin_is_asked_again(plugin: Make, tmp_path: Path) -> None:
     plugin("true")
-    assert "1.1.0" not in spoken(tmp_path / "host-local")
+    assert "1.1.0" not in supported_versions(tmp_path / "host-local")
     plugin("true # newer", """echo '{"supportedVersions":["1.0.0","1.1.0"]}'""")
-    assert "1.1.0" in spoken(tmp_path / "host-local")
+    assert "1.1.0" in supported_versions(tmp_path / "host-local")
 
 
 # its answers
@@ -168,7 +170,7 @@ def test_faulty_result_is_a_fault_of_the_plugin(plugin: Make, answer: str) -> No
 )
 def test_error_is_passed_on_once(plugin: Make, told: str, code: int, msg: str, details: str) -> None:
     error = failure(plugin(f"echo '{told}'; exit 1"))
-    assert isinstance(error, Refused)
+    assert isinstance(error, PluginError)
     assert (error.code, error.msg, error.details) == (code, msg, details)
 
 
@@ -184,7 +186,7 @@ def test_end_without_an_error_object_is_told(plugin: Make, answer: str, how: str
     error = failure(plugin(answer))
     assert (error.code, error.msg) == (Code.DELEGATE, f"plugin 'host-local' {how} without an error object")
     assert error.details == details
-    assert not isinstance(error, Refused)
+    assert not isinstance(error, PluginError)
 
 
 @pytest.mark.parametrize(("end", "level"), [(0, "INFO"), (1, "WARNING")])
@@ -200,7 +202,7 @@ def test_what_it_says_stands_in_our_log(plugin: Make, end: int, level: str) -> N
 
 
 def test_plugin_that_does_not_answer_is_ended(plugin: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delegates, "LIMIT", 0.2)
+    monkeypatch.setattr(plugin_exec, "LIMIT_SECONDS", 0.2)
     error = failure(plugin(f"echo $$ >{tmp_path}/pid; exec sleep 60"))
     assert "has not answered within 0.2 s" in error.msg
     pid = int((tmp_path / "pid").read_text())

@@ -1,15 +1,17 @@
-"""Several networks on one interface: who attaches a bare container to a second network under the same interface name gets no
-second interface. The network's name joins the profiles of the first one's endpoint, and the answer is the first one's.
+"""Several networks on one interface.
 
-The row of such an attachment says `shares`; it has neither interface nor addresses. Its DEL takes the name away again, and
-nothing else: interface, addresses and endpoint go with the attachment that made them.
+An ADD of a bare container to a second network under the same interface name makes no second interface. It adds the network's
+name to the profiles of the first attachment's endpoint, and returns the first one's result.
+
+The row of such an attachment says `shares`; it has neither interface nor addresses. Its DEL removes the name again, and nothing
+else: interface, addresses and endpoint belong to the first attachment (`svc.attach.sources.shared`).
 """
 
 from contextlib import suppress
 
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
-from svc.attach.endpoints import edit_profiles, has_profile
+from svc.attach.endpoints import edit_profiles
 from svc.attach.handles import handle_of
 from svc.attach.profiles import ensure_profile
 from svc.attach.record import ADDED, ADDING, Record
@@ -18,25 +20,23 @@ from svc.attach.session import Session
 from svc.attach.teardown import take_down
 from svc.datastore.api import NotFound
 from svc.model.endpoint import host_interface
-from svc.model.errors import Code, SvcError
+from svc.model.errors import Code, PluginError, SvcError
 from svc.model.result import Result
 from svc.trace import Trace
 
 _JOINABLE = (Code.INTERFACE_EXISTS, Code.NO_ADDRESS, Code.POOL, Code.ADDRESS_UNAVAILABLE)
 
 
-def may_join(request: AddRequest, refusal: SvcError) -> bool:
-    """Whether an ADD was refused what it can do without where the interface is there already: addresses come before the kernel
-    tells of it."""
-    if request.delegation is None:
-        return refusal.code in _JOINABLE
-    from svc.attach.delegate import Refused  # loaded by now
-
-    return isinstance(refusal, Refused) or refusal.code in _JOINABLE
+def can_join(refusal: SvcError) -> bool:
+    """Return whether an ADD was refused what it does not need if the interface exists: addresses are assigned before the kernel
+    reports the interface."""
+    return isinstance(refusal, PluginError) or refusal.code in _JOINABLE
 
 
-def join(context: Context, session: Session, request: AddRequest, trace: Trace) -> Result | None:
-    """The first attachment's result, once the second is noted; None when there is nothing to join. StoreError."""
+def join_interface(context: Context, session: Session, request: AddRequest, trace: Trace) -> Result | None:
+    """Record the second attachment, and return the first one's result; None if there is no interface to join.
+
+    Raise StoreError."""
     host = _host(context, session, request)
     if host is None or context.journal.get(request.id) is not None:  # a failed ADD that is still owed something
         return None
@@ -74,15 +74,15 @@ def join(context: Context, session: Session, request: AddRequest, trace: Trace) 
     return Result.from_json(host.result or {})
 
 
-def still_shares(context: Context, session: Session, record: Record) -> bool:
-    """Whether the interface and the endpoint that a sharing attachment uses are there. StoreError."""
-    host = host_of(context, record)
+def still_shares(context: Context, record: Record) -> bool:
+    """Return whether the interface that a sharing attachment uses exists."""
+    host = interface_owner(context, record)
     link = context.kernel.find_link(index=host.host_index) if host else None
-    return host is not None and link is not None and link["name"] == host.host_name and has_profile(session, record)
+    return host is not None and link is not None and link["name"] == host.host_name
 
 
-def host_of(context: Context, record: Record) -> Record | None:
-    """The attachment whose interface a sharing one uses, while it stands."""
+def interface_owner(context: Context, record: Record) -> Record | None:
+    """Return the attachment whose interface a sharing one uses; None if it does not exist any more."""
     for other in context.journal.of_interface(record.id.container_id, record.id.ifname):
         if other.is_wired and other.state == ADDED and (other.boot_id, other.sandbox) == (record.boot_id, record.sandbox):
             return other

@@ -5,34 +5,38 @@ from typing import Any
 import orjson
 import pytest
 
-from svc.attach.delegation import Delegation
 from svc.attach.record import ADDING, AttachmentId, Record
 from svc.attach.recover import store_of
+from svc.attach.sources.delegated import DelegatedSource
 
 SECRET = "token-of-the-network"
 KEY = AttachmentId("net", "c1", "eth0")
 
 
-def delegation(**environment: str) -> Delegation:
+def source(**environment: str) -> DelegatedSource:
     netconf: dict[str, Any] = {"name": "net", "policy": {"k8s_auth_token": SECRET}, "ipam": {"type": "host-local"}}
-    return Delegation("host-local", netconf, {"name": "net"}, {"CNI_COMMAND": "ADD", **environment}, (), "n1")
+    return DelegatedSource("host-local", {"name": "net"}, {"CNI_COMMAND": "ADD", **environment}, netconf)
 
 
 def record(**fields: Any) -> Record:
     return Record(KEY, ADDING, "boot", (1, 2), "n1", {"kind": "embedded"}, "svc1", "", **fields)
 
 
+def marked(**environment: str) -> Record:
+    row = record(routes=["10.9.0.0/16"])
+    source(**environment).mark(row)
+    return row
+
+
 def test_journal_keeps_how_to_call_and_no_secret() -> None:
-    remembered = delegation(CNI_PATH="/a", CNI_ARGS="IP=10.0.0.1", CNI_NETNS="/n").remembered()
-    assert remembered == {
+    row = marked(CNI_PATH="/a", CNI_ARGS="IP=10.0.0.1", CNI_NETNS="/n")
+    assert row.delegate == {
         "plugin": "host-local",
         "netconf": {"name": "net"},
         "environment": {"CNI_PATH": "/a", "CNI_NETNS": "/n"},
     }
-    row = record(delegate=remembered, routes=["10.9.0.0/16"]).to_bytes()
-    assert SECRET.encode() not in row
-    assert Record.from_bytes(row).delegate == remembered
-    assert Record.from_bytes(row).routes == ["10.9.0.0/16"]
+    assert SECRET.encode() not in row.to_bytes()
+    assert Record.from_bytes(row.to_bytes()) == row
 
 
 def test_rows_of_before_have_neither_delegate_nor_routes() -> None:
@@ -47,11 +51,12 @@ def test_rows_of_before_have_neither_delegate_nor_routes() -> None:
     ("now", "then", "path"), [("/new:/a", "/a:/b", "/new:/a:/b"), ("", "/a", "/a"), ("/new", "", "/new"), ("", "", "")]
 )
 def test_plugin_is_looked_for_where_it_is_now(now: str, then: str, path: str) -> None:
-    remembered = delegation(CNI_PATH=then).remembered()
-    delegation(CNI_PATH=now).tell_path(remembered)
-    assert remembered["environment"]["CNI_PATH"] == path
+    row = marked(CNI_PATH=then)
+    source(CNI_PATH=now).complete(row)
+    assert row.delegate is not None
+    assert row.delegate["environment"]["CNI_PATH"] == path
 
 
 def test_debts_of_another_plugin_do_not_hold_up_our_own() -> None:
     """A round of payments ends with the first debt that cannot be paid; each kind has its own."""
-    assert store_of(record()) != store_of(record(delegate=delegation().remembered()))
+    assert store_of(record()) != store_of(marked())

@@ -6,10 +6,11 @@ import orjson
 import pytest
 
 from svc._core.cidr import Address
-from svc.attach.choice import Choice, choose
-from svc.attach.delegation import Delegation
+from svc.attach.addressing import resolve_addressing
 from svc.attach.record import AttachmentId
 from svc.attach.request import AddRequest, NodeSettings
+from svc.attach.sources.base import Addressing
+from svc.attach.sources.delegated import DelegatedSource
 from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code
 from svc.model.wishes import Features
@@ -17,7 +18,7 @@ from svc.names import DEFAULT
 from svc.orch.info import Namespace, PodInfo
 from svc.trace import Trace
 
-HOST_LOCAL = Delegation("host-local", {}, {}, {}, (), "node1")
+HOST_LOCAL = DelegatedSource("host-local", {}, {}, {})
 
 
 def noted(notes: dict[str, Any]) -> dict[str, str]:
@@ -33,14 +34,14 @@ def chosen(
     versions: tuple[int, ...] = (4,),
     ifname: str = "eth0",
     **more: Any,
-) -> Choice:
+) -> Addressing:
     """Without notes, of a pod that nobody asks for."""
     request = AddRequest(
         AttachmentId("net", "c1", ifname), Workload("c1", "web-0", "default"), None, NodeSettings({}, "node1"), versions,
         {4: ("four",), 6: ("six",)}, Address(address) if address else None, features=Features(True, True), **more,
     )  # fmt: skip
     pod = None if notes is None else {"metadata": {"annotations": noted(notes)}}
-    return choose(DEFAULT, request, PodInfo(pod, Namespace(annotations=noted(namespace or {}))), trace)
+    return resolve_addressing(DEFAULT, request, PodInfo(pod, Namespace(annotations=noted(namespace or {}))), trace)
 
 
 @pytest.fixture
@@ -119,6 +120,6 @@ def test_other_ipam_gives_no_pod_its_own(notes: dict[str, Any], trace: Trace) ->
     """R8: refused with the reason; what is no business of IPAM's goes on."""
     for pod, namespace in ((notes, {}), ({}, notes)):
         with pytest.raises(CallerError, match="'host-local' gives no pod an address or pool of its own") as caught:
-            chosen(pod, trace, namespace=namespace, delegation=HOST_LOCAL)
+            chosen(pod, trace, namespace=namespace, source=HOST_LOCAL)
         assert next(iter(notes)) in caught.value.details
-    assert chosen({"floatingIPs": ["10.0.0.8"]}, trace, delegation=HOST_LOCAL).wishes.floating
+    assert chosen({"floatingIPs": ["10.0.0.8"]}, trace, source=HOST_LOCAL).wishes.floating

@@ -1,7 +1,7 @@
-"""Executing another plugin for a part of the work, as the CNI specification describes it (section 4).
+"""Execute another plugin for a part of the work, as section 4 of the CNI specification describes it.
 
-It is looked for in CNI_PATH, gets the environment of the call with the verb in CNI_COMMAND, and the network configuration on
-stdin, in the newest version of the specification that it speaks and the network allows.
+The plugin is looked for in CNI_PATH. It gets the environment of the call with the verb in CNI_COMMAND, and the network
+configuration on stdin, in the newest version of the specification that it supports and the network allows.
 """
 
 import os
@@ -16,7 +16,7 @@ import orjson
 from svc import deadline
 from svc.herd import HERD
 from svc.model import versions
-from svc.model.errors import CallerError, Code, PeerError
+from svc.model.errors import CallerError, Code, PeerError, PluginError
 from svc.model.prevresult import parse_prev_result
 from svc.model.result import Result
 from svc.model.shortage import shortage
@@ -24,31 +24,25 @@ from svc.trace import Trace
 
 Json = dict[str, Any]
 
-LIMIT: Final = 30.0  # seconds for a plugin to answer
-_TELLING: Final = 10.0  # to tell its versions
-_LISTED: Final = 20  # lines of its stderr
+LIMIT_SECONDS: Final = 30.0  # for a plugin to answer
+_VERSION_SECONDS: Final = 10.0
+_MAX_LINES: Final = 20  # of its stderr that are logged
 
 _Signature = tuple[int, int, int]
 
 
-class Refused(PeerError):
-    """The plugin ran, and answered with an error: its own code, message and details."""
+def run_plugin(plugin: str, verb: str, netconf: Json, environment: Mapping[str, str], trace: Trace) -> Result | None:
+    """Run the plugin. Return its result; None for a verb without a result, and for one that the plugin is too old for.
 
-    code = Code.DELEGATE
-
-
-def delegate(plugin: str, verb: str, netconf: Json, environment: Mapping[str, str], trace: Trace) -> Result | None:
-    """What the plugin answers; None for a verb without a result, and for one that the plugin is too old for.
-
-    Refused; PeerError when it is not found, cannot be run or does not answer in time.
+    Raise PluginError if it fails; PeerError if it is not found, cannot be run or does not answer in time. Blocks.
     """
     executable = find(plugin, environment.get("CNI_PATH", ""))
     version = _version(executable, str(netconf.get("cniVersion") or versions.SUPPORTED[0]), verb)
     if version is None:
         return None
-    done = _run(executable, _variables(environment, verb), orjson.dumps({**netconf, "cniVersion": version}), LIMIT)
+    done = _run(executable, _variables(environment, verb), orjson.dumps({**netconf, "cniVersion": version}), LIMIT_SECONDS)
     failed = done.returncode != 0
-    for line in done.stderr.decode(errors="backslashreplace").splitlines()[:_LISTED]:
+    for line in done.stderr.decode(errors="backslashreplace").splitlines()[:_MAX_LINES]:
         (trace.warning if failed else trace.info)(f"{plugin}: {line}")
     if failed:
         raise _refusal(plugin, done)
@@ -56,7 +50,7 @@ def delegate(plugin: str, verb: str, netconf: Json, environment: Mapping[str, st
 
 
 def find(plugin: str, path: str) -> Path:
-    """The first file of that name in the directories of CNI_PATH. PeerError."""
+    """Return the first file of that name in the directories of CNI_PATH. Raise PeerError if there is none."""
     folders = [Path(folder) for folder in path.split(":") if folder]
     for folder in folders:
         if (folder / plugin).is_file():
@@ -68,20 +62,20 @@ def find(plugin: str, path: str) -> Path:
     )
 
 
-def spoken(executable: Path) -> frozenset[str]:
-    """The versions of the specification that a plugin speaks, of those that we know. PeerError when it does not tell."""
+def supported_versions(executable: Path) -> frozenset[str]:
+    """Return the versions of the specification that both the plugin and svc support. Raise PeerError if it does not answer."""
     try:
         status = executable.stat()
     except OSError as failure:
         raise _not_executed(executable, failure) from None
-    return _spoken(executable, (status.st_ino, status.st_size, status.st_mtime_ns))
+    return _supported_versions(executable, (status.st_ino, status.st_size, status.st_mtime_ns))
 
 
 @lru_cache(maxsize=64)
-def _spoken(executable: Path, _signature: _Signature) -> frozenset[str]:
-    """Remembered for as long as the file stays the same."""
+def _supported_versions(executable: Path, _signature: _Signature) -> frozenset[str]:
+    """Cached as long as the file does not change."""
     try:
-        done = _run(executable, {"CNI_COMMAND": "VERSION"}, orjson.dumps({"cniVersion": versions.LATEST}), _TELLING)
+        done = _run(executable, {"CNI_COMMAND": "VERSION"}, orjson.dumps({"cniVersion": versions.LATEST}), _VERSION_SECONDS)
         told = orjson.loads(done.stdout)["supportedVersions"]
         return frozenset(version for version in told if version in versions.SUPPORTED)
     except (ValueError, TypeError, KeyError) as error:
@@ -93,10 +87,10 @@ def _spoken(executable: Path, _signature: _Signature) -> frozenset[str]:
 
 
 def _version(executable: Path, wanted: str, verb: str) -> str | None:
-    """The one to speak with the plugin: no newer than the network's, but new enough to know the verb. None: there is none."""
+    """Return the version for a call: not newer than the network's, but new enough for the verb. None if there is none."""
     oldest = versions.MINIMUM.get(verb, versions.SUPPORTED[0])
     newest = max(wanted, oldest, key=versions.parse)
-    common = [version for version in spoken(executable) if versions.at_least(newest, version)]
+    common = [version for version in supported_versions(executable) if versions.at_least(newest, version)]
     known = [version for version in common if versions.at_least(version, oldest)]
     if verb in versions.MINIMUM or known:
         return max(known, key=versions.parse, default=None)
@@ -104,7 +98,7 @@ def _version(executable: Path, wanted: str, verb: str) -> str | None:
 
 
 def _variables(environment: Mapping[str, str], verb: str) -> dict[str, str]:
-    """The pod's identity in CNI_ARGS means nothing to most plugins, and must not be their error."""
+    """Return the variables of a call. Most plugins do not know the pod's identity in CNI_ARGS, and must not refuse it."""
     variables = {"PATH": os.environ.get("PATH", os.defpath), **environment, "CNI_COMMAND": verb}
     if arguments := variables.get("CNI_ARGS"):
         variables["CNI_ARGS"] = f"IgnoreUnknown=1;{arguments}"
@@ -146,7 +140,7 @@ def _refusal(plugin: str, done: "subprocess.CompletedProcess[bytes]") -> PeerErr
             details=last[0] if last else "it said nothing: see the kernel's log",
             code=Code.DELEGATE,
         )
-    return Refused(msg if msg.startswith(f"{plugin}:") else f"{plugin}: {msg}", details=details, code=code)
+    return PluginError(msg if msg.startswith(f"{plugin}:") else f"{plugin}: {msg}", details=details, code=code)
 
 
 def _result(plugin: str, stdout: bytes, version: str) -> Result:

@@ -1,0 +1,50 @@
+"""Addresses that bypass IPAM, and that no datastore records."""
+
+from typing import Final
+
+from svc.attach.context import Context
+from svc.attach.record import Record
+from svc.attach.session import Session
+from svc.attach.sources import pool_release
+from svc.attach.sources.base import AddressSource, AssignedAddresses, Assignment
+from svc.datastore.api import Delete, Found
+from svc.model.result import IpConfig
+from svc.trace import Trace
+
+
+class BypassSource(AddressSource):
+    """Addresses that annotations name. Their author has to avoid conflicts (rule R5)."""
+
+    plugin = ""
+
+    def mark(self, record: Record) -> None:
+        record.unmanaged = True
+
+    def assign(self, wanted: Assignment) -> AssignedAddresses:
+        wanted.session.require_ready()  # no write of an address will ask
+        addresses = wanted.addressing.addresses
+        for address in addresses:
+            _warn_of_conflict(wanted, str(address), *wanted.session.ipam.standing(address))
+        self.mark(wanted.record)
+        interface = 1 if wanted.record.is_wired else None
+        return AssignedAddresses(addresses, tuple(IpConfig(str(address.host()), interface) for address in addresses))
+
+    def why_not_held(self, _session: Session, _record: Record, _trace: Trace) -> str:
+        return ""
+
+    def release(
+        self, context: Context, session: Session, record: Record, trace: Trace, extra_write: Delete | None, handle: Found | None
+    ) -> bool:
+        """Release nothing but what a failed ADD may have left under the handle."""
+        return pool_release.release(context, session, record, trace, extra_write, handle, ())
+
+
+BYPASS: Final = BypassSource()
+
+
+def _warn_of_conflict(wanted: Assignment, address: str, pool: str, holder: str) -> None:
+    if holder:
+        wanted.trace.warning(f"address {address} bypasses IPAM, where {holder} holds it: both will answer for it")
+    elif pool:
+        remedy = "set it aside with an IPReservation"
+        wanted.trace.warning(f"address {address} bypasses IPAM, which may assign it to others of pool {pool}: {remedy}")

@@ -1,0 +1,201 @@
+"""Addresses that another IPAM plugin assigns: svc executes it to assign, verify and release them.
+
+The plugin keeps its own records. The journal stores how to call it, so that a release is possible at any time: after the
+network has changed, after a restart, without Kubernetes.
+"""
+
+import logging
+import os
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Final
+
+from svc._core.cidr import Address
+from svc.attach.context import Context
+from svc.attach.health import Dependency, Probe
+from svc.attach.plugin_exec import find, run_plugin
+from svc.attach.record import Record
+from svc.attach.session import Session
+from svc.attach.sources.base import Addressing, AddressSource, AssignedAddresses, Assignment, Valid
+from svc.attach.sources.local_ranges import exhausted
+from svc.datastore.api import Delete, Found
+from svc.model.errors import Code, PeerError, PluginError
+from svc.model.result import IpConfig, Result, Route
+from svc.model.wishes import ADDRESSES, FAMILIES, POOLS, UNMANAGED, Wishes
+from svc.names import Names
+from svc.netconf import hostlocal
+from svc.netconf.annotations import demand_own_ipam
+from svc.orch.ranges import node_ranges, not_told
+from svc.trace import Trace, new_request_id
+from svc.values import dataclass
+
+Json = dict[str, Any]
+
+_log = logging.getLogger("svc.agent")
+
+_REMEDY: Final = "delete pods, enlarge the ranges, or remove what deleted containers have left (GC does that)"
+_KEPT: Final = ("CNI_PATH", "CNI_NETNS")  # variables of an ADD that later calls need again
+
+
+@dataclass(frozen=True, slots=True)
+class DelegatedSource(AddressSource):
+    """How another plugin is called.
+
+    `netconf` is the network's, as the call brought it; `release_netconf` finds and releases addresses. `access` and `node` say
+    whose pod CIDRs `usePodCidr` stands for. A source that is made from a record has neither of these three.
+    """
+
+    plugin: str
+    release_netconf: Json
+    environment: Mapping[str, str]
+    netconf: Json
+    access: tuple[tuple[str, str], ...] = ()
+    node: str = ""
+
+    has_handle = False
+    only_add_tells = True
+
+    @staticmethod
+    def recorded(delegate: Json) -> "DelegatedSource":
+        """Return the source of a record, from its field `delegate`."""
+        return DelegatedSource(delegate["plugin"], delegate["netconf"], delegate["environment"], {})
+
+    def mark(self, record: Record) -> None:
+        kept = {name: self.environment[name] for name in _KEPT if self.environment.get(name)}
+        record.delegate = {"plugin": self.plugin, "netconf": self.release_netconf, "environment": kept}
+        record.unmanaged = False
+
+    # ADD
+
+    def require_supported(self, names: Names, wishes: Wishes) -> None:
+        asked = (wishes.places.get(name) for name in (*POOLS.values(), FAMILIES, ADDRESSES, UNMANAGED))
+        demand_own_ipam(self.plugin, names, filter(None, asked))
+
+    def prepared(self, context: Context, trace: Trace) -> "DelegatedSource":
+        """Insert the node's pod CIDRs. Raise PeerError if there is no such plugin, or the node has no ranges for it."""
+        find(self.plugin, self.environment.get("CNI_PATH", ""))
+        with trace.phase("ranges"):
+            return self._resolved(context)
+
+    def assign(self, wanted: Assignment) -> AssignedAddresses:
+        """The plugin identifies the attachment by the variables of the call."""
+        record = wanted.record
+        _warn_once(record.id.network, self.warning(record.settings["kind"]))
+        try:
+            given = run_plugin(self.plugin, "ADD", self.netconf, self.environment, wanted.trace)
+        except PluginError as refusal:
+            raise self._exhaustion() or refusal from refusal
+        assert given is not None
+        return _assigned(self.plugin, given)
+
+    def adopt(self, _session: Session, record: Record, _addressing: Addressing) -> tuple[Route, ...]:
+        self.mark(record)
+        return tuple(Route(str(route["dst"])) for route in self.netconf["ipam"].get("routes") or ())
+
+    # an attachment, by its record
+
+    def why_not_held(self, _session: Session, record: Record, trace: Trace) -> str:
+        """The plugin cannot be asked for a record that was restored without a call."""
+        if not self.environment.get("CNI_NETNS"):
+            return ""
+        try:
+            self._run("CHECK", record, trace)
+        except PluginError as refusal:
+            return str(refusal)
+        return ""
+
+    def release(
+        self, _context: Context, _session: Session, record: Record, trace: Trace, extra: Delete | None, handle: Found | None
+    ) -> bool:
+        """Run the plugin's DEL. If another thing than a directory is in the place of the plugin's, it holds no address."""
+        assert (extra, handle) == (None, None), "has_handle is false"
+        try:
+            self._run("DEL", record, trace)
+        except PluginError as refusal:
+            folder = self.release_netconf["ipam"].get("dataDir", "")
+            if not os.path.lexists(folder) or os.path.isdir(folder):
+                raise
+            trace.warning(f"{refusal}: it has no directory for addresses, so no release is pending")
+        return False
+
+    def complete(self, record: Record) -> None:
+        """The plugin may have moved since the ADD: it is looked for where this call says, then where it was. Neither kernel nor
+        datastore show that another plugin assigned the addresses of a restored record."""
+        if record.delegate is not None:
+            environment = record.delegate["environment"]
+            folders = f"{self.environment.get('CNI_PATH', '')}:{environment.get('CNI_PATH', '')}".split(":")
+            environment["CNI_PATH"] = ":".join(dict.fromkeys(filter(None, folders)))
+        elif record.unmanaged and record.is_restored:
+            self.mark(record)
+
+    # a network
+
+    def why_unusable(self) -> str:
+        try:
+            find(self.plugin, self.environment.get("CNI_PATH", ""))
+        except PeerError as failure:
+            return failure.msg
+        return ""
+
+    def collect(self, _context: Context, _session: Session, _network: str, _valid: Valid, trace: Trace) -> list[str]:
+        """Run the plugin's GC, if it is new enough to have one."""
+        valid = {name: value for name, value in self.netconf.items() if name.startswith("cni.dev/")}
+        try:
+            run_plugin(self.plugin, "GC", self.release_netconf | valid, self.environment, trace)
+        except PeerError as failure:
+            return [str(failure)]
+        return []
+
+    def warning(self, datastore: str) -> str:
+        return not_told(self.plugin, datastore, os.environ)
+
+    def dependencies(self, context: Context, network: Hashable) -> Sequence[Dependency]:
+        def look(_probe: Probe) -> None:
+            self._require_ready(context)
+
+        remedy = "see whether it waits for a lock, a disk, or the orchestrator's API"
+        return (Dependency(("plugin", network, self.plugin), f"plugin {self.plugin!r}", remedy, look),)
+
+    def _require_ready(self, context: Context) -> None:
+        """Raise PeerError if an ADD would find no plugin, no ranges or no free address, or the plugin says so itself."""
+        source = self._resolved(context)
+        run_plugin(self.plugin, "STATUS", source.netconf, self.environment, Trace(new_request_id()))
+        if full := source._exhaustion():
+            raise full
+
+    def _resolved(self, context: Context) -> "DelegatedSource":
+        """Return the source with the node's pod CIDRs in the configuration, if it asks for them. Raise PeerError."""
+        families = hostlocal.families(self.netconf)
+        ranges = node_ranges(context.orchestrators.pods(self.access).node(self.node), families) if families else {}
+        return replace(self, netconf=hostlocal.resolved(self.netconf, ranges))
+
+    def _exhaustion(self) -> PluginError | None:
+        """Return what to raise if the ranges of host-local have no free address: its own error has no remedy."""
+        full = exhausted(self.netconf)
+        msg = f"{self.plugin}: no address is free in {full}"
+        return PluginError(msg, details=_REMEDY, code=Code.DELEGATE) if full else None
+
+    def _run(self, verb: str, record: Record, trace: Trace) -> None:
+        identity = {"CNI_CONTAINERID": record.id.container_id, "CNI_IFNAME": record.id.ifname}
+        run_plugin(self.plugin, verb, self.release_netconf, {**self.environment, **identity}, trace)
+
+
+@lru_cache
+def _warn_once(network: str, warning: str) -> None:
+    """Log once in an agent. In a one-shot process the environment is the runtime's, and says nothing."""
+    if warning and "CNI_COMMAND" not in os.environ:
+        _log.warning("network %s: %s", network, warning)
+
+
+def _assigned(plugin: str, given: Result) -> AssignedAddresses:
+    """Return each address alone, and no gateway: svc's next hop is on the link."""
+    if not given.ips:
+        raise PeerError(f"plugin {plugin!r} gave no address", details="see its part of the network", code=Code.DELEGATE)
+    addresses = tuple(Address(ip.address.partition("/")[0]) for ip in given.ips)
+    return AssignedAddresses(
+        addresses,
+        tuple(IpConfig(str(address.host()), interface=1) for address in addresses),
+        tuple(Route(route.dst) for route in given.routes),
+        given.dns,
+    )

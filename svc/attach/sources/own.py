@@ -1,0 +1,171 @@
+"""Addresses from the pools of the datastore."""
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Final
+
+from svc._core.cidr import Address
+from svc.attach.context import Context
+from svc.attach.previous_sandbox import PreviousSandbox
+from svc.attach.record import Record
+from svc.attach.session import Session
+from svc.attach.sources import pool_gc, pool_release
+from svc.attach.sources.base import Addressing, AddressSource, AssignedAddresses, Assignment, Valid
+from svc.attach.sources.bypass import BYPASS
+from svc.dataplane.plan import GATEWAY4, GATEWAY6
+from svc.datastore.api import Delete, Found
+from svc.ipam.requests import Allocation, Assign
+from svc.model.errors import Code, SvcError
+from svc.model.result import IpConfig, Route
+from svc.model.wishes import ADDRESSES, FAMILIES, POOLS, Wishes
+from svc.times import to_nanoseconds
+from svc.trace import Trace
+
+REFUSALS = (Code.NO_ADDRESS, Code.POOL, Code.ADDRESS_UNAVAILABLE)  # that other annotations of the namespace may avoid
+
+
+class PoolSource(AddressSource):
+    """Addresses that svc assigns from the pools. With `point_to_point` the result is what the plugin ptp needs."""
+
+    plugin = ""
+    uses_pools = True
+
+    def __init__(self, *, point_to_point: bool = False) -> None:
+        self._point_to_point = point_to_point
+
+    def announced(self, session: Session) -> AbstractContextManager[None]:
+        return session.ipam.announced()
+
+    def require_own_handle(self, context: Context, session: Session, record: Record) -> None:
+        pool_release.require_own_handle(context, session, record)
+
+    def assign(self, wanted: Assignment) -> AssignedAddresses:
+        """If the cached namespace is outdated, a refusal counts only after it was read again."""
+        try:
+            try:
+                return self._assign(wanted)
+            except SvcError as refusal:
+                renewed = wanted.addressing.renewed() if refusal.code in REFUSALS else None
+                if renewed is None:
+                    raise
+            wanted = replace(wanted, addressing=renewed)
+            return self._assign(wanted)
+        except SvcError as refusal:
+            _add_annotations(refusal, wanted.addressing.wishes)
+            raise
+
+    def adopt(self, session: Session, record: Record, addressing: Addressing) -> tuple[Route, ...]:
+        if record.unmanaged or addressing.wishes.addresses:
+            return ()
+        allocations = session.ipam.allocations(record.handle, record.address_list())
+        return tuple(Route(f"{each.address}/{each.block.length}") for each in allocations)
+
+    def why_not_held(self, session: Session, record: Record, _trace: Trace) -> str:
+        if session.ipam.holds(record.handle, record.address_list()):
+            return ""
+        return f"the datastore does not say that {', '.join(record.addresses)} belong to {record.handle}"
+
+    def release(
+        self, context: Context, session: Session, record: Record, trace: Trace, extra_write: Delete | None, handle: Found | None
+    ) -> bool:
+        return pool_release.release(context, session, record, trace, extra_write, handle, record.address_list())
+
+    def collect(self, context: Context, session: Session, network: str, valid: Valid, trace: Trace) -> list[str]:
+        return pool_gc.collect(context, session, network, valid, trace)
+
+    def _assign(self, wanted: Assignment) -> AssignedAddresses:
+        if wanted.addressing.wishes.unmanaged:
+            assigned = BYPASS.assign(wanted)
+        elif wanted.addressing.wishes.addresses:
+            assigned = _assign_fixed(wanted)
+        else:
+            assigned = _assign_from_pools(wanted)
+        return _point_to_point(wanted.session, assigned) if self._point_to_point else assigned
+
+
+POOLS_OF_SVC: Final = PoolSource()
+
+
+def _assign_fixed(wanted: Assignment) -> AssignedAddresses:
+    """Assign the addresses that annotations name. Release those that a previous sandbox of the pod still holds."""
+    previous = PreviousSandbox.of(wanted.context, wanted.session, wanted.record)
+    try:
+        assigned = _assign_from_pools(wanted)
+    except SvcError as refusal:
+        if not previous or refusal.code != Code.ADDRESS_UNAVAILABLE:
+            raise
+        previous.tear_down()
+        assigned = _assign_from_pools(wanted)
+    else:
+        previous.tear_down()
+    return replace(assigned, routes=()) if wanted.record.is_wired else assigned
+
+
+def _assign_from_pools(wanted: Assignment) -> AssignedAddresses:
+    session, record, addressing = wanted.session, wanted.record, wanted.addressing
+    assigned = session.ipam.assign(
+        Assign(
+            handle=record.handle,
+            attributes=_owner(session, record),
+            versions=addressing.versions,
+            pools=dict(addressing.pools),
+            addresses=addressing.addresses,
+            namespace_labels=addressing.pod.namespace.labels,
+            companion=wanted.extra_write,
+        )
+    )
+    for fault in assigned.faults:
+        wanted.trace.warning(f"passed {fault}")
+    allocations, is_fixed = assigned.allocations, bool(addressing.addresses)
+    return AssignedAddresses(
+        assigned.addresses,
+        tuple(_ip(record, allocation, is_fixed=is_fixed) for allocation in allocations),
+        tuple(_route(record, allocation) for allocation in allocations),
+        has_endpoint=assigned.accompanied,
+    )
+
+
+def _owner(session: Session, record: Record) -> dict[str, str]:
+    owner = {"node": session.node, "timestamp": to_nanoseconds(time.time_ns())}
+    if record.workload.is_pod:
+        owner |= {"pod": record.pod, "namespace": record.namespace}
+    return owner
+
+
+def _ip(record: Record, allocation: Allocation, *, is_fixed: bool) -> IpConfig:
+    """As IPAM plugins answer: with the length of the block, or of the address alone if this address was requested."""
+    address = allocation.address
+    if record.is_wired:
+        return IpConfig(str(address.host()), interface=1)
+    return IpConfig(f"{address}/{address.bits if is_fixed else allocation.block.length}")
+
+
+def _route(record: Record, allocation: Allocation) -> Route:
+    """No plugin programs the routes of svc's own interfaces. Other main plugins do, and the kernel refuses host bits there."""
+    return Route(f"{allocation.address}/{allocation.block.length}" if record.is_wired else str(allocation.block))
+
+
+def _point_to_point(session: Session, assigned: AssignedAddresses) -> AssignedAddresses:
+    """Return the result for ptp, which sets the gateway on the host's side of each pair, and routes the whole network of the
+    address there. It programs routes before the next hop is reachable: only a link-local one of IPv6 needs no route."""
+    addresses: Sequence[Address] = assigned.addresses
+    routes = (Route("::/0"),) if any(address.version == 6 for address in addresses) else ()
+    return AssignedAddresses(assigned.addresses, tuple(_beyond_next_hop(session, address) for address in addresses), routes)
+
+
+def _beyond_next_hop(session: Session, address: Address) -> IpConfig:
+    """Its network has two addresses at least: ptp replaces the route that the kernel has for it, and one address has none."""
+    pool = session.ipam.pool_of(address)
+    length = address.bits if pool is None else pool.length
+    gateway = GATEWAY4 if address.version == 4 else GATEWAY6
+    return IpConfig(f"{address}/{min(length, address.bits - 1)}", gateway=str(gateway))
+
+
+def _add_annotations(refusal: SvcError, wishes: Wishes) -> None:
+    """Name the annotations that a refusal is about, because these are to be corrected."""
+    about = (ADDRESSES,) if wishes.addresses else (*POOLS.values(), FAMILIES)
+    places = [wishes.places[name] for name in about if name in wishes.places]
+    if places and refusal.code in REFUSALS:
+        refusal.details = f"{'; '.join(places)}: {refusal.details}"

@@ -1,0 +1,110 @@
+"""GC of the pools: release what this node assigned to containers that neither the runtime nor the journal knows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from svc._core.cidr import Address, Cidr
+from svc.attach.context import Context
+from svc.attach.handles import container_of, handle_of
+from svc.attach.record import ADDED, Record
+from svc.attach.session import Session
+from svc.attach.sources.base import Valid
+from svc.ipam.blocks import allocations
+from svc.ipam.host import Host
+from svc.ipam.requests import Release
+from svc.ipam.view import read_blocks
+from svc.model.errors import SvcError
+from svc.trace import Trace
+
+
+def collect(context: Context, session: Session, network: str, valid: Valid, trace: Trace) -> list[str]:
+    """Release the addresses of the network that this node assigned, and that no attachment has: the row, or the handle, was
+    lost. Return what failed.
+
+    An address whose interface is alive in an attachment of `valid` is never released, whichever handle the datastore shows."""
+    if session.claim is not None and session.claim.had_recent_predecessor():
+        trace.info(f"addresses without a record are kept: another machine used the name {session.node!r} until recently")
+        return []
+    containers = {container for container, _ in valid}
+    shown = _shown(session, handle_of(session.names, network, ""))  # before the journal is read: an ADD has a row first
+    without = {} if session.backend.atomic else _without_addresses(session, shown)
+    journalled = {record.handle for record in context.journal.all()}
+    alive = _alive(context, network, valid)
+
+    def is_unknown(handle: str) -> bool:
+        container = container_of(session.names, network, handle)
+        return bool(container) and container not in containers and handle not in journalled
+
+    failures = []
+    for handle, addresses in filter(lambda found: is_unknown(found[0]), shown.of_this_node().items()):
+        trace.info(f"freeing the addresses of {handle}: neither the runtime nor this node knows its container")
+        try:
+            session.ipam.release(Release(handle, alive, tuple(addresses)))
+        except SvcError as failure:
+            failures.append(f"{handle}: {failure}")
+    for handle, cidrs in filter(lambda found: is_unknown(found[0]), without.items()):
+        trace.info(f"counting the addresses of {handle} again: no block has any")
+        try:
+            session.ipam.recount(handle, cidrs)
+        except SvcError as failure:
+            failures.append(f"{handle}: {failure}")
+    return failures
+
+
+@dataclass(slots=True)
+class _Shown:
+    """What the blocks show: the addresses of handles that this node has assigned, handles of which others have assigned some,
+    and whether each block is another node's."""
+
+    here: dict[str, list[Address]] = field(default_factory=dict)
+    others: set[str] = field(default_factory=set)
+    foreign: dict[Cidr, bool] = field(default_factory=dict)
+
+    def of_this_node(self) -> dict[str, list[Address]]:
+        """The addresses of each handle of which this node alone has assigned addresses."""
+        return {handle: addresses for handle, addresses in self.here.items() if handle not in self.others}
+
+
+def _shown(session: Session, prefix: str) -> _Shown:
+    """One listing of the blocks, for handles with this prefix."""
+    shown, own = _Shown(), Host(session.node)
+    for block in read_blocks(session.backend):
+        shown.foreign[block.cidr] = Host.of(block.affinity) not in (None, own)
+        for attribute, address in allocations(block):
+            handle = attribute.handle_id or ""
+            if not handle.startswith(prefix):
+                continue
+            if (attribute.secondary or {}).get("node") == session.node:
+                shown.here.setdefault(handle, []).append(address)
+            else:
+                shown.others.add(handle)
+    return shown
+
+
+def _without_addresses(session: Session, shown: _Shown) -> dict[str, Sequence[Cidr]]:
+    """The blocks of each handle that counts addresses, though no block shows one, unless all of its blocks are other nodes'.
+
+    Without transactions a write of an ADD that arrives after the release leaves such a handle."""
+    return {
+        handle: cidrs
+        for handle, cidrs in session.ipam.counts().items()
+        if handle not in shown.here and handle not in shown.others and not all(shown.foreign.get(cidr) for cidr in cidrs)
+    }
+
+
+def _alive(context: Context, network: str, valid: Valid) -> frozenset[Address]:
+    return frozenset(
+        address
+        for record in context.journal.of_network(network)
+        if (record.id.container_id, record.id.ifname) in valid and _is_alive(context, record)
+        for address in record.address_list()
+    )
+
+
+def _is_alive(context: Context, record: Record) -> bool:
+    if record.state != ADDED or record.boot_id != context.boot_id:
+        return False
+    if not record.is_wired:
+        return True  # its interface is another plugin's: the runtime's word must do
+    link = context.kernel.find_link(index=record.host_index)
+    return link is not None and link["name"] == record.host_name

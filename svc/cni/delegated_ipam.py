@@ -1,0 +1,19 @@
+"""How another IPAM plugin is called for a network."""
+
+from collections.abc import Mapping
+
+from svc.attach.sources.delegated import DelegatedSource
+from svc.netconf import hostlocal
+from svc.netconf.netconf import NetConf
+
+
+def delegated_source(netconf: NetConf, environment: Mapping[str, str], node: str = "") -> DelegatedSource:
+    """Return the source of the network's addresses. Only an ADD needs `node`, whose pod CIDRs are meant by default."""
+    return DelegatedSource(
+        plugin=netconf.ipam.type,
+        release_netconf=hostlocal.for_release(netconf.name, netconf.ipam.data_dir),
+        environment=environment,
+        netconf=netconf.raw,
+        access=netconf.orchestrator,
+        node=netconf.pod_cidr_node or node,
+    )
