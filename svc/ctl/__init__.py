@@ -1,1 +1,1 @@
-"""svcctl, the command line: plain functions on a datastore, and the commands that call them."""
+"""The command line svcctl."""

@@ -1,10 +1,10 @@
-"""The command line svcctl. A group of commands is loaded when it is used: starting must stay quick."""
+"""The command line svcctl. A group of commands is loaded when it is used, so that each starts fast."""
 
 import sys
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -13,24 +13,26 @@ from svc.ctl.output import OutputError, checked_output
 from svc.model.errors import SvcError
 from svc.names import DEFAULT
 
-# a module each, with `command` in it
-_GROUPS = ("clusterinfo", "crd", "install", "ipam", "node", "pending", "pool", "reservation", "store", "uninstall")
+_MODULES: Final = {  # of each group, which has the name of the group there
+    **{name: name for name in ("clusterinfo", "crd", "install", "ipam", "pending", "store", "uninstall")},
+    **dict.fromkeys(("node", "pool", "reservation"), "resources"),
+}
 
 
 class _Commands(click.Group):
-    """Finds its groups by name, and prints errors without a traceback."""
+    """Commands that are found by name, and whose errors are printed without a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted((*super().list_commands(ctx), *_GROUPS))
+        return sorted((*super().list_commands(ctx), *_MODULES))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in _GROUPS:
-            return _versioned(import_module(f"svc.ctl.{cmd_name}").command)
+        if cmd_name in _MODULES:
+            return _versioned(getattr(import_module(f"svc.ctl.commands.{_MODULES[cmd_name]}"), cmd_name))
         command = super().get_command(ctx, cmd_name)
         return command and _versioned(command)
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Also print in one line what keeps the answer, a help text or an error from being written."""
+        """Also print in one line why the output, a help text or an error cannot be written."""
         try:
             with checked_output():
                 return super().main(*args, **options)
@@ -53,7 +55,7 @@ def _end(message: str) -> NoReturn:
 
 
 def _text(error: SvcError) -> str:
-    """In one line, or with a line for each of several faults."""
+    """Return one line, or a line for each of several faults."""
     if not error.faults:
         return " ".join(str(error).split())
     faults = [" ".join(fault.split()) for fault in error.faults]
@@ -77,17 +79,21 @@ _version_option = click.version_option(__version__, prog_name="svcctl", message=
 @_version_option
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--state-dir", type=click.Path(path_type=Path), default=DEFAULT.state_dir, show_default=True, help="Where the datastore is."
+    "--state-dir",
+    type=click.Path(path_type=Path),
+    default=DEFAULT.state_dir,
+    show_default=True,
+    help="The agent's state directory.",
 )
 @click.option(
     "--run-dir",
     type=click.Path(path_type=Path),
     default=DEFAULT.run_dir,
     show_default=True,
-    help="Where the agent's socket is.",
+    help="Directory of the agent's socket.",
 )
 @click.option(
-    "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Form of answers."
+    "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Output format."
 )
 @click.option(
     "--names", "profile", metavar="NAME|FILE", default="", help="Names profile.  [default: the installed one, else svc]"
@@ -96,20 +102,20 @@ _version_option = click.version_option(__version__, prog_name="svcctl", message=
     "--netconf",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Network configuration, or list, that says which datastore.  [default: $SVC_NETCONF, else the installed network]",
+    help="Network configuration, or list, that names the datastore.  [default: $SVC_NETCONF, else the installed network]",
 )
 @click.option("--embedded", is_flag=True, help="Use the embedded store of the state directory, whatever is installed.")
 @click.pass_context
 def main(ctx: click.Context, /, **options: Any) -> None:
-    """Install svc, and configure what it works with."""
-    from svc.ctl.context import Context  # not needed for --help and errors of use
+    """Install and configure svc."""
+    from svc.ctl.cli_context import CliContext  # not needed for --help and errors of use
 
     if options["embedded"] and options["netconf"]:
         raise click.UsageError("--embedded and --netconf exclude each other: give one of them")
-    ctx.obj = Context(**options)
+    ctx.obj = CliContext(**options)
 
 
 @main.command()
 def version() -> None:
-    """Prints the version."""
+    """Print the version."""
     click.echo(__version__)

@@ -1,4 +1,4 @@
-"""Standard output that may refuse what is written to it, as on a full disk."""
+"""Standard output whose errors, as on a full disk, are told from those of other files."""
 
 import os
 import sys
@@ -8,11 +8,11 @@ from typing import Any
 
 
 class OutputError(Exception):
-    """Standard output refused the answer. The message says why."""
+    """Standard output cannot be written. The message says why."""
 
 
 class _Output:
-    """A text stream whose errors can be told from those of other files."""
+    """A text stream that raises OutputError."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -29,9 +29,9 @@ class _Output:
 
 @contextmanager
 def checked_output() -> Iterator[None]:
-    """Within, what cannot be written to standard output raises OutputError; a pipe without a reader raises BrokenPipeError.
+    """Raise OutputError if standard output cannot be written, BrokenPipeError if a pipe has no reader.
 
-    What standard output still holds is dropped then: Python would write it again, and fail, at its end."""
+    Discard its buffer then, because Python would write it again at exit, and fail."""
     stream = sys.stdout
     if stream is not None:  # a closed one
         sys.stdout = _Output(stream)

@@ -50,7 +50,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The choice of the user: a names profile, a network configuration, or the embedded store of the state directory."""
+    """The user's choice: a names profile, a network configuration, or the embedded store of the state directory."""
 
     profile: str
     netconf: Path | None

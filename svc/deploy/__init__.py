@@ -1,1 +1,1 @@
-"""What a cluster must have before the plugin works there: resource definitions and rights."""
+"""What svc needs on a node and in a cluster: the systemd unit, resource definitions and rights."""

@@ -1,17 +1,23 @@
-"""The systemd unit of the agent."""
+"""The systemd unit of the agent: one for each state directory, shared by all names profiles that it serves."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-# systemd makes directories below these when the unit starts, and lets the service write them. The first two are empty after a
-# start of the machine.
+from svc.atomic_file import File
+from svc.values import dataclass
+
+# systemd makes directories below these when the unit starts, and lets the service write them. The first two are empty after
+# the machine starts.
 _ROOTS: Final = {
     Path("/run"): "RuntimeDirectory",
     Path("/var/run"): "RuntimeDirectory",
     Path("/var/log"): "LogsDirectory",
     Path("/var/lib"): "StateDirectory",
 }
+
+HOST_LOCAL_DIR: Final = Path("/var/lib/cni")  # where host-local keeps its addresses
 
 # Network interfaces, routes and sysctls; and entering the network namespaces of pods.
 CAPABILITIES: Final = ("CAP_NET_ADMIN", "CAP_SYS_ADMIN")
@@ -56,6 +62,41 @@ SystemCallArchitectures=native
 [Install]
 WantedBy=multi-user.target
 """
+
+
+@dataclass(frozen=True, slots=True)
+class AgentUnit:
+    """The unit at `path`, and the directories of its agent. `socket` is None if it is in the run directory."""
+
+    path: Path
+    state_dir: Path
+    run_dir: Path
+    socket: Path | None
+    log_dirs: tuple[Path, ...]
+
+    @property
+    def plugin(self) -> str:
+        """Return the main plugin that the unit is named after."""
+        return plugin_of(self.path.name)
+
+    @property
+    def file(self) -> File:
+        """Return the file of the unit."""
+        command = [sys.executable, "-I", "-m", "svc.agent.main", "run"]
+        command += ["--state-dir", str(self.state_dir), "--run-dir", str(self.run_dir)]
+        command += ["--socket", str(self.socket)] if self.socket else []
+        text = render_unit(self.plugin, command, self.state_dir, self.run_dir, self._writable)
+        return File(self.path, text.encode(), 0o644)
+
+    def make_directories(self) -> None:
+        """Make the directories that systemd does not make when the unit starts. Raise OSError."""
+        for path in self._writable:
+            if kind_of(path) is None:
+                path.mkdir(mode=0o755, parents=True, exist_ok=True)
+
+    @property
+    def _writable(self) -> list[Path]:
+        return [*self.log_dirs, HOST_LOCAL_DIR, *([self.socket.parent] if self.socket else [])]
 
 
 def unit_name(plugin: str) -> str:

@@ -13,12 +13,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
+from svc.atomic_file import File, write
 from svc.model.errors import CallerError, Code, PeerError, SvcError
 from svc.names import Names
 from svc.netconf.netconf import NetConf
 from svc.netconf.networklist import read_netconf
 from svc.netconf.profiles import load_profile
-from svc.placing import File, place
 from svc.values import dataclass
 
 FILE_NAME: Final = "installed.json"
@@ -131,7 +131,7 @@ def _entry(data: dict[str, Any]) -> Installed:
 
 def _write(state_dir: Path, entries: Sequence[Installed]) -> bool:
     document = {"version": _VERSION, "installations": [asdict(entry) for entry in entries]}
-    return place(File(state_dir / FILE_NAME, json.dumps(document, indent=2).encode() + b"\n", 0o600))
+    return write(File(state_dir / FILE_NAME, json.dumps(document, indent=2).encode() + b"\n", 0o600))
 
 
 @contextmanager

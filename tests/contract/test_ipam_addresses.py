@@ -24,9 +24,9 @@ from harness.ipam import (
 )
 from harness.wrapped import Interfering, Recording, Through
 from svc._core.cidr import Address
+from svc.admin.owner_attributes import Owner, SetOwner, attributes_of, set_owners
 from svc.datastore.api import Backend
 from svc.ipam.allocator import Ipam
-from svc.ipam.owners import Owner, SetOwner, attributes_of, set_owners
 from svc.ipam.requests import Allocation, Assign, Held
 from svc.model.errors import CallerError, PeerError
 from svc.model.ipam import Attribute, Handle

@@ -23,10 +23,10 @@ from harness.ipam import (
 )
 from harness.wrapped import Interfering, Recording
 from svc._core.cidr import Cidr
+from svc.admin.block_release import release_host, release_pool, release_range, remove_host
+from svc.admin.usage import ORPHANS, BlockUsage, PoolUsage, usage
 from svc.datastore.api import Backend
-from svc.ipam.affinities import release_host, release_pool, release_range, remove_host
 from svc.ipam.allocator import Ipam
-from svc.ipam.usage import ORPHANS, BlockUsage, PoolUsage, usage
 from svc.model.errors import CallerError, PeerError
 from svc.model.ipam import Affinity
 from svc.model.keys import AffinityKey

@@ -14,8 +14,8 @@ from harness.faulty import Faults, FaultyBackend, Kind
 from harness.ipam import NODE, block_of, blocks, free, handles, holdings, in_threads, put_node, put_pool, put_settings, take
 from harness.wrapped import Interfering, Piecemeal, Slow
 from svc._core.cidr import Address
+from svc.admin.block_release import release_host
 from svc.datastore.api import Backend
-from svc.ipam.affinities import release_host
 from svc.ipam.allocator import Ipam
 from svc.ipam.giveup import give_up
 from svc.ipam.group import Group, Outcome

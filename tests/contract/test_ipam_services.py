@@ -17,9 +17,9 @@ from harness.ipam import (
     take,
 )
 from svc._core.cidr import Address, Cidr
+from svc.admin.block_release import release_host, release_pool
 from svc.datastore.api import Backend
-from svc.ipam import services
-from svc.ipam.affinities import release_host, release_pool
+from svc.ipam import load_balancer
 from svc.ipam.allocator import Ipam
 from svc.ipam.host import LOAD_BALANCERS, VIRTUAL
 from svc.ipam.requests import Held
@@ -153,8 +153,8 @@ def test_two_controllers_share_the_virtual_host(store: Backend) -> None:
 
 def test_a_service_has_one_handle(store: Backend, ipam: Ipam) -> None:
     """Whatever is done twice for it gives the same addresses; attributes tell whose they are."""
-    handle = services.handle_of("shop", "Web", "7a0c")
-    said = services.attributes_of("shop", "Web", "LoadBalancer", 1_700_000_000_123_456_789)
+    handle = load_balancer.handle_of("shop", "Web", "7a0c")
+    said = load_balancer.attributes_of("shop", "Web", "LoadBalancer", 1_700_000_000_123_456_789)
     first = serve(ipam, handle, max_per_handle=1)
     assert serve(ipam, handle, max_per_handle=1) == first
     assert said["timestamp"] == "2023-11-14 22:13:20.123456789 +0000 UTC"

@@ -5,9 +5,9 @@ import pytest
 from harness.ipam import NODE, blocks, free, put, put_block, put_node, put_pool, take
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Address, Cidr
-from svc.ctl import pools
+from svc.admin import pools
+from svc.admin.block_release import remove_host
 from svc.datastore.api import Backend, Delete
-from svc.ipam.affinities import remove_host
 from svc.ipam.allocator import Ipam
 from svc.ipam.blocks import RESERVED_HANDLE
 from svc.ipam.requests import Held

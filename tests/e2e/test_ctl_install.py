@@ -139,7 +139,7 @@ def test_list_that_was_changed_since_stays_beside_its_original(taken: Machine) -
     taken.install_network("--netconf", str(taken.conflist))
     write_list(taken.conflist, EMBEDDED)
     told = taken.uninstall("--names", "calico")
-    assert f"{taken.conflist} kept: it was changed since; 10-calico.conflist.before-svc is the original" in told
+    assert f"{taken.conflist} kept (modified); 10-calico.conflist.before-svc is the original" in told
     assert entry_of(taken.conflist) == EMBEDDED
     assert entry_of(taken.conf_dir / "10-calico.conflist.before-svc")["datastore_type"] == "kubernetes"
 

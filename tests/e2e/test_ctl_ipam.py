@@ -13,9 +13,9 @@ from harness.node import netconf
 from harness.site import Site, session, set_ready
 from harness.statements import EVERYWHERE
 from svc._core.cidr import Address
+from svc.admin.owner_attributes import SetOwner, set_owners
 from svc.datastore.api import Backend
 from svc.ipam.allocator import Ipam
-from svc.ipam.owners import SetOwner, set_owners
 from svc.ipam.requests import Assign
 from svc.ipam.settings import configure, read_settings
 from svc.model.errors import PeerError

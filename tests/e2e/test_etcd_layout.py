@@ -11,9 +11,9 @@ import pytest
 from harness.etcd import Cluster, cluster
 from harness.ipam import free, holdings, take
 from svc._core.cidr import Address, Cidr
+from svc.admin.block_release import remove_host
 from svc.datastore.api import Conflict, Create, Update
 from svc.datastore.etcd.store import EtcdStore
-from svc.ipam.affinities import remove_host
 from svc.ipam.allocator import Ipam
 from svc.model.ipam import Handle
 from svc.model.keys import AffinityQuery, BlockQuery, HandleKey, HandleQuery, Query, ResourceQuery

@@ -18,8 +18,8 @@ from harness.kube import ADMIN_TOKEN, Kube, free_port
 from harness.orch import open_store, put_core_node, put_pod, wire
 from svc import deadline
 from svc._core.cidr import Cidr
+from svc.admin import pools
 from svc.attach.orchestrators import Orchestrators
-from svc.ctl import pools
 from svc.datastore.api import Create, Delete, Forbidden, NotFound, StoreError, Update, Value
 from svc.datastore.orch.client import ApiError, Unreachable
 from svc.datastore.orch.store import OrchStore

@@ -220,7 +220,7 @@ def test_start_loads_no_more_than_needed() -> None:
     """Neither other groups nor the datastore, and never the heavy clients."""
     program = (
         "import sys; from svc.ctl.main import main; main(['version'], standalone_mode=False); "
-        "print([name for name in ('svc.ctl.pool', 'svc.ctl.install', 'kubernetes', 'grpc', 'pyroute2') if name in sys.modules])"
+        "print([name for name in ('svc.ctl.commands', 'kubernetes', 'grpc', 'pyroute2') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

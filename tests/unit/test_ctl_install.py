@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from svc.admin import installer
+from svc.admin.installer import InstallSettings
+from svc.atomic_file import File, write
 from svc.cni.install import Installed, read_record
-from svc.ctl import installation
-from svc.ctl.installation import Installation
 from svc.model.errors import CallerError, PeerError
 from svc.names import DEFAULT
 from svc.netconf.profiles import load_profile
-from svc.placing import File, place
 
 ELF = b"\x7fELF, or at least it begins like one"
 
@@ -34,15 +34,15 @@ def identity(path: Path) -> tuple[int, int, int]:
     return status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
-def plan(**changes: Any) -> Installation:
+def plan(**changes: Any) -> InstallSettings:
     fields: dict[str, Any] = {"socket": Path("/s"), "python": Path("/p"), "state_dir": Path("/d"), "run_dir": Path("/r")}
-    return Installation(**fields | changes)
+    return InstallSettings(**fields | changes)
 
 
 def test_executables_and_record_are_placed(tmp_path: Path, executable: Path) -> None:
     """The record before the executables that read it."""
     folder = tmp_path / "opt" / "bin"
-    done = installation.install(folder, executable, DEFAULT, plan())
+    done = installer.install(folder, executable, DEFAULT, plan())
     names = ("svc.install", "svc-ipam.install", "svc-ipam", "svc")
     assert done == [(folder / name, "installed") for name in names]
     assert (folder / "svc").read_bytes() == (folder / "svc-ipam").read_bytes() == ELF
@@ -55,10 +55,10 @@ def test_executables_and_record_are_placed(tmp_path: Path, executable: Path) -> 
 
 def test_unchanged_files_are_left_alone(tmp_path: Path, executable: Path) -> None:
     """A runtime may be executing them; what differs is replaced by a new file."""
-    installation.install(tmp_path / "bin", executable, DEFAULT, plan())
+    installer.install(tmp_path / "bin", executable, DEFAULT, plan())
     before = identity(tmp_path / "bin" / "svc")
     (tmp_path / "bin" / "svc-ipam").chmod(0o700)
-    done = installation.install(tmp_path / "bin", executable, DEFAULT, plan(socket=Path("/t")))
+    done = installer.install(tmp_path / "bin", executable, DEFAULT, plan(socket=Path("/t")))
     assert [outcome for _, outcome in done] == ["installed", "installed", "installed", "unchanged"]
     assert identity(tmp_path / "bin" / "svc") == before
     assert stat.S_IMODE((tmp_path / "bin" / "svc-ipam").stat().st_mode) == 0o755
@@ -67,14 +67,14 @@ def test_unchanged_files_are_left_alone(tmp_path: Path, executable: Path) -> Non
 def test_running_executable_can_be_replaced(tmp_path: Path) -> None:
     """The one that runs keeps its file."""
     target = tmp_path / "svc"
-    place(File(target, Path("/bin/cat").read_bytes(), 0o755))
+    write(File(target, Path("/bin/cat").read_bytes(), 0o755))
     with subprocess.Popen([target], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         assert running.stdin is not None
         running.stdin.write(b"x")
         running.stdin.flush()
         assert running.stdout.read(1) == b"x"
-        assert place(File(target, ELF, 0o755))
+        assert write(File(target, ELF, 0o755))
         assert running.communicate(b"y")[0] == b"y"
     assert target.read_bytes() == ELF
 
@@ -82,12 +82,12 @@ def test_running_executable_can_be_replaced(tmp_path: Path) -> None:
 def test_readers_see_the_old_or_the_new_file(tmp_path: Path) -> None:
     """Never half of one, however often it is replaced."""
     target, contents = tmp_path / "svc", [b"a" * 100_000, b"b" * 200_000]
-    place(File(target, contents[0], 0o755))
+    write(File(target, contents[0], 0o755))
     done = threading.Event()
 
     def replace() -> None:
         for number in range(50):
-            place(File(target, contents[number % 2], 0o755))
+            write(File(target, contents[number % 2], 0o755))
         done.set()
 
     writer = threading.Thread(target=replace)
@@ -101,8 +101,8 @@ def test_readers_see_the_old_or_the_new_file(tmp_path: Path) -> None:
 def test_record_tells_the_profile(tmp_path: Path, executable: Path) -> None:
     """Under whose names executables and records are installed, beside those of other profiles."""
     names = load_profile("calico")
-    installation.install(tmp_path, executable, DEFAULT, plan())
-    installation.install(tmp_path, executable, names, plan(profile="calico"))
+    installer.install(tmp_path, executable, DEFAULT, plan())
+    installer.install(tmp_path, executable, names, plan(profile="calico"))
     assert read_record(str(tmp_path / "svc.install"), DEFAULT).profile == ""
     assert read_record(str(tmp_path / "calico.install"), DEFAULT).profile == "calico"
     assert read_record(str(tmp_path / "calico-ipam.install"), DEFAULT) == Installed(Path("/d"), Path("/s"), "calico")
@@ -113,7 +113,7 @@ def test_records_of_before_mean_our_own_names(tmp_path: Path) -> None:
     (tmp_path / "svc.install").write_text("socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\n")
     assert read_record(str(tmp_path / "svc.install"), DEFAULT) == Installed(Path("/d"), Path("/s"), "")
     with pytest.raises(CallerError, match="nothing is installed as 'svc'"):
-        installation.uninstall(tmp_path, DEFAULT)
+        installer.uninstall(tmp_path, DEFAULT)
 
 
 def test_uninstall_removes_what_was_installed(tmp_path: Path, executable: Path) -> None:
@@ -122,9 +122,9 @@ def test_uninstall_removes_what_was_installed(tmp_path: Path, executable: Path) 
     network = [File(tmp_path / "net.d" / name, b"x", 0o600) for name in ("token", "list")]
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "ptp").touch()
-    installation.install(tmp_path / "bin", executable, DEFAULT, plan(), network)
-    installation.install(tmp_path / "bin", executable, names, plan(profile="calico"))
-    done = installation.uninstall(tmp_path / "bin", DEFAULT)
+    installer.install(tmp_path / "bin", executable, DEFAULT, plan(), network)
+    installer.install(tmp_path / "bin", executable, names, plan(profile="calico"))
+    done = installer.uninstall(tmp_path / "bin", DEFAULT)
     assert [path.name for path, _ in done] == ["list", "token", "svc", "svc-ipam", "svc-ipam.install", "svc.install"]
     assert {outcome for _, outcome in done} == {"removed"}
     left = sorted(path.name for path in (tmp_path / "bin").iterdir())
@@ -135,12 +135,12 @@ def test_uninstall_removes_what_was_installed(tmp_path: Path, executable: Path) 
 def test_uninstall_keeps_what_was_changed_since(tmp_path: Path, executable: Path) -> None:
     """By hand, or by another installer; a token is renewed all the time, and goes."""
     network = [File(tmp_path / "token", b"x", 0o600, renewed=True), File(tmp_path / "list", b"x", 0o600)]
-    installation.install(tmp_path / "bin", executable, DEFAULT, plan(), network)
+    installer.install(tmp_path / "bin", executable, DEFAULT, plan(), network)
     (tmp_path / "bin" / "svc").write_bytes(b"another program")
     (tmp_path / "token").write_bytes(b"y")
     (tmp_path / "list").unlink()
-    outcomes = {path.name: outcome for path, outcome in installation.uninstall(tmp_path / "bin", DEFAULT)}
-    assert outcomes["svc"] == "kept: it was changed since"
+    outcomes = {path.name: outcome for path, outcome in installer.uninstall(tmp_path / "bin", DEFAULT)}
+    assert outcomes["svc"] == "kept (modified)"
     assert outcomes["list"] == "already absent"
     assert outcomes["token"] == outcomes["svc-ipam"] == outcomes["svc.install"] == "removed"
     assert [path.name for path in (tmp_path / "bin").iterdir()] == ["svc"]
@@ -148,9 +148,9 @@ def test_uninstall_keeps_what_was_changed_since(tmp_path: Path, executable: Path
 
 def test_later_installation_remembers_what_earlier_ones_placed(tmp_path: Path, executable: Path) -> None:
     """Executables alone are renewed, and the network of before is still ours to remove."""
-    installation.install(tmp_path / "bin", executable, DEFAULT, plan(), [File(tmp_path / "list", b"x", 0o600)])
-    installation.install(tmp_path / "bin", executable, DEFAULT, plan())
-    installation.uninstall(tmp_path / "bin", DEFAULT)
+    installer.install(tmp_path / "bin", executable, DEFAULT, plan(), [File(tmp_path / "list", b"x", 0o600)])
+    installer.install(tmp_path / "bin", executable, DEFAULT, plan())
+    installer.uninstall(tmp_path / "bin", DEFAULT)
     assert not (tmp_path / "list").exists()
 
 
@@ -158,7 +158,7 @@ def test_failed_placing_leaves_nothing_behind(tmp_path: Path, executable: Path) 
     """The name is taken by a directory."""
     (tmp_path / "bin" / "svc" / "full").mkdir(parents=True)
     with pytest.raises(PeerError, match="cannot install into"):
-        installation.install(tmp_path / "bin", executable, DEFAULT, plan())
+        installer.install(tmp_path / "bin", executable, DEFAULT, plan())
     assert [path.name for path in (tmp_path / "bin").iterdir()] == ["svc"]
 
 
@@ -175,7 +175,7 @@ def test_failed_placing_leaves_nothing_behind(tmp_path: Path, executable: Path) 
 def test_unreadable_records_are_refused(tmp_path: Path, executable: Path, changes: dict[str, Any], message: str) -> None:
     """Before anything is installed."""
     with pytest.raises(CallerError, match=message):
-        installation.install(tmp_path / "bin", executable, DEFAULT, plan(**changes))
+        installer.install(tmp_path / "bin", executable, DEFAULT, plan(**changes))
     assert not (tmp_path / "bin").exists()
 
 
@@ -184,7 +184,7 @@ def test_only_native_executables_are_installed(tmp_path: Path) -> None:
     (tmp_path / "script").write_text("#!/bin/sh\n")
     for name, message in (("script", "is no native executable"), ("missing", "cannot read executable")):
         with pytest.raises(CallerError, match=message):
-            installation.install(tmp_path / "bin", tmp_path / name, DEFAULT, plan())
+            installer.install(tmp_path / "bin", tmp_path / name, DEFAULT, plan())
 
 
 def test_own_executable_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ def test_own_executable_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / name))
     with pytest.raises(CallerError, match="no executable 'svc' in") as caught:
-        installation.find_executable()
+        installer.find_executable()
     assert str(tmp_path / "scripts") in caught.value.msg
     (tmp_path / "svc").write_bytes(ELF)
-    assert installation.find_executable() == tmp_path / "svc"
+    assert installer.find_executable() == tmp_path / "svc"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from svc.ctl import manifest
+from svc.admin import manifest
 from svc.model.errors import CallerError
 from svc.model.pool import TEXT_FIELDS
 from svc.model.resource import Resource

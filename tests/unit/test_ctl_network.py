@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from svc.ctl import conflist, kubeconfig
-from svc.ctl.installation import find_executable
+from svc.admin import conflist, kubeconfig
+from svc.admin.installer import find_executable
 from svc.model.errors import CallerError, PeerError
 from svc.names import DEFAULT
 from svc.netconf.profiles import load_profile

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from svc.ctl.operated import Operated, read
+from svc.admin.operator_installation import OperatorSettings, read
 from svc.model.errors import CallerError
 from svc.names import DEFAULT, Names
 from svc.netconf.profiles import load_profile
@@ -32,8 +32,8 @@ def refused(data: bytes) -> CallerError:
 )
 def test_what_it_does_not_say_stays(spec: Any) -> None:
     """Everything else in it is the operator's."""
-    assert read(document(spec), "FILE", DEFAULT) == Operated()
-    assert Operated().applied(OURS) == OURS
+    assert read(document(spec), "FILE", DEFAULT) == OperatorSettings()
+    assert OperatorSettings().applied(OURS) == OURS
 
 
 def test_time_for_policy() -> None:
@@ -68,7 +68,7 @@ def test_host_local_takes_the_ranges_of_the_node(key: str, pools: list[Json], wo
 def test_words_are_those_of_the_profile() -> None:
     names = load_profile("calico")
     spec = {"cni": {"type": "Calico", "ipam": {"type": "Calico"}}, "calicoNetwork": {"linuxPolicySetupTimeoutSeconds": 7}}
-    assert read(document(spec, names=names), "FILE", names) == Operated(policy_seconds=7)
+    assert read(document(spec, names=names), "FILE", names) == OperatorSettings(policy_seconds=7)
     assert "is not served" in str(refused(document({"cni": {"type": "Calico"}})))
 
 

@@ -11,7 +11,7 @@ import pytest
 from harness.wrapped import Interfering, Piecemeal
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
-from svc.ctl import nodes, pools, release, resources
+from svc.admin import block_release, nodes, pools, resources
 from svc.datastore.api import Create, Delete, Entry, NotFound, StoreError, Update, Write
 from svc.datastore.embedded import EmbeddedStore
 from svc.ipam.view import read_blocks
@@ -269,11 +269,11 @@ def test_stale_affinity_leaves_the_block_alone(store: Recorder) -> None:
     claim(store, "10.0.0.0/26", host="node2")
     stale = AffinityKey("node1", Cidr("10.0.0.0/26"))
     store.write([Create(stale, Affinity(CONFIRMED))])
-    release.give_up(store, stale)
+    block_release.end_affinity(store, stale)
     with pytest.raises(NotFound):
         store.get(stale)
     assert store.get(BlockKey(stale.cidr))
-    release.give_up(store, stale)
+    block_release.end_affinity(store, stale)
 
 
 def test_lost_release_is_run_again(store: Recorder) -> None:
@@ -281,7 +281,7 @@ def test_lost_release_is_run_again(store: Recorder) -> None:
     claim(store, "10.0.0.0/26")
     key = AffinityKey("node1", Cidr("10.0.0.0/26"))
     store.interference = [Delete(key)]
-    release.give_up(store, key)
+    block_release.end_affinity(store, key)
     assert list(store.list(AffinityQuery())) == []
 
 

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LAYERS = (  # from the ground up: a part imports itself and what is in the rows before its own
     ("values",),
-    ("", "_core", "deadline", "descriptors", "herd", "names", "placing", "private_directory", "times", "tls"),
+    ("", "_core", "atomic_file", "deadline", "descriptors", "herd", "names", "private_directory", "times", "tls"),
     ("imports", "metrics", "trace"),
     ("model",),
     ("datastore",),
@@ -22,7 +22,7 @@ LAYERS = (  # from the ground up: a part imports itself and what is in the rows 
     ("dataplane", "ipam", "netconf", "orch", "waits"),
     ("attach",),
     ("cni",),
-    ("deploy",),
+    ("admin", "deploy"),
     ("agent", "controllers", "ctl"),
 )
 KEPT_APART = {("dataplane", "datastore"), ("netconf", "datastore")}  # downward, and still no business of theirs

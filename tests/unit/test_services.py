@@ -2,7 +2,7 @@
 
 import pytest
 
-from svc.ipam.services import attributes_of, handle_of
+from svc.ipam.load_balancer import attributes_of, handle_of
 
 
 @pytest.mark.parametrize(

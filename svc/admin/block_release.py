@@ -1,0 +1,135 @@
+"""Release of address blocks, also those of nodes that no longer exist: of a host, of a pool, of a range."""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime, timezone
+
+from svc._core.cidr import Cidr
+from svc.admin.resources import retry
+from svc.datastore.api import Backend, Delete, Forbidden, NotFound
+from svc.ipam import errors, giveup
+from svc.ipam.blocks import Rest, collect, count_set_aside
+from svc.ipam.claim import ClaimLost
+from svc.ipam.host import KINDS, NODE, Host
+from svc.ipam.settings import read_settings, rest_of
+from svc.ipam.view import read_blocks, read_pools
+from svc.model.errors import SvcError
+from svc.model.ipam import Block
+from svc.model.keys import AffinityKey, AffinityQuery, HostKey, NodeClaimKey, NodeFenceKey
+
+
+def release_host(backend: Backend, host: str, *, only_empty: bool = False, kind: str = NODE) -> int:
+    """Release the blocks of a host, in both families; return how many there were.
+
+    Blocks with addresses in use stay without an affinity. With `only_empty` they keep it, and the error names them. Raise
+    PeerError naming the blocks that could not be released, after all were tried."""
+    return _release(backend, lambda key: (key.kind, key.host) == (kind, host), only_empty)
+
+
+def release_pool(backend: Backend, pool: Cidr, *, only_empty: bool = False) -> int:
+    """Release the blocks of a pool, of all hosts. As `release_host` otherwise."""
+    return _release(backend, lambda key: key.cidr in pool, only_empty)
+
+
+def release_range(backend: Backend, cidr: Cidr, *, host: str = "", only_empty: bool = False) -> int:
+    """Release the blocks of a range, of one host or of all. As `release_host` otherwise.
+
+    Raise CallerError if the range is not in a pool, or is smaller than a block."""
+    pool = read_pools(backend).pool_of(cidr.first)
+    if pool is None or cidr not in pool.cidr:
+        raise errors.range_outside_pools(cidr, "no pool has all of it")
+    if cidr.length > pool.block_size:
+        raise errors.range_outside_pools(
+            cidr, f"it is smaller than a block of pool {pool.name!r}, which has /{pool.block_size}"
+        )
+    return _release(backend, lambda key: key.cidr in cidr and host in ("", key.host), only_empty)
+
+
+def remove_host(backend: Backend, host: str) -> int:
+    """Release the blocks of a node that no longer exists, and delete its entries; return how many blocks it had.
+
+    Raise as `release_host`."""
+    count = release_host(backend, host)
+    remove_host_entries(backend, host)
+    return count
+
+
+def remove_host_entries(backend: Backend, host: str) -> None:
+    """Delete the claim on the name of a host without blocks, and what older programs wrote for it. Raise StoreError."""
+    for key in (HostKey(host), NodeClaimKey(host), NodeFenceKey(host)):
+        with suppress(NotFound, Forbidden):
+            backend.write([Delete(key)])
+
+
+def affinities(backend: Backend) -> Iterator[AffinityKey]:
+    """Yield the affinities of nodes and of virtual hosts."""
+    for kind in KINDS:
+        for entry in backend.list(AffinityQuery(kind=kind)):
+            assert isinstance(entry.key, AffinityKey)
+            yield entry.key
+
+
+def end_affinity(backend: Backend, key: AffinityKey) -> None:
+    """Release a block at once, without a cooldown: delete it if it is unused, else leave it without an affinity.
+
+    Another host's affinity stays. Raise StoreError; PeerError if all attempts conflict."""
+    with suppress(ClaimLost):
+        giveup.give_up(backend, key, _no_cooldown(), only_empty=False)
+
+
+def delete_unclaimed(backend: Backend, cidr: Cidr) -> None:
+    """Delete a block without an affinity, unless it is in use. Raise StoreError."""
+    with suppress(ClaimLost, giveup.NotEmpty):
+        retry(f"block {cidr}", lambda: _delete_unclaimed(backend, cidr))
+
+
+def count_used(block: Block) -> int:
+    """Return how many addresses of a block are held.
+
+    Addresses in cooldown do not count, and are free in `block` afterwards. Those reserved for Windows do not count either."""
+    collect(block, _no_cooldown())
+    return block.ordinals.used - count_set_aside(block)
+
+
+def count_of_node(block: Block, node: str) -> int:
+    """Return how many addresses of a block workloads of this node hold, whichever host has the block."""
+    attributes = enumerate(block.attributes or ())
+    held = [tag for tag, attribute in attributes if (attribute.secondary or {}).get("node") == node]
+    return sum(len(block.ordinals.tagged(tag)) for tag in held)
+
+
+def _delete_unclaimed(backend: Backend, cidr: Cidr) -> None:
+    with suppress(NotFound):
+        giveup.drop_abandoned(backend, cidr, _no_cooldown())
+
+
+def _no_cooldown() -> Rest:
+    """A pool that is deleted needs no cooldown."""
+    return Rest(0, datetime.now(timezone.utc))
+
+
+def _release(backend: Backend, is_wanted: Callable[[AffinityKey], bool], only_empty: bool) -> int:
+    rest = rest_of(read_settings(backend))
+    keys = [key for key in dict.fromkeys(_owned(backend)) if is_wanted(key)]
+    failures = []
+    for key in keys:
+        try:
+            giveup.give_up(backend, key, rest, only_empty=only_empty)
+        except ClaimLost:
+            continue  # another host has the block, and the stale affinity is deleted
+        except giveup.NotEmpty:
+            failures.append(f"{key.cidr} of {key.host!r}: addresses of it are in use")
+        except SvcError as failure:
+            failures.append(f"{key.cidr} of {key.host!r}: {failure}")
+    if failures:
+        raise errors.not_released(len(keys), failures)
+    return len(keys)
+
+
+def _owned(backend: Backend) -> Iterator[AffinityKey]:
+    """Yield all affinities, and those that blocks name but that do not exist."""
+    yield from affinities(backend)
+    for block in read_blocks(backend):
+        owner = Host.of(block.affinity)
+        if owner is not None and owner.kind in KINDS:
+            yield owner.claim_on(block.cidr)

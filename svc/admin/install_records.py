@@ -1,0 +1,126 @@
+"""The records `NAME.install` beside the executables: the files of an installation, with their digests.
+
+The executable reads from its record where the agent listens, and which Python to run without one.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from svc.atomic_file import File, write
+from svc.model.errors import PeerError, SvcError
+from svc.names import Names
+from svc.netconf.installed import Installed, read_installed
+from svc.netconf.profiles import load_profile
+from svc.values import dataclass
+
+ANY: Final = "-"  # in place of the digest of a file that is renewed
+UNKNOWN: Final = ""  # in place of the digest of a file that is listed without one
+_DIGITS: Final = 16  # of a digest: it tells versions of a file apart, not forgeries
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """The installations for the same state directory, except one."""
+
+    entries: Sequence[Installed] = ()
+
+    @property
+    def records(self) -> list[Path]:
+        """Return the paths of their records, whether or not they exist."""
+        return [Path(f"{executable}.install") for entry in self.entries for executable in entry.executables]
+
+    @property
+    def digests(self) -> dict[Path, str]:
+        """Return all files that they list. Raise PeerError if a record cannot be read."""
+        return {path: digest for record in self.records for path, digest in read_digests(record).items()}
+
+    def uses(self, path: Path) -> bool:
+        """Return whether one of them lists the file. Raise PeerError as `digests`."""
+        return path in self.digests
+
+    def update(self, digests: Mapping[Path, str]) -> None:
+        """Record the new digests of files that they list too. Raise OSError, PeerError."""
+        for record in self.records:
+            stale = {path: digest for path, digest in read_digests(record).items() if digests.get(path, digest) != digest}
+            if stale:
+                lines = [_updated(key, value, digests) for key, value in read_lines(record)]
+                write(File(record, b"".join(os.fsencode(f"{key}={value}\n") for key, value in lines), 0o644))
+
+    def socket(self, run_dir: Path) -> Path | None:
+        """Return the recorded socket of the agent of a run directory; None if they record none."""
+        for record in self.records:
+            values = dict(read_lines(record))
+            if values.get("run_dir") == str(run_dir) and "socket" in values:
+                return Path(values["socket"])
+        return None
+
+    def names(self) -> Iterator[Names]:
+        """Yield the names of each names profile. Skip a profile that cannot be read."""
+        for entry in self.entries:
+            with suppress(SvcError):
+                yield load_profile(entry.profile)
+
+    def units(self) -> list[Path]:
+        """Return the systemd units that they have installed and that still exist."""
+        return [path for path in self.digests if path.suffix == ".service" and path.exists()]
+
+
+NONE: Final = Others()
+
+
+def other_installations(state_dir: Path, profile: str, bin_dir: Path) -> Others:
+    """Return the installations other than that of a names profile in a directory. Raise as `read_installed`."""
+    return Others([entry for entry in read_installed(state_dir) if entry.key != (profile, str(bin_dir))])
+
+
+def known_files(state_dir: Path, own: Path) -> dict[Path, str]:
+    """Return every file that svc wrote, with its digest: those of the record `own` and those of the state directory."""
+    entries = read_installed(state_dir)
+    names = [name for entry in entries for name in (*entry.executables, entry.network_list) if name]
+    return {Path(name): UNKNOWN for name in names} | Others(entries).digests | read_digests(own)
+
+
+def record_paths(bin_dir: Path, names: Names) -> tuple[Path, Path]:
+    """Return the paths of the plugin's and the IPAM plugin's record."""
+    return bin_dir / f"{names.plugin}.install", bin_dir / f"{names.ipam_plugin}.install"
+
+
+def recorded_state_dir(bin_dir: Path, names: Names) -> Path | None:
+    """Return the state directory of the executables that are installed under these names; None without a record. PeerError."""
+    return next((Path(value) for key, value in read_lines(record_paths(bin_dir, names)[0]) if key == "state_dir"), None)
+
+
+def read_digests(record: Path) -> dict[Path, str]:
+    """Return the files that a record lists, with their digests. Raise PeerError if it cannot be read."""
+    files = (value.partition(" ") for key, value in read_lines(record) if key == "file")
+    return {Path(path): digest for digest, _, path in files}
+
+
+def read_lines(record: Path) -> Iterator[tuple[str, str]]:
+    """Yield keys and values; none if the record does not exist. Raise PeerError if it cannot be read."""
+    try:
+        lines = os.fsdecode(record.read_bytes()).split("\n")
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise PeerError(
+            f"record {str(record)!r} cannot be read: {error.strerror}", details="run this as root, or choose another --bin-dir"
+        ) from error
+    for line in lines:
+        key, sign, value = line.partition("=")
+        if sign:
+            yield key, value
+
+
+def digest_of(data: bytes) -> str:
+    """Return the digest of a file's content as records have it."""
+    return hashlib.sha256(data).hexdigest()[:_DIGITS]
+
+
+def _updated(key: str, value: str, digests: Mapping[Path, str]) -> tuple[str, str]:
+    digest, _, path = value.partition(" ")
+    return (key, f"{digests.get(Path(path), digest)} {path}") if key == "file" else (key, value)

@@ -1,0 +1,130 @@
+"""Owner attributes of an allocation: active and alternate owner.
+
+`secondary` has the attributes of the active owner, `alternate` those of the other one, to which a virtual machine migrates.
+`namespace` and `pod` among them name the owner.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from svc._core.cidr import Address
+from svc.datastore.api import Backend, Conflict, Entry, NotFound, Update
+from svc.ipam import blocks, errors
+from svc.ipam.releasing import bare
+from svc.ipam.settings import read_settings, rest_of
+from svc.ipam.tries import ATTEMPTS, attempts
+from svc.ipam.view import read_pools
+from svc.model.ipam import Attribute, Block
+from svc.model.keys import BlockKey, BlockQuery
+from svc.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A pod. Without a name it matches only empty attributes."""
+
+    namespace: str = ""
+    name: str = ""
+
+    def matches(self, attributes: Mapping[str, str] | None) -> bool:
+        """Return whether the attributes are this owner's."""
+        if not self.name and not self.namespace:
+            return not attributes
+        known = attributes or {}
+        return (known.get("namespace"), known.get("pod")) == (self.namespace, self.name)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.name or self.namespace else "nobody"
+
+
+@dataclass(frozen=True, slots=True)
+class SetOwner:
+    """New attributes, empty to clear them. `expected` must own the present ones; None allows any owner."""
+
+    attributes: Mapping[str, str]
+    expected: Owner | None = None
+
+
+def find(backend: Backend, address: Address) -> Attribute | None:
+    """Return the attributes of an address; None if it is not assigned. Raise CallerError if it is in cooldown."""
+    held = _held(backend, address)
+    return held[2] if held else None
+
+
+def attributes_of(backend: Backend, address: Address) -> Attribute:
+    """Return the attributes of an address. Raise CallerError if it is not assigned, or in cooldown."""
+    found = find(backend, address)
+    if found is None:
+        raise errors.not_assigned(address)
+    return found
+
+
+def set_owners(
+    backend: Backend, address: Address, handle: str, *, active: SetOwner | None = None, alternate: SetOwner | None = None
+) -> None:
+    """Change one or both owners of this address alone.
+
+    Raise CallerError, without a change, if the address has another handle or an owner is not the expected one; PeerError if all
+    attempts conflict."""
+    for _ in attempts():
+        held = _held(backend, address)
+        if held is None:
+            raise errors.not_assigned(address)
+        entry, block, present = held
+        if bare(present.handle_id) != bare(handle):
+            raise errors.other_handle(address, present.handle_id, handle)
+        changed = replace(
+            present,
+            secondary=_changed(address, "active", present.secondary, active),
+            alternate=_changed(address, "alternate", present.alternate, alternate),
+        )
+        if changed == present:
+            return
+        blocks.set_attribute(block, block.cidr.ordinal(address), changed)
+        block.sequence += 1
+        try:
+            backend.write([Update(entry.key, block, entry.revision)])
+            return
+        except (Conflict, NotFound):
+            continue
+    raise errors.too_much_contention(ATTEMPTS)
+
+
+def _changed(address: Address, which: str, present: dict[str, str] | None, change: SetOwner | None) -> dict[str, str] | None:
+    if change is None:
+        return present
+    if change.expected is not None and not change.expected.matches(present):
+        found = Owner((present or {}).get("namespace", ""), (present or {}).get("pod", ""))
+        raise errors.other_owner(address, which, str(found), str(change.expected))
+    return dict(sorted(change.attributes.items())) or None
+
+
+def _held(backend: Backend, address: Address) -> tuple[Entry, Block, Attribute] | None:
+    """Return the entry of the address's block, in a pool or orphaned, a copy of the block to change, and the attributes."""
+    entry = _in_pool(backend, address) or _anywhere(backend, address)
+    if entry is None:
+        return None
+    assert isinstance(entry.value, Block)
+    block = entry.value.copy()
+    blocks.collect(block, rest_of(read_settings(backend)))
+    attribute = blocks.holder(block, address)
+    if attribute is None:
+        return None
+    if attribute.released_at:
+        raise errors.resting(address, attribute.released_at)
+    return entry, block, attribute
+
+
+def _in_pool(backend: Backend, address: Address) -> Entry | None:
+    pool = read_pools(backend).pool_of(address)
+    if pool is None:
+        return None
+    try:
+        return backend.get(BlockKey(pool.cidr.block_of(address, pool.block_size)))
+    except NotFound:
+        return None
+
+
+def _anywhere(backend: Backend, address: Address) -> Entry | None:
+    entries = backend.list(BlockQuery(address.version))
+    return next((entry for entry in entries if isinstance(entry.key, BlockKey) and address in entry.key.cidr), None)

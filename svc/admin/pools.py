@@ -1,0 +1,196 @@
+"""IP pools: apply and delete."""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+
+from svc._core.cidr import Cidr
+from svc.admin import block_release
+from svc.admin.resources import change, read, refuse, repeated, require, resource_of, retry
+from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, Update
+from svc.ipam.view import read_blocks
+from svc.model.errors import CallerError, Code
+from svc.model.faults import shown
+from svc.model.keys import ResourceKey, ResourceQuery
+from svc.model.pool import NEVER, Pool, check_pool, with_defaults
+from svc.model.resource import Resource
+
+KIND = "IPPool"
+_TUNNELS = "makes no tunnels, so another component must move packets between nodes"
+_FOR_OTHERS = (  # field, its idle value, what svc lacks
+    ("ipipMode", NEVER, _TUNNELS),
+    ("vxlanMode", NEVER, _TUNNELS),
+    ("natOutgoing", False, "translates no addresses, so another component must masquerade what leaves the cluster"),
+)
+
+
+def apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> list[str]:
+    """Create or update pools, durably: all of them if the store is atomic, else in their order.
+
+    Return what was done to each. Raise CallerError, before anything is written, naming every fault; StoreError."""
+    return retry("the list of IP pools", lambda: _apply(backend, resources, now))
+
+
+def warnings(resources: Sequence[Resource]) -> list[str]:
+    """Return a line for each setting that svc stores for another component, and does not use itself."""
+    return [
+        f"IP pool {resource.name!r}: {field} = {shown(value)} is stored; svc itself {lack}"
+        for resource in resources
+        for field, idle, lack in _FOR_OTHERS
+        if (value := resource.spec.get(field)) and value != idle
+    ]
+
+
+def delete(backend: Backend, name: str) -> None:
+    """Disable the pool, delete its blocks with their affinities, then the pool. Raise CallerError if addresses are in use."""
+    cidr = _stored_cidr(backend, name)
+    if cidr is not None:
+        _refuse_used(backend, name, cidr, "delete the workloads that hold them first")
+        retry(f"IP pool {name!r}", lambda: _disable(backend, name))
+        while _remove_blocks(backend, cidr):  # until none is found: a claim may have been in progress
+            _refuse_used(
+                backend, name, cidr, "they were taken during the deletion, and the pool is disabled now: delete it again"
+            )
+    backend.write([Delete(ResourceKey(KIND, name))], durable=True)
+
+
+def retire(backend: Backend, name: str) -> int:
+    """Delete the pool, or only disable it while addresses of it are taken; return how many are. Raise as `delete`."""
+    taken = count_taken(backend, resource_of(require(backend, KIND, name)))
+    if taken:
+        retry(f"IP pool {name!r}", lambda: _disable(backend, name))
+    else:
+        delete(backend, name)
+    return taken
+
+
+def check(backend: Backend, resources: Sequence[Resource], leaving: Sequence[Resource]) -> None:
+    """Raise CallerError if `apply` would, once the pools `leaving` and their blocks are deleted."""
+    names, ranges = {pool.name for pool in leaving}, [cidr for pool in leaving if (cidr := cidr_of(pool))]
+    present = {name: entry for name, entry in _present(backend).items() if name not in names}
+    blocks = [block.cidr for block in read_blocks(backend)]
+    _check(resources, present, [block for block in blocks if not any(block.overlaps(cidr) for cidr in ranges)])
+
+
+def count_taken(backend: Backend, pool: Resource) -> int:
+    """Return how many addresses of the pool are taken."""
+    cidr = cidr_of(pool)
+    return _count_taken(backend, cidr) if cidr else 0
+
+
+def format_taken(count: int) -> str:
+    """Say how many addresses are taken."""
+    return "1 address is taken" if count == 1 else f"{count} addresses are taken"
+
+
+def cidr_of(pool: Resource) -> Cidr | None:
+    """Return the range; None if it is invalid, so that the pool cannot have blocks."""
+    try:
+        return Cidr(str(pool.spec.get("cidr")))
+    except ValueError:
+        return None
+
+
+def _apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> list[str]:
+    guard = _guard(backend) if backend.atomic else []
+    present = _present(backend, [resource.name for resource in resources])
+    _check(resources, present, [block.cidr for block in read_blocks(backend)])
+    steps = [change(present.get(resource.name), with_defaults(resource), now) for resource in resources]
+    writes = [write for _, write in steps if write]
+    created = [write for write in writes if isinstance(write, Create)]
+    if created and not backend.atomic:
+        writes = [*_admitted(backend, resources, created), *(write for write in writes if isinstance(write, Update))]
+    backend.write([*guard, *writes] if created else writes, durable=True)
+    return [outcome for outcome, _ in steps]
+
+
+def _guard(backend: Backend) -> list[Update]:
+    """Return an unchanged entry to write with a new pool.
+
+    Of two processes that check for overlaps at the same time, the later one fails and checks again."""
+    entry = read(backend, ResourceKey("ClusterInformation", "default"))
+    return [Update(entry.key, entry.value, entry.revision)] if entry else []
+
+
+def _admitted(backend: Backend, resources: Sequence[Resource], created: Sequence[Create]) -> list[Update]:
+    """Do the same for a store that is not atomic; return the updates that enable the new pools.
+
+    Create the pools disabled, and check them against all present pools. If they overlap, delete them and raise Conflict. Of two
+    processes that create overlapping pools, at least the later one sees the other's."""
+    drafts = [entry for write in created for entry in backend.write([_draft(write)], durable=True) if entry]
+    try:
+        _check(resources, _present(backend), [block.cidr for block in read_blocks(backend)])
+    except CallerError:
+        for entry in drafts:
+            with suppress(NotFound, Conflict):
+                backend.write([Delete(entry.key, entry.revision)], durable=True)
+        raise Conflict(drafts[0].key) from None
+    return [Update(entry.key, write.value, entry.revision) for entry, write in zip(drafts, created, strict=True)]
+
+
+def _draft(write: Create) -> Create:
+    resource = write.value
+    assert isinstance(resource, Resource)
+    return Create(write.key, Resource(KIND, dict(resource.metadata), resource.spec | {"disabled": True}, resource.status))
+
+
+def _present(backend: Backend, wanted: Collection[str] = ()) -> dict[str, Entry]:
+    """Return every pool by name. Raise Damaged if the document of a wanted one cannot be decoded."""
+    entries = backend.list(ResourceQuery(KIND))
+    for place in entries.left_out:
+        if (name := place.rpartition("/")[2]) in wanted:
+            backend.get(ResourceKey(KIND, name))
+    return {entry.key.name: entry for entry in entries if isinstance(entry.key, ResourceKey)}
+
+
+def _check(resources: Sequence[Resource], present: Mapping[str, Entry], blocks: Sequence[Cidr]) -> None:
+    """Raise CallerError if a resource is invalid, also together with the others that are applied."""
+    pools = {name: pool for name, entry in present.items() if (pool := _pool(entry.value))}
+    applied = {resource.name: pool for resource in resources if (pool := _pool(resource))}
+    found = repeated(resources)
+    for resource in resources:
+        lines = check_pool(resource, (pools | applied).values(), blocks, pools.get(resource.name))
+        found += [(resource.name, line) for line in lines]
+    refuse("IP pool", found, Code.POOL)
+
+
+def _pool(value: object) -> Pool | None:
+    try:
+        return Pool.from_resource(value) if isinstance(value, Resource) else None
+    except ValueError:
+        return None
+
+
+def _stored_cidr(backend: Backend, name: str) -> Cidr | None:
+    return cidr_of(resource_of(require(backend, KIND, name)))
+
+
+def _count_taken(backend: Backend, cidr: Cidr) -> int:
+    return sum(block_release.count_used(block) for block in read_blocks(backend, cidr.version) if block.cidr.overlaps(cidr))
+
+
+def _refuse_used(backend: Backend, name: str, cidr: Cidr, remedy: str) -> None:
+    taken = _count_taken(backend, cidr)
+    if taken:
+        raise CallerError(f"IP pool {name!r} is in use: {format_taken(taken)}", details=remedy, code=Code.POOL)
+
+
+def _disable(backend: Backend, name: str) -> None:
+    """Prevent new claims on blocks of the pool."""
+    entry = require(backend, KIND, name)
+    pool = resource_of(entry)
+    if pool.spec.get("disabled") is True:
+        return
+    pool.spec["disabled"] = True
+    backend.write([Update(entry.key, with_defaults(pool), entry.revision)], durable=True)
+
+
+def _remove_blocks(backend: Backend, cidr: Cidr) -> int:
+    """Delete the affinities, and the blocks that are not in use; return how many were found."""
+    claims = [key for key in block_release.affinities(backend) if key.cidr.overlaps(cidr)]
+    for key in claims:
+        block_release.end_affinity(backend, key)
+    unclaimed = [block.cidr for block in read_blocks(backend, cidr.version) if block.cidr.overlaps(cidr)]
+    for block in unclaimed:
+        block_release.delete_unclaimed(backend, block)
+    return len(claims) + len(unclaimed)

@@ -1,0 +1,141 @@
+"""Use of pools and blocks: how many addresses are assigned, and which of them in blocks of other nodes."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from svc._core.cidr import Address, Cidr
+from svc.datastore.api import Backend
+from svc.ipam import blocks, errors
+from svc.ipam.blocks import Rest
+from svc.ipam.host import Host
+from svc.ipam.reserved import Reserved
+from svc.ipam.settings import read_settings, rest_of
+from svc.ipam.view import read_blocks, read_pools, read_reserved
+from svc.model.ipam import Attribute, Block
+from svc.values import dataclass
+
+ORPHANS = "orphaned blocks"
+_EVERYTHING = (Cidr("0.0.0.0/0"), Cidr("::/0"))
+_VM = "vmi-name"  # attribute of a virtual machine's address
+
+
+@dataclass(frozen=True, slots=True)
+class BlockUsage:
+    """Counts of one block's addresses. Those in cooldown are in use; `available` are free and not reserved."""
+
+    cidr: Cidr
+    affinity: str | None
+    capacity: int
+    reserved: int
+    in_use: int
+    available: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUsage:
+    """Counts of one pool's addresses, with those in no block yet; or of the blocks that are in no pool (`ORPHANS`)."""
+
+    name: str
+    cidr: Cidr
+    capacity: int
+    reserved: int
+    in_use: int
+    available: int
+    blocks: tuple[BlockUsage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """An address in a block without its node's affinity.
+
+    `kind` is `pod`, `vmi` or another word. `holder` is NAMESPACE/NAME, or the handle if the address has no name."""
+
+    address: Address
+    node: str
+    block: Cidr
+    owner: str | None
+    kind: str
+    holder: str
+
+
+def usage(backend: Backend, names: Sequence[str] = ()) -> tuple[PoolUsage, ...]:
+    """Return a row for each pool in name order, then one for the orphaned blocks of each family that has any.
+
+    With `names`, or CIDRs, return one for each of those pools. Raise CallerError if such a pool does not exist."""
+    pools, reserved = read_pools(backend).all, read_reserved(backend)
+    present = _present(backend, reserved, rest_of(read_settings(backend)))
+    by_pool = {pool.name: [block for block in present if block.cidr in pool.cidr] for pool in pools}
+    rows = {pool.name: _row(pool.name, pool.cidr, by_pool[pool.name], reserved) for pool in pools}
+    if names:
+        by_text = {text: rows[pool.name] for pool in pools for text in (pool.name, str(pool.cidr))}
+        return tuple(_named(by_text, name) for name in names)
+    known = {block.cidr for found in by_pool.values() for block in found}
+    return (*rows.values(), *_orphans([block for block in present if block.cidr not in known]))
+
+
+def read_borrowed(backend: Backend) -> tuple[list[Borrowed], int]:
+    """Return all borrowed addresses, and how many allocations do not name their node."""
+    found, unknown = [], 0
+    for block in read_blocks(backend):
+        host = Host.of(block.affinity)
+        owner = host.name if host else None
+        for attribute, ordinals in _held(block):
+            node = (attribute.secondary or {}).get("node")
+            if node is None:
+                unknown += len(ordinals)
+            elif node != owner:
+                found += [_borrowed(block, block.cidr.address(ordinal), node, attribute) for ordinal in ordinals]
+    return found, unknown
+
+
+def _present(backend: Backend, reserved: Reserved, rest: Rest) -> list[BlockUsage]:
+    found = []
+    for block in read_blocks(backend):
+        blocks.collect(block, rest)
+        ordinals, reserved_here = block.ordinals, reserved.count(block.cidr)
+        available = ordinals.available(reserved.mask(block.cidr))
+        found.append(BlockUsage(block.cidr, block.affinity, ordinals.size, reserved_here, ordinals.used, available))
+    return found
+
+
+def _row(name: str, cidr: Cidr, present: Sequence[BlockUsage], reserved: Reserved) -> PoolUsage:
+    capacity, reserved_here = cidr.size, reserved.count(cidr)
+    outside = capacity - sum(block.capacity for block in present)
+    outside -= reserved_here - sum(block.reserved for block in present)
+    available = outside + sum(block.available for block in present)
+    return PoolUsage(name, cidr, capacity, reserved_here, sum(block.in_use for block in present), available, tuple(present))
+
+
+def _orphans(orphaned: Sequence[BlockUsage]) -> Iterable[PoolUsage]:
+    """Yield a row for each family. Its capacity is that of the blocks, because no pool could have more."""
+    for everything in _EVERYTHING:
+        found = tuple(block for block in orphaned if block.cidr in everything)
+        if found:
+            yield PoolUsage(
+                ORPHANS,
+                everything,
+                sum(block.capacity for block in found),
+                sum(block.reserved for block in found),
+                sum(block.in_use for block in found),
+                sum(block.available for block in found),
+                found,
+            )
+
+
+def _named(rows: dict[str, PoolUsage], name: str) -> PoolUsage:
+    if name not in rows:
+        raise errors.pool_missing(name)
+    return rows[name]
+
+
+def _held(block: Block) -> Iterator[tuple[Attribute, list[int]]]:
+    """Yield the ordinals of each attribute, but for those in cooldown and those reserved for Windows."""
+    for tag, attribute in enumerate(block.attributes or ()):
+        if not attribute.released_at and not blocks.is_set_aside(attribute):
+            yield attribute, block.ordinals.tagged(tag)
+
+
+def _borrowed(block: Block, address: Address, node: str, attribute: Attribute) -> Borrowed:
+    known = attribute.secondary or {}
+    kind, name = next(((kind, known[key]) for kind, key in (("vmi", _VM), ("pod", "pod")) if known.get(key)), ("", ""))
+    holder = "/".join(filter(None, (known.get("namespace"), name))) if name else attribute.handle_id or ""
+    return Borrowed(address, node, block.cidr, block.affinity, kind or known.get("type", ""), holder)

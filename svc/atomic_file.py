@@ -1,0 +1,59 @@
+"""Atomic writes of files. A file with the same content is not written again, because a runtime may have it open."""
+
+import os
+from pathlib import Path
+
+from svc.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """The path, content and mode that a file gets. A `renewed` file gets other content later."""
+
+    path: Path
+    data: bytes
+    mode: int
+    renewed: bool = False
+
+
+def write(file: File) -> bool:
+    """Write the file atomically and durably; return False if it already has this content and mode. Raise OSError."""
+    path = file.path
+    if _holds(file):
+        return False
+    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")  # installers in two containers may have the same pid
+    try:
+        with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, file.mode), "wb") as writing:
+            os.fchmod(writing.fileno(), file.mode)  # whatever the umask
+            writing.write(file.data)
+            writing.flush()
+            os.fsync(writing.fileno())
+        os.rename(draft, path)  # a running executable keeps its old file: no ETXTBSY
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+    return True
+
+
+def remove(path: Path) -> None:
+    """Remove a file durably. A missing file is not an error. Raise OSError."""
+    path.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def _holds(file: File) -> bool:
+    path = file.path
+    try:
+        return path.stat().st_mode & 0o7777 == file.mode and not path.is_symlink() and path.read_bytes() == file.data
+    except FileNotFoundError:
+        return False
+
+
+def sync_directory(path: Path) -> None:
+    """Make the entries of a directory durable. Raise OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,107 @@
+"""svcctl crd."""
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+import click
+import yaml
+
+from svc.ctl.cli_context import CliContext
+from svc.datastore.open import open_client
+from svc.deploy import cluster
+from svc.deploy.crds import definitions
+from svc.deploy.rbac import binding, role
+
+_LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_RULE: Final = "lower-case letters, digits{} and '-', a letter or digit first and last"
+_KINDS: Final = {  # characters at most, form, remedy
+    "namespace": (63, re.compile(_LABEL), _RULE.format("")),
+    "service account": (253, re.compile(rf"{_LABEL}(\.{_LABEL})*"), _RULE.format(", '.'")),
+}
+_GROUPS = click.Choice(["backing", "plain"])
+_group_option = click.option(
+    "--group",
+    type=_GROUPS,
+    default="backing",
+    show_default=True,
+    help="API group of the resources: the one behind the API, or the API's own.",
+)
+
+
+def _object_name(kind: str) -> Callable[[click.Context, click.Parameter, str], str]:
+    """Return the callback of an option with a name that the API server must accept."""
+    longest, form, rule = _KINDS[kind]
+
+    def check(_context: click.Context, _option: click.Parameter, name: str) -> str:
+        if len(name) > longest or not form.fullmatch(name):
+            raise click.BadParameter(f"{name!r} is not the name of a {kind}: give up to {longest} {rule}")
+        return name
+
+    return check
+
+
+@click.group()
+def crd() -> None:
+    """Resource definitions and rights in a Kubernetes cluster."""
+
+
+@crd.command("print")
+@_group_option
+@click.pass_obj
+def print_definitions(context: CliContext, group: str) -> None:
+    """Print the resource definitions, in YAML."""
+    _echo(definitions(context.names, _api_version(context, group)))
+
+
+@crd.command("role")
+@_group_option
+@click.pass_obj
+def print_role(context: CliContext, group: str) -> None:
+    """Print the ClusterRole that the plugin needs, in YAML."""
+    _echo([role(context.names, _api_version(context, group))])
+
+
+@crd.command("binding")
+@click.option(
+    "--service-account",
+    callback=_object_name("service account"),
+    required=True,
+    metavar="NAME",
+    help="Account that gets the rights of the ClusterRole.",
+)
+@click.option(
+    "--namespace",
+    callback=_object_name("namespace"),
+    default="kube-system",
+    show_default=True,
+    metavar="NAME",
+    help="Namespace of the account.",
+)
+@click.pass_obj
+def print_binding(context: CliContext, service_account: str, namespace: str) -> None:
+    """Print the ClusterRoleBinding of that role to a service account, in YAML."""
+    _echo([binding(context.names, {"kind": "ServiceAccount", "name": service_account, "namespace": namespace})])
+
+
+@crd.command()
+@_group_option
+@click.option(
+    "--kubeconfig", envvar="KUBECONFIG", required=True, help="Kubeconfig of a user who can create CustomResourceDefinitions."
+)
+@click.pass_obj
+def apply(context: CliContext, group: str, kubeconfig: str) -> None:
+    """Create or update the resource definitions."""
+    with closing(open_client({"kubeconfig": kubeconfig})) as client:
+        for name in cluster.apply(client, definitions(context.names, _api_version(context, group))):
+            click.echo(f"{name} applied")
+    click.echo(f"cluster: Kubernetes API of kubeconfig {kubeconfig}")
+
+
+def _api_version(context: CliContext, group: str) -> str:
+    return context.names.crd_api_version if group == "backing" else context.names.api_version
+
+
+def _echo(documents: Sequence[Any]) -> None:
+    click.echo(yaml.safe_dump_all(documents, sort_keys=False, explicit_start=len(documents) > 1), nl=False)

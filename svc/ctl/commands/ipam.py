@@ -1,0 +1,197 @@
+"""svcctl ipam."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from svc._core.cidr import Address
+from svc.admin import owner_attributes
+from svc.admin.usage import ORPHANS, BlockUsage, Borrowed, PoolUsage, read_borrowed, usage
+from svc.ctl.cli_context import CliContext, output_option, table
+from svc.ipam import settings
+from svc.ipam.view import read_pools
+from svc.model.ipam import Attribute, IpamConfig
+
+Json = dict[str, Any]
+Answer = tuple[list[Json], str]
+"""Documents, and the same as text."""
+
+_PROPERTIES = {
+    "strict_affinity": "strictAffinity",
+    "auto_allocate_blocks": "autoAllocateBlocks",
+    "max_blocks_per_host": "maxBlocksPerHost",
+    "vm_address_persistence": "kubeVirtVMAddressPersistence",
+    "cooldown_seconds": "ipCooldownSeconds",
+}  # fields of the settings, and their names for users
+_UNSET = {"vm_address_persistence": "Enabled"}  # values of settings that are not set
+
+_USAGE = ("GROUPING", "NAME", "CIDR", "NODE", "IPS TOTAL", "IPS IN USE", "IPS RESERVED", "IPS FREE")
+_LARGEST_WHOLE = 2**64
+_BORROWED = ("IP", "BORROWING-NODE", "BLOCK", "BLOCK OWNER", "TYPE", "ALLOCATED-TO")
+
+
+def _address(_context: click.Context, _option: click.Parameter, text: str | None) -> Address | None:
+    try:
+        return Address(text) if text is not None else None
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.group()
+def ipam() -> None:
+    """Use of the pools, attributes of addresses, and the settings that all nodes share."""
+
+
+@ipam.command()
+@click.option(
+    "--ip",
+    "address",
+    metavar="ADDRESS",
+    callback=_address,
+    help="Show the attributes of this address; other options are ignored.",
+)
+@click.option("--show-blocks", "blocks", is_flag=True, help="Also show the blocks of each pool, and orphaned ones.")
+@click.option("--show-borrowed", "borrowed", is_flag=True, help="Show addresses in blocks of other nodes.")
+@click.option("--show-configuration", "configuration", is_flag=True, help="Show the settings.")
+@output_option
+@click.pass_obj
+def show(context: CliContext, address: Address | None, blocks: bool, borrowed: bool, configuration: bool) -> None:
+    """Show the use of the pools, or what an option names. An address in cooldown is in use, and fails --ip."""
+    with context.store() as store:
+        if address is not None:
+            answer = _format_holder(address, owner_attributes.find(store, address))
+        elif borrowed:
+            answer = _format_borrowed(*read_borrowed(store))
+        elif configuration:
+            answer = _format_settings(settings.read_settings(store))
+        else:
+            answer = _format_usage(usage(store), read_pools(store).unreadable, with_blocks=blocks)
+    context.answer(*answer)
+
+
+@ipam.command()
+@click.option("--strictaffinity", "strict_affinity", type=bool, metavar="true|false", help="Nodes use their own blocks only.")
+@click.option("--auto-allocate-blocks", type=bool, metavar="true|false", help="Nodes claim blocks when they need them.")
+@click.option(
+    "--max-blocks-per-host", type=int, metavar="NUMBER", help="1000000 at most; 0: 20, and any number in an embedded store."
+)
+@click.option(
+    "--kubevirt-ip-persistence",
+    "vm_address_persistence",
+    type=click.Choice([word for word in settings.PERSISTENCE if word]),
+    help="Whether virtual machines keep their addresses.",
+)
+@click.option(
+    "--ip-cooldown-seconds",
+    "cooldown_seconds",
+    type=int,
+    metavar="NUMBER",
+    help="Seconds for which released addresses are not assigned.",
+)
+@click.pass_obj
+def configure(context: CliContext, /, **given: bool | int | str | None) -> None:
+    """Change settings; those that are not given stay as they are."""
+    wanted: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
+    if not wanted:
+        raise click.UsageError("nothing to change: give at least one option")
+    with context.changing(create=True) as store:
+        before, after = settings.amend(store, lambda present: replace(present, **wanted), _give_option)
+        for field in wanted:
+            kept = getattr(before, field) == getattr(after, field)
+            click.echo(f"{_PROPERTIES[field]} {'is' if kept else 'set to'} {_text_of(getattr(after, field))}")
+
+
+def _give_option(setting: str, value: str) -> str:
+    """Return a fix: the option of `configure` for a setting, with the value."""
+    options = {option.name or "": option.opts[0] for option in configure.params}
+    return f"give {next(options[field] for field, name in _PROPERTIES.items() if name == setting)} {value}"
+
+
+def _format_usage(pools: Sequence[PoolUsage], unreadable: Mapping[str, str], *, with_blocks: bool) -> Answer:
+    """Show the use of the pools, and the faults of those that cannot be read. With blocks, also show the orphaned ones."""
+    listed = [pool for pool in pools if with_blocks or pool.name != ORPHANS]
+    rows = []
+    for pool in listed:
+        rows += [_row("IP Pool", pool.name, "", pool)] if pool.name != ORPHANS else []
+        rows += [_row("Block", "", _node_of(block), block) for block in pool.blocks if with_blocks]
+    documents = [_document(pool, with_blocks) for pool in listed]
+    documents += [{"name": name, "fault": fault} for name, fault in unreadable.items()]
+    return documents, "\n".join([table(_USAGE, rows, numbers=4), *(f"Not counted: {fault}" for fault in unreadable.values())])
+
+
+def _format_borrowed(found: Sequence[Borrowed], unknown: int) -> Answer:
+    """Show borrowed addresses; `unknown` allocations name no node."""
+    rows = [[str(one.address), one.node, str(one.block), one.owner or "", one.kind, one.holder] for one in found]
+    note = f"\nNot told: {unknown} allocations that name no node" if unknown else ""
+    documents = [
+        {
+            "ip": str(one.address),
+            "node": one.node,
+            "block": str(one.block),
+            "affinity": one.owner,
+            "type": one.kind,
+            "allocatedTo": one.holder,
+        }
+        for one in found
+    ]
+    return documents, table(_BORROWED, rows) + note
+
+
+def _format_holder(address: Address, found: Attribute | None) -> Answer:
+    """Show the attributes of an address; None if it is not assigned."""
+    if found is None:
+        return [{"ip": str(address), "inUse": False}], f"{address} is not assigned"
+    owners = {"Active": found.secondary or {}, "Alternate": found.alternate or {}}
+    lines = [f"IP {address} is in use", f"Handle ID: {found.handle_id or '<none>'}"]
+    lines += [line for which, owner in owners.items() if owner or which == "Active" for line in _owner_lines(which, owner)]
+    document = {"ip": str(address), "inUse": True, "handle": found.handle_id}
+    return [document | {"activeOwner": owners["Active"], "alternateOwner": owners["Alternate"]}], "\n".join(lines)
+
+
+def _format_settings(settings: IpamConfig) -> Answer:
+    """Show all settings as they apply."""
+    values = {name: _value_of(settings, field) for field, name in _PROPERTIES.items()}
+    return [values], table(("PROPERTY", "VALUE"), [[name, _text_of(value)] for name, value in values.items()])
+
+
+def _value_of(settings: IpamConfig, field: str) -> bool | int | str:
+    """Return the value of one setting."""
+    value: bool | int | str = getattr(settings, field)
+    return value or _UNSET.get(field, value)
+
+
+def _text_of(value: bool | int | str) -> str:
+    """Return the value as in JSON, and on the command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _row(grouping: str, name: str, node: str, usage: PoolUsage | BlockUsage) -> list[str]:
+    parts = (usage.in_use, usage.reserved, usage.available)
+    counts = [f"{_count(part)} ({100 * part / usage.capacity:.0f}%)" for part in parts]
+    return [grouping, name, str(usage.cidr), node, _count(usage.capacity), *counts]
+
+
+def _count(number: int) -> str:
+    """Shorten large numbers, so that the table fits on a screen."""
+    return str(number) if number <= _LARGEST_WHOLE else f"{number:.5g}"
+
+
+def _node_of(block: BlockUsage) -> str:
+    return (block.affinity or "").removeprefix("host:")
+
+
+def _document(pool: PoolUsage, with_blocks: bool) -> Json:
+    blocks = [{"cidr": str(block.cidr), "affinity": block.affinity} | _counts(block) for block in pool.blocks]
+    return {"name": pool.name, "cidr": str(pool.cidr)} | _counts(pool) | ({"blocks": blocks} if with_blocks else {})
+
+
+def _counts(usage: PoolUsage | BlockUsage) -> Json:
+    return {"total": usage.capacity, "inUse": usage.in_use, "reserved": usage.reserved, "free": usage.available}
+
+
+def _owner_lines(which: str, owner: Mapping[str, str]) -> list[str]:
+    if not owner:
+        return [f"{which} owner: none"]
+    return [f"{which} owner:", *(f"  {name}: {value}" for name, value in sorted(owner.items()))]
