@@ -1,6 +1,6 @@
-"""What a controller says when it assigns addresses to services of type LoadBalancer, with `Ipam(backend, LOAD_BALANCERS)`.
+"""Handle and attributes of a service of type LoadBalancer, for a controller with `Ipam(backend, LOAD_BALANCERS)`.
 
-The handle is that of the deployments that users migrate from: whoever takes one over finds what its services hold.
+The handle is the one that Calico stores, so that svc finds the addresses of services in a deployment that it takes over.
 """
 
 import base64
@@ -10,11 +10,11 @@ from svc.times import to_nanoseconds
 
 
 def handle_of(namespace: str, name: str, uid: str) -> str:
-    """Who holds the addresses of a service: 46 characters at most, each a letter or a digit but for one `-`."""
+    """Return the handle of a service: at most 46 letters and digits, and one `-`."""
     digest = hashlib.sha256(f"{name}-{namespace}-{uid}".lower().encode()).digest()
     return "lb-" + base64.urlsafe_b64encode(digest).decode().translate({ord(sign): None for sign in "-_="})
 
 
 def attributes_of(namespace: str, name: str, kind: str, now: int) -> dict[str, str]:
-    """What is said of them: they are on no node. `kind` is the service's type, `now` a Unix time in nanoseconds."""
+    """Return the attributes of its addresses, which name no node. `now` is a Unix time in nanoseconds."""
     return {"service": name, "namespace": namespace, "type": kind, "timestamp": to_nanoseconds(now)}

@@ -67,20 +67,14 @@ class Options:
 @click.option("--conf-dir", type=_PATH, help="Directory in which it looks for networks.  [default: configure none]")
 @click.option("--host-conf-dir", type=_PATH, help="Path of the same directory on the host.  [default: --conf-dir]")
 @click.option(
-    "--datastore",
-    type=click.Choice([_EMBEDDED, "orch"]),
-    default=_EMBEDDED,
-    show_default=True,
-    help="Its datastore.",
+    "--datastore", type=click.Choice([_EMBEDDED, "orch"]), default=_EMBEDDED, show_default=True, help="Its datastore."
 )
 @click.option("--netconf", type=_PATH, help="Part of svc in the network list, in place of one from --datastore.")
 @click.option("--installation", type=_PATH, help="The operator's resource, whose settings override those of the network.")
 @click.option("--apply-pools", is_flag=True, help="Write the pools that the operator's resource lists to the datastore.")
 @click.option("--without", type=click.Choice(list(conflist.CHAINED)), multiple=True, help="Leave a chained plugin out.")
 @click.option(
-    "--cni-version",
-    type=click.Choice(versions.SUPPORTED),
-    help="Newest version of the network, for an older runtime.",
+    "--cni-version", type=click.Choice(versions.SUPPORTED), help="Newest version, for a runtime that supports no newer."
 )
 @click.option("--service-account", type=_PATH, help="For --datastore orch: directory of the account.  [default: the pod's]")
 @click.option("--watch", is_flag=True, help="For --datastore orch: run until SIGTERM, and renew the token.")

@@ -32,7 +32,7 @@ def _reason(_context: click.Context, _option: click.Parameter, text: str) -> str
 
 @click.group()
 def pending() -> None:
-    """Releases that an answered DEL left pending, because the datastore could not be reached."""
+    """Releases that a DEL left pending, because the datastore could not be reached."""
 
 
 @pending.command()
@@ -50,10 +50,10 @@ def get(context: CliContext) -> None:
 @click.argument("network")
 @click.argument("container")
 @click.argument("ifname")
-@click.option("--reason", required=True, callback=_reason, help="Why the release is not needed; noted with its addresses.")
+@click.option("--reason", required=True, callback=_reason, help="Why the release is not needed; recorded with its addresses.")
 @click.pass_obj
 def drop(context: CliContext, network: str, container: str, ifname: str, reason: str) -> None:
-    """Give up a pending release, of a datastore that is gone for good. Addresses that it still holds stay assigned there."""
+    """Drop a pending release if its datastore no longer exists. Addresses that it still holds stay assigned there."""
     with _journal(context.state_dir) as journal:
         record = _find(journal, AttachmentId(network, container, ifname))
         document = _document(record, context.state_dir)

@@ -26,7 +26,7 @@ def store() -> None:
 def backup(context: CliContext, file: Path) -> None:
     """Copy the store to a new FILE; the agent may run."""
     target = _embedded(context)
-    with context.store(target):  # an error unless there is one
+    with context.store(target):  # raises if the store does not exist
         backups.back_up(target.file, file)
     click.echo(f"{file} written\ndatastore: {target}")
 
@@ -35,7 +35,7 @@ def backup(context: CliContext, file: Path) -> None:
 @click.argument("file", type=_PATH)
 @click.pass_obj
 def restore(context: CliContext, file: Path) -> None:
-    """Replace the store by the backup FILE, and keep the replaced one beside it. Stop the agent before."""
+    """Replace the store by the backup FILE, and keep the replaced one beside it. Stop the agent first."""
     target = _embedded(context)
     if not target.state_dir.is_dir():
         raise CallerError(f"state directory {str(target.state_dir)!r} does not exist", details="name another --state-dir")
@@ -58,7 +58,7 @@ def _embedded(context: CliContext) -> Target:
 
 
 def _locked(state_dir: Path) -> StateLock:
-    """Raise PeerError if an agent or a call works on the state."""
+    """Return the lock of the state. Raise PeerError if an agent or a call has it."""
     try:
         lock = StateLock(state_dir, "svcctl store restore")
         lock.take(0)
