@@ -343,7 +343,7 @@ def test_long_lists_of_names_are_cut(store: Recorder) -> None:
     for number in range(25):
         nodes.apply(store, f"n{number:02}", {}, NOW)
     with pytest.raises(CallerError) as caught:
-        resources.find(store, "Node", "x")
+        resources.require(store, "Node", "x")
     assert caught.value.details.endswith("n18, n19 and 5 more")
 
 
