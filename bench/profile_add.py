@@ -35,7 +35,7 @@ from svc.cni.inputs import Inputs
 from svc.datastore.open import open_backend
 from svc.names import DEFAULT
 from svc.trace import Trace, new_request_id
-from svc.waits.wait import carried_out
+from svc.waits.wait import run_blocking
 
 INTERVAL = 0.00025  # seconds between samples: one costs 0.03 ms and more
 STALLED = 1.5  # times the median
@@ -120,7 +120,7 @@ def in_process(directory: Path) -> Iterator[Answering]:
             call = plugin.call(verb, pod)
             netns = os.open(pod.netns, os.O_RDONLY | os.O_CLOEXEC)
             inputs = Inputs("svc", call.environment, call.stdin, netns)
-            reply = carried_out(answer(context, inputs, Trace(new_request_id())))
+            reply = run_blocking(answer(context, inputs, Trace(new_request_id())))
             if reply.status:
                 raise RuntimeError(f"{verb}: {reply.stderr.decode()}")
 

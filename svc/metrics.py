@@ -13,8 +13,8 @@ FAMILIES: Final = {
     "package_changes_total": "Times that the installed package was replaced under the running agent: restart it.",
     "restored_attachments_total": "Live attachments claimed again in a datastore that has lost them, by outcome; a `conflict` "
     "means that another handle holds an address.",
-    "gate_waits_total": "ADDs that waited for readiness gates, by how that ended.",
-    "policy_waits_total": "ADDs that waited for their policy, by how that ended; a pod that was `late` has started without.",
+    "gate_waits_total": "ADDs that waited for readiness gates, by outcome.",
+    "policy_waits_total": "ADDs that waited for their policy, by outcome; after `timeout` the pod started without.",
 }
 
 

@@ -1,4 +1,4 @@
-"""One request on its way through the agent: a job of the queue, which is run again after every wait."""
+"""A call of the agent: a job of the queue that is run again after every wait."""
 
 import logging
 import socket
@@ -6,31 +6,31 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from svc.agent.queue import HURRIES, Job
+from svc.agent.queue import CANCELLING_LANE, Job
 from svc.cni.frame import PROTOCOL, pack_handover, pack_patience, pack_reply
 from svc.cni.inputs import Inputs, Reply
 from svc.metrics import Metrics
 from svc.trace import Trace, new_request_id
-from svc.waits.wait import Steps, Wait
+from svc.waits.wait import Resumable, Wait
 
-USUAL_SECONDS = 90.0  # within which the executable expects the reply to an ADD, unless it is told otherwise
-WORK_SECONDS = 30.0  # of these, for what an ADD does besides waiting
-REPLY_SECONDS = 5.0  # a client that does not take its reply by then has gone
+EXPECTED_SECONDS = 90.0  # in which the executable expects the reply to an ADD, unless the agent extends the time
+WORK_SECONDS = 30.0  # of these, for the work of an ADD besides its waits
+REPLY_SECONDS = 5.0  # after which a client that does not read its reply counts as disconnected
 
 log = logging.getLogger("svc.agent")
 
 
-class Call:
-    """`answer` carries out what the inputs ask for; the connection is closed with the reply, in the layout `protocol`.
+class AgentCall:
+    """A request and its connection. `answer` serves the request; the reply, in the layout `protocol`, closes the connection.
 
-    `before_reply` is called when nothing but the reply is to be sent any more.
+    `before_reply` is called before the reply, after which no other frame may be sent.
     """
 
     def __init__(
         self,
         connection: socket.socket,
         inputs: Inputs,
-        answer: Callable[[Inputs, Trace], Steps[Reply]],
+        answer: Callable[[Inputs, Trace], Resumable[Reply]],
         metrics: Metrics,
         before_reply: Callable[[], None],
         protocol: int = PROTOCOL,
@@ -42,18 +42,18 @@ class Call:
         self._answer = answer
         self._metrics = metrics
         self._trace = Trace(new_request_id())
-        self._steps: Steps[Reply] | None = None
-        self._waits_until = 0.0  # of the last wait, of the monotonic clock
-        self._expected = 0.0  # by when, of the monotonic clock, the client expects the reply
+        self._steps: Resumable[Reply] | None = None
+        self._waits_until = 0.0  # deadline of the last wait (monotonic clock)
+        self._expected = 0.0  # when the client expects the reply (monotonic clock)
 
     def run(self, job: Job) -> Wait | None:
-        """What it waits for; None when it is done."""
+        """Run the call until it waits or ends. Return its wait, or None at its end."""
         try:
             if self._steps is None and not self._begin(job):
                 self._end(None)
                 return None
             assert self._steps is not None
-            return self._announced(next(self._steps))
+            return self._extend_timeout(next(self._steps))
         except StopIteration as end:
             self._end(end.value)
             return None
@@ -62,24 +62,24 @@ class Call:
             raise
 
     def _begin(self, job: Job) -> bool:
-        """Not where nobody would learn of the result."""
-        if job.lane.name != HURRIES and _hung_up(self.connection):
+        """Start the call. Return False if its client has disconnected."""
+        if job.lane.name != CANCELLING_LANE and _is_disconnected(self.connection):
             self._inputs.close()
             return False
         waited = self._trace.phases["queue"] = job.waited()
         self._metrics.count("queue_seconds_sum", waited / 1000)
         self._metrics.count("queue_seconds_count")
-        self._expected = time.monotonic() - waited / 1000 + USUAL_SECONDS
+        self._expected = time.monotonic() - waited / 1000 + EXPECTED_SECONDS
         self._steps = self._answer(self._inputs, self._trace)
         return True
 
-    def _announced(self, wait: Wait) -> Wait:
-        """The client learns of a wait that it would not sit out."""
+    def _extend_timeout(self, wait: Wait) -> Wait:
+        """Tell the client of a wait that is longer than its time-out."""
         self._waits_until = wait.deadline
         until = wait.deadline + WORK_SECONDS
         if until > self._expected:
             self._expected = until
-            with suppress(OSError):  # it has gone: whoever minds the wait sees that
+            with suppress(OSError):  # it has disconnected, which ends the wait
                 self.connection.sendall(pack_patience(until - time.monotonic(), self._protocol))
         return wait
 
@@ -106,7 +106,7 @@ class Call:
         return pack_reply(reply.status, reply.stdout, reply.stderr, self._protocol)
 
 
-def _hung_up(connection: socket.socket) -> bool:
+def _is_disconnected(connection: socket.socket) -> bool:
     try:
         return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
     except BlockingIOError:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from svc.agent.lanes import Lane
-from svc.agent.notify import notify
 from svc.agent.queue import Job
+from svc.agent.sd_notify import notify
 from svc.cni.frame import pack_alive
 
 TICK_SECONDS = 1.0

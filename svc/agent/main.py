@@ -1,4 +1,4 @@
-"""svc-agent: the resident half of the plugin, one on each node."""
+"""svc-agent: the resident part of the plugin, one on each node."""
 
 import argparse
 import ctypes
@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import svc
-from svc.agent.agent import Agent, Settings
+from svc.agent.server import Agent, Settings
 from svc.cni.install import SOCKET_NAME
 from svc.model.errors import SvcError
 from svc.model.shortage import shortage
@@ -20,59 +20,58 @@ from svc.trace import log_to_stderr
 
 log = logging.getLogger("svc.agent")
 
-_GC_THRESHOLDS = (20_000, 20, 20)  # a call makes some thousand objects and leaves no cycles: collecting seldom is enough
+_GC_THRESHOLDS = (20_000, 20, 20)  # a call creates some thousand objects and no cycles
 _NICE = -10
 _ARENA_MAX = -8  # M_ARENA_MAX of glibc's malloc.h
 
 
 def main() -> int:
-    """Runs until it is told to stop; the exit status."""
+    """Run until SIGTERM. Return the exit status."""
     options = _options()
     log_to_stderr(options.log_level)
-    _allow_descriptors()
-    _share_heaps()
-    _go_first()
-    gc.freeze()  # what was loaded stays: no need to look at it again and again
+    _raise_fd_limit()
+    _limit_malloc_arenas()
+    _raise_priority()
+    gc.freeze()  # loaded modules stay: the collector need not traverse them
     gc.set_threshold(*_GC_THRESHOLDS)
     socket = options.socket or options.run_dir / SOCKET_NAME
     settings = Settings(socket, options.state_dir, options.run_dir, options.metrics)
     try:
         return Agent(settings).run()
     except (SvcError, OSError, RuntimeError, MemoryError) as failure:
-        told = shortage(failure) or failure
-        if isinstance(told, RuntimeError):  # a mistake of ours
+        cause = shortage(failure) or failure
+        if isinstance(cause, RuntimeError):  # a bug
             raise
-        log.error("cannot run: %s", told)
+        log.error("cannot run: %s", cause)
         return 1
 
 
-def _allow_descriptors() -> None:
-    """As many as may be: a call that waits holds two of them, and the usual soft limit of 1024 is soon met by a burst."""
+def _raise_fd_limit() -> None:
+    """Raise the limit of descriptors to its maximum: a parked call has two, and the usual soft limit is 1024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _share_heaps() -> None:
-    """glibc gives threads heaps of their own, up to eight a processor: a burst leaves some MiB in each, which two do with."""
+def _limit_malloc_arenas() -> None:
+    """Limit glibc to two malloc arenas. By default it has up to eight for each CPU, and a burst leaves some MiB in each."""
     with suppress(AttributeError):  # another libc
         ctypes.CDLL(None).mallopt(_ARENA_MAX, 2)
 
 
-def _go_first() -> None:
-    """A pod's start waits for us, who need little: on a node that is busy with a crowd of pods, waiting for the processor would
-    be most of what a call takes. Whoever runs the agent may have said otherwise."""
+def _raise_priority() -> None:
+    """Raise the priority, unless the caller has set one: on a busy node a call would mostly wait for a CPU."""
     if os.getpriority(os.PRIO_PROCESS, 0) == 0:
         with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, _NICE)
 
 
 def _options() -> argparse.Namespace:
-    """Of the command line; what it leaves out, of the file that it names."""
+    """Parse the command line. The file that it names gives options that are missing there."""
     parser = _parser()
     options = parser.parse_args()
     if options.config is None:
         return options
-    from svc.agent.config import arguments_of
+    from svc.agent.config_file import arguments_of
 
     command, *given = sys.argv[1:]
     try:
@@ -87,14 +86,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="serve until SIGTERM, in the foreground")
     run.add_argument("--version", action="version", version=f"svc-agent {svc.__version__}")
-    run.add_argument(
-        "--config", type=Path, metavar="FILE", help="TOML with options of these names; options of the command line replace them"
-    )
+    run.add_argument("--config", type=Path, metavar="FILE", help="TOML file with options; command-line options override it")
     run.add_argument("--socket", type=Path, help=f"where the executable finds the agent (default: RUN_DIR/{SOCKET_NAME})")
     run.add_argument("--state-dir", type=Path, default=Path(DEFAULT.state_dir), help="journal and embedded store (%(default)s)")
     run.add_argument("--run-dir", type=Path, default=Path(DEFAULT.run_dir), help="socket and lock (%(default)s)")
     run.add_argument(
-        "--metrics", type=_address, metavar="HOST:PORT", help="serve figures there, for Prometheus (default: not at all)"
+        "--metrics", type=_address, metavar="HOST:PORT", help="address of the Prometheus metrics server (default: none)"
     )
     run.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     return parser

@@ -1,13 +1,12 @@
-"""The admission queue: what waits for a worker, in a fair order.
+"""The admission queue: jobs that wait for a worker, in a fair order.
 
-Rule 1. Jobs of one key (a container) run one after another, in the order of their arrival, and never two at once; a job
-that waits for another of its key occupies no worker.
-Rule 2. Lanes (verbs) take turns, so that a burst of one never starves the others; within a lane the first come is served first.
-Rule 3. Of a lane, and for one datastore, no more jobs run side by side than `lanes.py` says: the rest wait in the queue, and
-occupy no worker.
-Rule 4. Nothing is refused for want of room.
-Rule 5. A job that waits for something outside is paused: it occupies nothing but its key, and comes back when it is resumed.
-A DEL of that key does not wait for as long: it hurries the paused job.
+Rule 1. Jobs of one key (a container) run one at a time, in the order of their arrival. A job that waits for another job of its
+key occupies no worker.
+Rule 2. Lanes (verbs) are served in rotation, so that a burst of one does not starve the others. Each lane is a FIFO.
+Rule 3. `lanes.py` limits the jobs of a lane, and of one datastore, that run in parallel.
+Rule 4. The queue is unbounded.
+Rule 5. A job that waits for an external event is parked: it occupies only its key, until it is resumed. A DEL of that key
+cancels the wait.
 """
 
 import threading
@@ -19,12 +18,12 @@ from dataclasses import dataclass, field
 from svc.agent.lanes import Busy, Lane
 from svc.waits.wait import Wait
 
-HURRIES = "DEL"  # the name of the lanes of those who want what is under way to end
+CANCELLING_LANE = "DEL"  # the name of the lanes whose jobs cancel parked jobs of their key
 
 
 @dataclass(slots=True)
 class Job:
-    """Something to run, which may return what it waits for, to be run again. `key` empty: it excludes nobody."""
+    """A unit of work. `run` may return a wait: then it is run again after the wait. An empty `key` excludes no other job."""
 
     lane: Lane
     key: str
@@ -32,12 +31,12 @@ class Job:
     arrived: float = field(default_factory=time.perf_counter)
 
     def waited(self) -> float:
-        """Milliseconds since it arrived."""
+        """Return the milliseconds since its arrival."""
         return (time.perf_counter() - self.arrived) * 1000
 
 
 class AdmissionQueue:
-    """`put` from any thread; workers `take` a job and report it `done`."""
+    """Any thread may `put` a job. Workers `take` jobs and report each as `done`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +44,7 @@ class AdmissionQueue:
         self._lanes: dict[Lane, deque[Job]] = {}
         self._turns: deque[Lane] = deque()
         self._behind: dict[str, deque[Job]] = {}
-        self._paused: dict[str, Callable[[], None]] = {}
+        self._parked: dict[str, Callable[[], None]] = {}
 
     def put(self, job: Job) -> None:
         with self._lock:
@@ -56,12 +55,12 @@ class AdmissionQueue:
                 self._admit(job)
                 return
             behind.append(job)
-            hurry = self._paused.get(job.key) if job.lane.name == HURRIES else None
-        if hurry is not None:
-            hurry()
+            cancel = self._parked.get(job.key) if job.lane.name == CANCELLING_LANE else None
+        if cancel is not None:
+            cancel()
 
     def take(self) -> Job | None:
-        """The next job that may run now, if there is one."""
+        """Return the next job that may run now, or None."""
         with self._lock:
             for _ in range(len(self._turns)):
                 lane = self._turns.popleft()
@@ -73,34 +72,34 @@ class AdmissionQueue:
                 if jobs:
                     self._turns.append(lane)
                 else:
-                    del self._lanes[lane]  # networks come and go
+                    del self._lanes[lane]  # so that removed networks leave nothing behind
                 self._busy.change(lane, 1)
                 return job
             return None
 
-    def pause(self, job: Job, hurry: Callable[[], None]) -> None:
-        """Until `resume`. `hurry` is called, on any thread, when a DEL comes, or is there, that waits for its key."""
+    def park(self, job: Job, cancel: Callable[[], None]) -> None:
+        """Park the job until `resume`. A DEL that waits for its key, now or later, calls `cancel`, on any thread."""
         with self._lock:
             self._busy.change(job.lane, -1)
             if job.key:
-                self._paused[job.key] = hurry
-            wanted = any(behind.lane.name == HURRIES for behind in self._behind.get(job.key, ()))
+                self._parked[job.key] = cancel
+            wanted = any(behind.lane.name == CANCELLING_LANE for behind in self._behind.get(job.key, ()))
         if wanted:
-            hurry()
+            cancel()
 
     def resume(self, job: Job) -> None:
-        """Once for each pause."""
+        """Admit a parked job again. Call it once for each `park`."""
         with self._lock:
-            self._paused.pop(job.key, None)
+            self._parked.pop(job.key, None)
             self._admit(job)
 
-    def is_paused(self, key: str) -> bool:
-        """Whether a job of this key waits, and keeps those behind it waiting."""
+    def is_parked(self, key: str) -> bool:
+        """Return whether a job of this key is parked."""
         with self._lock:
-            return key in self._paused
+            return key in self._parked
 
     def done(self, job: Job) -> None:
-        """The next job of its key may run: whoever reports this takes again."""
+        """Report the end of a job. The next job of its key may run: the caller must `take` again."""
         with self._lock:
             self._busy.change(job.lane, -1)
             behind = self._behind.get(job.key)
@@ -110,7 +109,7 @@ class AdmissionQueue:
                 del self._behind[job.key]
 
     def has_more(self) -> bool:
-        """Whether there is a job that may run now."""
+        """Return whether a job may run now."""
         with self._lock:
             return not all(map(self._busy.is_full, self._turns))
 

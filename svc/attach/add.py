@@ -42,10 +42,10 @@ from svc.model.result import Result
 from svc.netconf import fields
 from svc.orch.info import PodInfo
 from svc.trace import Trace
-from svc.waits.wait import Steps
+from svc.waits.wait import Resumable
 
 
-def add(context: Context, request: AddRequest, trace: Trace) -> Steps[Result]:
+def add(context: Context, request: AddRequest, trace: Trace) -> Resumable[Result]:
     """Attaches the sandbox and returns what it got; an attachment that stands is only reported. SvcError: nothing is left.
 
     It yields where it waits for what is no part of the attachment; no lock is held then. Suspended: it goes on in another
@@ -192,7 +192,7 @@ class Addition:
             self.result = self.note_result()
             self._undo = self._undo.pop_all()
 
-    def await_policy(self) -> Steps[None]:
+    def await_policy(self) -> Resumable[None]:
         """Who is killed meanwhile leaves a whole attachment, which a DEL takes down; who learns that nobody waits undoes it.
         One whose row is gone has nothing to undo: that is what the DEL did."""
         try:

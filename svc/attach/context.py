@@ -21,8 +21,8 @@ from svc.metrics import Metrics
 from svc.names import Names
 
 if TYPE_CHECKING:
-    from svc.waits.gates import Gates
-    from svc.waits.policy import StatusFiles
+    from svc.waits.gates import GateMonitor
+    from svc.waits.policy import EndpointStatusFiles
 
 NamesOf = Callable[[str], Names]
 
@@ -76,30 +76,30 @@ class Context:
         self.restart_reason = ""  # why the agent is to be restarted, for the log of STATUS
         self.suspects_loss = False  # whether a datastore was seen without the allocation of a live attachment
         self.conflicts: dict[AttachmentId, str] = {}  # live attachments of which another handle holds an address
-        self._gates: Gates | None = None
-        self._status_files: StatusFiles | None = None
+        self._gates: GateMonitor | None = None
+        self._status_files: EndpointStatusFiles | None = None
         self._lock = threading.Lock()
 
     def session(self, profile: str, settings: dict[str, str], node: str) -> Session:
         """CallerError for a profile that cannot be loaded or a kind of store that is not served; StoreError."""
         return self.sessions.get(self.names_of(profile), self.credentials.completed(settings), node)
 
-    def gates(self) -> "Gates":
+    def gates(self) -> "GateMonitor":
         """The readiness gates that are waited for."""
         with self._lock:
             if self._gates is None:
-                from svc.waits.gates import Gates  # with the first that is
+                from svc.waits.gates import GateMonitor  # with the first that is
 
-                self._gates = Gates()
+                self._gates = GateMonitor()
             return self._gates
 
-    def status_files(self) -> "StatusFiles":
+    def status_files(self) -> "EndpointStatusFiles":
         """The files that tell of policy that is set up."""
         with self._lock:
             if self._status_files is None:
-                from svc.waits.policy import StatusFiles
+                from svc.waits.policy import EndpointStatusFiles
 
-                self._status_files = StatusFiles()
+                self._status_files = EndpointStatusFiles()
             return self._status_files
 
     def close_idle(self, seconds: float) -> None:

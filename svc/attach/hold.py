@@ -11,14 +11,14 @@ from svc.model.endpoint import has_endpoint
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.faults import without_query
 from svc.trace import Trace
-from svc.waits.wait import End, Steps, Suspended, Wait
+from svc.waits.wait import Resumable, Suspended, Wait, WaitOutcome
 
 STALE_SECONDS = 1.0  # what was read before a longer wait is read again
 STORE_SECONDS = 60.0  # at most, of all waits for a datastore
 STATUS_DIRECTORY = "endpoint-status"  # under the run directory of the deployment
 
 
-def await_gates(context: Context, request: AddRequest, row: Record, trace: Trace) -> Steps[bool]:
+def await_gates(context: Context, request: AddRequest, row: Record, trace: Trace) -> Resumable[bool]:
     """Whether it took long. `row` is the intent of the call, in the journal, which says until when it may wait.
 
     PeerError when the gates do not open in time, CallerError when nobody waits any more, Suspended where the call goes on
@@ -28,10 +28,10 @@ def await_gates(context: Context, request: AddRequest, row: Record, trace: Trace
     with trace.phase("gates"):
         wait = context.gates().wait(settings, began + _left(row.waits_until))
         yield wait
-    outcome = wait.outcome or End.LATE
+    outcome = wait.outcome or WaitOutcome.TIMEOUT
     _suspend_if_stopping(context, request, row, outcome)
     context.metrics.count("gate_waits_total", outcome=outcome.value)
-    if outcome is not End.DONE:
+    if outcome is not WaitOutcome.READY:
         states = [f"{without_query(url)}: {answer.text}" for url, answer in wait.answers.items()]
         closed = sum(not answer.ready for answer in wait.answers.values())
         _refuse(outcome, f"{closed} of {len(states)} readiness gates", settings.seconds, "; ".join(states))
@@ -44,7 +44,7 @@ def must_wait(session: Session) -> bool:
     return (session.claim is not None and session.claim.is_undecided()) or session.held_seconds() > 0
 
 
-def await_store(context: Context, session: Session, request: AddRequest, row: Record, trace: Trace) -> Steps[bool]:
+def await_store(context: Context, session: Session, request: AddRequest, row: Record, trace: Trace) -> Resumable[bool]:
     """Wait until it is known whether this machine may use the node's name, and while a datastore that has lost data is held.
     Return whether that took long.
 
@@ -54,9 +54,9 @@ def await_store(context: Context, session: Session, request: AddRequest, row: Re
         waited = True
         with trace.phase("datastore"):
             yield wait
-        outcome = wait.outcome or End.LATE
+        outcome = wait.outcome or WaitOutcome.TIMEOUT
         _suspend_if_stopping(context, request, row, outcome)
-        if outcome in (End.GONE, End.DELETED, End.STOPPING):
+        if outcome in (WaitOutcome.DISCONNECTED, WaitOutcome.DELETED, WaitOutcome.SHUTDOWN):
             _refuse(outcome, f"claims in the datastore of node {session.node!r}", 0, "earlier claims are waited for")
         context.journal.require(row)
         session.require_claim()
@@ -70,8 +70,8 @@ def _wait_for_store(session: Session) -> Wait | None:
     return wait
 
 
-def _suspend_if_stopping(context: Context, request: AddRequest, row: Record, outcome: End) -> None:
-    if outcome is not End.STOPPING or not request.resumable:
+def _suspend_if_stopping(context: Context, request: AddRequest, row: Record, outcome: WaitOutcome) -> None:
+    if outcome is not WaitOutcome.SHUTDOWN or not request.resumable:
         return
     context.require_state()
     if not row.outlives:
@@ -87,7 +87,7 @@ def waits_for_policy(session: Session, request: AddRequest) -> bool:
     return wanted and has_endpoint(session.names, workload, request.id.ifname)
 
 
-def await_policy(context: Context, session: Session, request: AddRequest, row: Record, trace: Trace) -> Steps[None]:
+def await_policy(context: Context, session: Session, request: AddRequest, row: Record, trace: Trace) -> Resumable[None]:
     """Holds a pod whose interface is an endpoint, until `row` says at most. CallerError when nobody waits any more, Suspended
     where the call goes on elsewhere."""
     if not waits_for_policy(session, request):
@@ -102,17 +102,19 @@ def await_policy(context: Context, session: Session, request: AddRequest, row: R
         wait = context.status_files().wait(directory, name, row.addresses, deadline)
         if wait.outcome is None:
             yield wait
-    outcome = wait.outcome or End.LATE
-    if outcome is End.STOPPING and request.resumable:
+    outcome = wait.outcome or WaitOutcome.TIMEOUT
+    if outcome is WaitOutcome.SHUTDOWN and request.resumable:
         context.require_state()
         raise Suspended(row.generation)
     context.metrics.count("policy_waits_total", outcome=outcome.value)
-    if outcome in (End.GONE, End.DELETED):
+    if outcome in (WaitOutcome.DISCONNECTED, WaitOutcome.DELETED):
         _refuse(outcome, "", 0, "")
     context.journal.require(row)
-    if outcome is not End.DONE:
-        reason = "the agent stops" if outcome is End.STOPPING else f"not set up in {trace.phases['policy'] / 1000:.1f} s"
-        trace.warning(f"policy: {reason}: the pod starts without: {wait.path!r}: {wait.why_not()}")
+    if outcome is not WaitOutcome.READY:
+        reason = (
+            "the agent stops" if outcome is WaitOutcome.SHUTDOWN else f"not set up in {trace.phases['policy'] / 1000:.1f} s"
+        )
+        trace.warning(f"policy: {reason}: the pod starts without: {wait.path!r}: {wait.why_not_ready()}")
 
 
 def _left(moment: float) -> float:
@@ -120,17 +122,17 @@ def _left(moment: float) -> float:
     return max(0.0, moment - time.time())
 
 
-def _refuse(outcome: End, what: str, seconds: float, states: str) -> NoReturn:
-    if outcome is End.LATE:
+def _refuse(outcome: WaitOutcome, what: str, seconds: float, states: str) -> NoReturn:
+    if outcome is WaitOutcome.TIMEOUT:
         raise PeerError(
             f"{what} did not open within {seconds:g} s",
             details=f"{states}; see why these do not answer with a status from 200 to 399, or correct readiness_gates",
             code=Code.GATES_CLOSED,
         )
-    if outcome is End.STOPPING:
+    if outcome is WaitOutcome.SHUTDOWN:
         details = f"{states}; the agent that starts next serves the next try"
         raise PeerError(f"the agent stops while {what} are closed", details=details, code=Code.SHUTTING_DOWN)
-    reason = "its DEL has come" if outcome is End.DELETED else "the runtime has given up"
+    reason = "its DEL has come" if outcome is WaitOutcome.DELETED else "the runtime has given up"
     raise CallerError(
         f"the container is not wanted any more: {reason} during its ADD",
         details="nothing of this call was kept",

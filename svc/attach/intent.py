@@ -22,7 +22,7 @@ from svc.dataplane.kernel import link_of
 from svc.model.errors import Code, PeerError, SvcError
 from svc.model.result import Result
 from svc.trace import Trace
-from svc.waits.wait import Steps
+from svc.waits.wait import Resumable
 
 
 def earlier_row(context: Context, request: AddRequest) -> Record | None:
@@ -33,7 +33,9 @@ def earlier_row(context: Context, request: AddRequest) -> Record | None:
     return previous
 
 
-def await_policy_again(context: Context, session: Session, request: AddRequest, record: Record, trace: Trace) -> Steps[None]:
+def await_policy_again(
+    context: Context, session: Session, request: AddRequest, record: Record, trace: Trace
+) -> Resumable[None]:
     """Wait for the policy. A call that continues in this process keeps the end of its wait."""
     if not request.intent:
         record.waits_until = time.time() + request.policy_setup.seconds
@@ -42,7 +44,7 @@ def await_policy_again(context: Context, session: Session, request: AddRequest, 
 
 def pass_gates(
     context: Context, session: Session, request: AddRequest, previous: Record | None, trace: Trace
-) -> Steps[tuple[Record, bool]]:
+) -> Resumable[tuple[Record, bool]]:
     """Return the row that says that an ADD is under way, once the datastore may be used and the gates are open, and
     whether that took long.
 

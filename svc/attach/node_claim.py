@@ -24,7 +24,7 @@ from svc.model.claim import Claimant, NodeClaim, NodeFence
 from svc.model.errors import Code, PeerError
 from svc.model.keys import Key, NodeClaimKey, NodeClaimQuery, NodeFenceKey
 from svc.values import dataclass
-from svc.waits.wait import End, Wait
+from svc.waits.wait import Wait, WaitOutcome
 
 RENEW_SECONDS = 5.0  # between two moves of the counter, and between two looks at a living claimant
 WATCH_SECONDS = 15.0  # for which a counter must stand still before the claim is taken over
@@ -244,7 +244,7 @@ class NodeNameClaim:
             ended, self._waits = ([], self._waits) if _is_open(situation) else (self._waits, [])
             self._start_if_needed(situation)
         for wait in ended:
-            wait.end(End.DONE)
+            wait.end(WaitOutcome.READY)
 
     # the thread
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 
 from svc import deadline
-from svc.herd import HERD
+from svc.cpu_pinning import CPU_PINNING
 from svc.model import versions
 from svc.model.errors import CallerError, Code, PeerError, PluginError
 from svc.model.prevresult import parse_prev_result
@@ -106,7 +106,7 @@ def _variables(environment: Mapping[str, str], verb: str) -> dict[str, str]:
 
 
 def _run(executable: Path, variables: Mapping[str, str], stdin: bytes, seconds: float) -> "subprocess.CompletedProcess[bytes]":
-    HERD.leave()
+    CPU_PINNING.unpin_thread()
     seconds = deadline.remaining(seconds)
     try:
         return subprocess.run([executable], env=variables, input=stdin, capture_output=True, timeout=seconds, check=False)

@@ -24,14 +24,14 @@ from svc.netconf import netconf as netconfs
 from svc.netconf.args import pod_in
 from svc.netconf.netconf import NetConf
 from svc.trace import Trace
-from svc.waits.wait import Steps, Suspended, limited
+from svc.waits.wait import Resumable, Suspended, limited
 
 # How long a call may work, from when a worker takes it; gates and policy are waited for besides. Less than the executable
 # waits, so that the runtime learns the cause.
 WORK_SECONDS = {"ADD": 30.0, "DEL": 20.0, "CHECK": 9.0, "GC": 80.0}
 
 
-def answer(context: Context, inputs: Inputs, trace: Trace) -> Steps[Reply]:
+def answer(context: Context, inputs: Inputs, trace: Trace) -> Resumable[Reply]:
     """Never raises: every failure is a CNI error in the reply. It yields where the call waits (`svc.waits.wait`)."""
     started = time.perf_counter()
     call = _Answer(context, inputs, trace)
@@ -77,7 +77,7 @@ class _Answer:
         seconds = WORK_SECONDS.get(verb, math.inf)
         return seconds - deadline.RESERVED_SECONDS if verb == "ADD" else seconds
 
-    def carry_out(self) -> Steps[bytes]:
+    def carry_out(self) -> Resumable[bytes]:
         inputs, trace = self._inputs, self._trace
         verb = inputs.environment.get("CNI_COMMAND", "")
         names = self._names(verb)

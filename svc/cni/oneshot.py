@@ -21,7 +21,7 @@ from svc.model.errors import Code, PeerError, SvcError
 from svc.names import DEFAULT
 from svc.netconf.profiles import Profiles
 from svc.trace import Trace, log_to_stderr, new_request_id
-from svc.waits.wait import End, Steps, Wait
+from svc.waits.wait import Resumable, Wait, WaitOutcome
 
 AGENT_SECONDS = 90.0  # as the executable gives it
 ALONE_SECONDS = 90.0  # until others have done; the same, for a runtime has no more patience with us
@@ -114,7 +114,7 @@ def _carried_out_or_handed_on(lock: StateLock, inputs: Inputs, installed: Instal
     raise PeerError("the agent starts and ends again and again", details="see why in its log", code=Code.IO_FAILURE)
 
 
-def _steps(inputs: Inputs, installed: Installed, trace: Trace) -> Steps[Reply]:
+def _steps(inputs: Inputs, installed: Installed, trace: Trace) -> Resumable[Reply]:
     context = Context(Profiles().get, installed.state_dir, _opener(installed))
     try:
         return (yield from answer(context, inputs, trace))
@@ -132,7 +132,7 @@ def _carried_out(lock: StateLock, inputs: Inputs, installed: Installed, trace: T
         if not is_ours:
             if wait is None:
                 return None
-            wait.supersede(End.STOPPING)
+            wait.supersede(WaitOutcome.SHUTDOWN)
         try:
             wait = next(steps)
         except StopIteration as end:

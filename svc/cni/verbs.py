@@ -29,7 +29,7 @@ from svc.netconf.netconf import NetConf
 from svc.netconf.nodefiles import mtu, node_name
 from svc.trace import Trace
 from svc.values import dataclass
-from svc.waits.wait import Steps
+from svc.waits.wait import Resumable
 
 PTP = "ptp"  # the reference plugin: a pair of interfaces for each container, which share no link and so need a gateway
 POOLS_FOR_PTP = PoolSource(point_to_point=True)
@@ -102,7 +102,7 @@ def node_settings(netconf: NetConf, names: Names, profile: str, *, lenient: bool
     return NodeSettings(netconf.datastore.to_json(), node, profile)
 
 
-def attach(invocation: Invocation) -> Steps[Result]:
+def attach(invocation: Invocation) -> Resumable[Result]:
     """ADD, the one verb that may wait."""
     if invocation.netconf.hostname:
         invocation.trace.warning("hostname is deprecated: set nodename in the network configuration")

@@ -1,7 +1,7 @@
-"""Readiness gates: every URL that somebody waits for is asked by one thread, for all who wait for it.
+"""Readiness gates: one thread probes each URL, for all calls that wait for it.
 
-A gate counts as open for a call when it answered a probe that began after the call had come. The first probe is made at
-once, the next ones with back-off; a newcomer is not made to wait for the back-off of others.
+A gate is ready for a call if it answers a probe that began after the call arrived. The first probe is sent at once, later ones
+with back-off. A call that arrives during the back-off of another call gets a probe at once.
 """
 
 import random
@@ -12,8 +12,8 @@ from typing import Final
 
 from svc.model.gate import Gate, parse_gate
 from svc.model.hold import GateSettings, Trust
-from svc.waits.probe import UNANSWERED, Answer, Probe
-from svc.waits.wait import End, Wait
+from svc.waits.probe import UNANSWERED, Probe, ProbeResult
+from svc.waits.wait import Wait, WaitOutcome
 
 SHORTEST: Final = 0.1  # seconds between probes: at first,
 LONGEST: Final = 5.0  # and in the end
@@ -29,30 +29,30 @@ def backoff() -> Iterator[float]:
 
 
 class GatesWait(Wait):
-    """One call's wait for all its gates; `answers` are the last ones by URL."""
+    """The wait of one call for all its gates. `answers` has the last result of each URL."""
 
     def __init__(self, urls: tuple[str, ...], deadline: float) -> None:
         super().__init__(deadline)
         self.answers = dict.fromkeys(urls, UNANSWERED)
 
-    def told(self, url: str, answer: Answer) -> None:
+    def on_result(self, url: str, answer: ProbeResult) -> None:
         self.answers[url] = answer
         if all(answer.ready for answer in self.answers.values()):
-            self.end(End.DONE)
+            self.end(WaitOutcome.READY)
 
 
-class Gates:
-    """The gates of a process, from any thread. `close` ends what is waited for, and its threads."""
+class GateMonitor:
+    """The probes of a process. Safe from any thread. `close` ends the waits and the threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._probers: dict[tuple[str, Trust], Prober] = {}
 
     def wait(self, settings: GateSettings, deadline: float) -> GatesWait:
-        """Begins to ask. ValueError for what is no URL."""
+        """Begin to probe. Raise ValueError if a gate is not a URL."""
         wait = GatesWait(settings.urls, deadline)
         for prober in [self._prober(url, settings.trust) for url in settings.urls]:
-            prober.ask_for(wait)
+            prober.add(wait)
         return wait
 
     def close(self) -> None:
@@ -67,36 +67,36 @@ class Gates:
 
 
 class Prober:
-    """Asks one gate as long as anybody waits for it."""
+    """Probes of one gate, as long as a call waits for it."""
 
     def __init__(self, gate: Gate, trust: Trust) -> None:
         self._gate = gate
         self._trust = trust
         self._lock = threading.Lock()
-        self._waiting: dict[GatesWait, float] = {}  # and since when
+        self._waiting: dict[GatesWait, float] = {}  # and when each was added
         self._thread: threading.Thread | None = None
         self._probe: Probe | None = None
-        self._changed = threading.Event()  # somebody came, or the last one has gone
+        self._changed = threading.Event()  # a wait was added, or the last one ended
 
-    def ask_for(self, wait: GatesWait) -> None:
+    def add(self, wait: GatesWait) -> None:
         with self._lock:
-            if self._thread is None:  # first, for it may be refused
+            if self._thread is None:  # first, because the system may refuse a thread
                 thread = threading.Thread(target=self._run, name="gate", daemon=True)
                 thread.start()
                 self._thread = thread
             self._waiting[wait] = time.monotonic()
             self._changed.set()
-        wait.then(lambda: self._forget(wait))
+        wait.then(lambda: self._remove(wait))
 
     def close(self) -> None:
         with self._lock:
             waiting, thread = tuple(self._waiting), self._thread
         for wait in waiting:
-            wait.end(End.STOPPING)
+            wait.end(WaitOutcome.SHUTDOWN)
         if thread is not None:
             thread.join(_JOIN_SECONDS)
 
-    def _forget(self, wait: GatesWait) -> None:
+    def _remove(self, wait: GatesWait) -> None:
         with self._lock:
             self._waiting.pop(wait, None)
             if not self._waiting:
@@ -109,13 +109,13 @@ class Prober:
         while (probe := self._next()) is not None:
             began = time.monotonic()
             answer = probe.run()
-            self._tell(began, answer)
+            self._report(began, answer)
             if self._changed.wait(0 if answer.ready else next(pauses)) and not answer.ready:
                 pauses = backoff()
                 time.sleep(max(0.0, began + SHORTEST - time.monotonic()))
 
     def _next(self) -> Probe | None:
-        """None when nobody waits any more, and this thread ends."""
+        """Return None if no wait is left: then this thread ends."""
         with self._lock:
             self._changed.clear()
             self._probe = Probe(self._gate, self._trust) if self._waiting else None
@@ -123,12 +123,12 @@ class Prober:
                 self._thread = None
             return self._probe
 
-    def _tell(self, began: float, answer: Answer) -> None:
+    def _report(self, began: float, answer: ProbeResult) -> None:
         with self._lock:
             self._probe = None
-            told = [wait for wait, since in self._waiting.items() if since <= began]
+            answered = [wait for wait, since in self._waiting.items() if since <= began]
             if answer.ready:
-                for wait in told:
+                for wait in answered:
                     del self._waiting[wait]
-        for wait in told:
-            wait.told(self._gate.url, answer)
+        for wait in answered:
+            wait.on_result(self._gate.url, answer)

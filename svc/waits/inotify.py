@@ -17,7 +17,7 @@ _EVENT: Final = struct.Struct("iIII")  # struct inotify_event: watch, mask, cook
 _BUFFER: Final = 64 << 10
 
 
-class Lost(Exception):
+class WatchLost(Exception):
     """What was watched is not what is at its path any more, or events were dropped."""
 
 
@@ -43,7 +43,7 @@ class Inotify:
         self._watch = self._checked(self._libc.inotify_add_watch(self._fd, os.fsencode(path), _WANTED))
 
     def changed(self, seconds: float) -> set[str]:
-        """Names of files that came or were written, waited for so long at most; Lost."""
+        """Names of files that came or were written, waited for so long at most; WatchLost."""
         ready = {fd for fd, _ in self._poll.poll(seconds * 1000)}
         if self._woken in ready:
             os.eventfd_read(self._woken)
@@ -58,7 +58,7 @@ class Inotify:
             watch, mask, _, length = _EVENT.unpack_from(events, position)
             position += _EVENT.size + length
             if mask & _LOST and watch in (self._watch, _EVERYTHING):
-                raise Lost
+                raise WatchLost
             names.add(os.fsdecode(events[position - length : position].rstrip(b"\0")))
         return names
 

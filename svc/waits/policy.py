@@ -1,10 +1,9 @@
-"""The policy set-up wait: the data-plane agent tells by a file for each endpoint that its policy is in place.
+"""The policy set-up wait: the policy agent writes a file for each endpoint when its policy is in place.
 
-All who wait share one thread and one inotify watch for each directory, which come with the first and go with the last.
+All waits for files of one directory share one thread and one inotify watch, which exist as long as one of them waits.
 
-A file may be one that an earlier sandbox of the same pod has left: the policy that it speaks of is another sandbox's. Where
-its content names addresses, and none of them is the endpoint's, it does not count until it is written anew. Whatever else
-it holds, nothing at all included, that it is there is what counts.
+A previous sandbox of the same pod may have left a file. If the content of a file names addresses, and none of them is the
+endpoint's, the file does not count until it changes. A file with any other content, or an empty file, means ready.
 """
 
 import logging
@@ -19,72 +18,72 @@ from urllib.parse import quote
 import orjson
 
 from svc._core.cidr import Address
-from svc.waits.inotify import Inotify, Lost
-from svc.waits.wait import End, Wait
+from svc.waits.inotify import Inotify, WatchLost
+from svc.waits.wait import Wait, WaitOutcome
 
-LOOK_SECONDS: Final = 0.5  # between looks at what cannot be watched, and at whether the path leads to another directory
-_LARGEST: Final = 64 << 10  # bytes; what is larger is no status that we know
+LOOK_SECONDS: Final = 0.5  # between checks of what cannot be watched, and of whether the path names another directory
+_MAX_BYTES: Final = 64 << 10  # of a status file; the rest of a larger file is not read
 _ADDRESSES: Final = ("ipv4Nets", "ipv6Nets")
 
 _log = logging.getLogger(__name__)
 
 
 def file_name(orchestrator: str, namespace: str, pod: str, endpoint: str) -> str:
-    """Three fields joined by a space, each escaped as a segment of a URL's path: `k8s default%2Fweb-0 eth0`."""
+    """Return three fields joined by a space, each escaped as a segment of a URL's path: `k8s default%2Fweb-0 eth0`."""
     return " ".join(quote(field, safe="$&+=:@") for field in (orchestrator, f"{namespace}/{pod}", endpoint))
 
 
 class PolicyWait(Wait):
-    """One endpoint's wait for its file. `path` is where it must appear."""
+    """The wait of one endpoint for its file at `path`."""
 
     def __init__(self, path: str, addresses: Sequence[str], deadline: float) -> None:
         super().__init__(deadline)
         self.path = path
         self._addresses = addresses
 
-    def is_over(self) -> bool:
-        """Whether the file is there, for this sandbox."""
-        return stands(self.path, self._addresses)
+    def is_ready(self) -> bool:
+        """Return whether the file exists and is of this sandbox."""
+        return is_ready(self.path, self._addresses)
 
-    def why_not(self) -> str:
-        """What a user may want to know of a file that did not come."""
+    def why_not_ready(self) -> str:
+        """Return why the file does not count, for a user."""
         directory = os.path.dirname(self.path)
         try:
             os.stat(self.path)
         except FileNotFoundError:
-            return "there is no such file" if os.path.isdir(directory) else f"directory {directory!r} does not exist"
+            return "the file does not exist" if os.path.isdir(directory) else f"directory {directory!r} does not exist"
         except OSError as failure:
             return failure.strerror or str(failure)
-        return "the file is of an earlier sandbox of the pod: it names other addresses"
+        return "the file is of a previous sandbox of the pod: it names other addresses"
 
 
-class StatusFiles:
-    """Those of all directories, from any thread. `close` ends what is waited for, and the threads."""
+class EndpointStatusFiles:
+    """The status files of all directories. Safe from any thread. `close` ends the waits and the threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._directories: dict[str, Directory] = {}
+        self._directories: dict[str, DirectoryWatch] = {}
 
     def wait(self, directory: str, name: str, addresses: Sequence[str], deadline: float) -> PolicyWait:
-        """One that may have ended already."""
+        """Return a wait, which may have already ended."""
         wait = PolicyWait(os.path.join(directory, name), addresses, deadline)
-        if wait.is_over():
-            wait.end(End.DONE)
+        if wait.is_ready():
+            wait.end(WaitOutcome.READY)
         else:
-            self._directory(directory).look_for(name, wait)
+            self._directory(directory).add(name, wait)
         return wait
 
     def close(self) -> None:
         for directory in tuple(self._directories.values()):
             directory.close()
 
-    def _directory(self, path: str) -> "Directory":
+    def _directory(self, path: str) -> "DirectoryWatch":
         with self._lock:
-            return self._directories.setdefault(path, Directory(path))
+            return self._directories.setdefault(path, DirectoryWatch(path))
 
 
-class Directory:
-    """One directory, which need not exist, and may be replaced by another one at any time."""
+class DirectoryWatch:
+    """The watch of one directory, which need not exist, and which another directory may replace at any time."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -93,25 +92,25 @@ class Directory:
         self._thread: threading.Thread | None = None
         self._inotify: Inotify | None = None
 
-    def look_for(self, name: str, wait: PolicyWait) -> None:
+    def add(self, name: str, wait: PolicyWait) -> None:
         with self._lock:
-            if self._thread is None:  # first, for it may be refused
+            if self._thread is None:  # first, because the system may refuse a thread
                 thread = threading.Thread(target=self._run, name="endpoint-status", daemon=True)
                 thread.start()
                 self._thread = thread
             self._waiting.setdefault(name, set()).add(wait)
-        wait.then(lambda: self._forget(name, wait))
-        _look_for([wait])  # it may have come before it was looked for
+        wait.then(lambda: self._remove(name, wait))
+        _end_ready([wait])  # the file may have appeared before the wait was added
 
     def close(self) -> None:
         with self._lock:
             thread = self._thread
         for wait in self._all():
-            wait.end(End.STOPPING)
+            wait.end(WaitOutcome.SHUTDOWN)
         if thread is not None:
             thread.join()
 
-    def _forget(self, name: str, wait: PolicyWait) -> None:
+    def _remove(self, name: str, wait: PolicyWait) -> None:
         with self._lock:
             waits = self._waiting[name]
             waits.discard(wait)
@@ -123,30 +122,30 @@ class Directory:
     def _run(self) -> None:
         try:
             inotify = Inotify()
-        except OSError:  # too many files are open
-            self._look_again_and_again()
+        except OSError:  # too many open files
+            self._poll()
             return
         with inotify:
-            self._follow(inotify)
+            self._watch_and_check(inotify)
 
-    def _look_again_and_again(self) -> None:
+    def _poll(self) -> None:
         while self._is_wanted(None):
-            _look_for(self._all())
+            _end_ready(self._all())
             time.sleep(LOOK_SECONDS)
 
-    def _follow(self, inotify: Inotify) -> None:
+    def _watch_and_check(self, inotify: Inotify) -> None:
         watched: tuple[int, int] | None = None
         while self._is_wanted(inotify):
             if (found := _identity(self._path)) != watched or found is None:
                 watched = self._watch(inotify, found)
-                _look_for(self._all())  # of this moment: no event tells of what has come before the watch
+                _end_ready(self._all())  # the watch reports no file that appeared before it
             try:
-                _look_for(self._named(inotify.changed(LOOK_SECONDS)))
-            except Lost:
+                _end_ready(self._named(inotify.changed(LOOK_SECONDS)))
+            except WatchLost:
                 watched = None
 
     def _is_wanted(self, inotify: Inotify | None) -> bool:
-        """False when nobody waits any more, and this thread ends."""
+        """Return False if no wait is left: then this thread ends."""
         with self._lock:
             if not self._waiting:
                 self._thread = self._inotify = None
@@ -155,7 +154,7 @@ class Directory:
             return True
 
     def _watch(self, inotify: Inotify, found: tuple[int, int] | None) -> tuple[int, int] | None:
-        """What is watched now: where that cannot be, the files are looked for again and again."""
+        """Watch the directory and return its identity. Return None if it cannot be watched: then its files are polled."""
         if found is None:
             return None
         try:
@@ -169,19 +168,19 @@ class Directory:
             return [wait for waits in self._waiting.values() for wait in waits]
 
     def _named(self, names: set[str]) -> list[PolicyWait]:
-        """Those who wait for files of these names."""
+        """Return the waits for files of these names."""
         with self._lock:
             return [wait for name in names & self._waiting.keys() for wait in self._waiting[name]]
 
 
-def _look_for(waits: Sequence[PolicyWait]) -> None:
+def _end_ready(waits: Sequence[PolicyWait]) -> None:
     for wait in waits:
-        if wait.is_over():
-            wait.end(End.DONE)
+        if wait.is_ready():
+            wait.end(WaitOutcome.READY)
 
 
-def stands(path: str, addresses: Sequence[str]) -> bool:
-    """Whether there is a file, and it is not one that speaks of other addresses only."""
+def is_ready(path: str, addresses: Sequence[str]) -> bool:
+    """Return whether the file exists, and does not name other addresses only."""
     try:
         info = os.stat(path)
     except (OSError, ValueError):
@@ -194,14 +193,14 @@ def _is_of_others(path: str, addresses: Sequence[str]) -> bool:
         content = orjson.loads(_content(path))
         named = [Address(text.partition("/")[0]) for field in _ADDRESSES for text in _texts(content.get(field))]
     except (OSError, ValueError, AttributeError):
-        return False  # it says nothing that we understand
+        return False  # any other content means ready
     return bool(named) and set(named).isdisjoint(map(Address, addresses))
 
 
 def _content(path: str) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        return os.read(fd, _LARGEST)
+        return os.read(fd, _MAX_BYTES)
     finally:
         os.close(fd)
 

@@ -29,14 +29,14 @@ Address = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeResult:
     """What came of a probe, in words for a user."""
 
     ready: bool
     text: str
 
 
-UNANSWERED: Final = Answer(False, "timed out without an answer")
+UNANSWERED: Final = ProbeResult(False, "timed out without an answer")
 
 
 class BadRedirect(Exception):
@@ -54,7 +54,7 @@ class Probe:
         self._socket: socket.socket | None = None
         self._cancelled = False
 
-    def run(self) -> Answer:
+    def run(self) -> ProbeResult:
         """Ready is a status from 200 to 399 of the final response; a redirect is not final."""
         try:
             status = self._final_status()
@@ -75,10 +75,10 @@ class Probe:
             with suppress(OSError):
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # below TLS, which would take part in it
 
-    def _answer(self, ready: bool, text: str) -> Answer:
+    def _answer(self, ready: bool, text: str) -> ProbeResult:
         """After a redirect with the URL that the answer came from."""
         redirected = self._gate is not self._first
-        return Answer(ready, f"{text} (redirected to {_shown(self._gate.url)})" if redirected else text)
+        return ProbeResult(ready, f"{text} (redirected to {_shown(self._gate.url)})" if redirected else text)
 
     def _final_status(self) -> int:
         for _ in range(MAX_REDIRECTS + 1):

@@ -1,7 +1,7 @@
-"""Waiting as something that can be handed on: whoever waits need not be a thread.
+"""Waits that do not block a thread.
 
-A call that may have to wait is a generator (`Steps`): it yields a `Wait`, and is carried on when that has ended. Whoever
-carries it out decides what to do meanwhile: the agent lets its thread go, a process of one call sits it out.
+A call that may have to wait is a generator (`Resumable`). It yields a `Wait`, and its runner resumes it when the wait has
+ended. The agent parks the call and frees its worker; a process of one call blocks.
 """
 
 import threading
@@ -16,30 +16,30 @@ from svc import deadline
 T = TypeVar("T")
 
 
-class End(Enum):
-    """How a wait ended; the value is what counters call it."""
+class WaitOutcome(Enum):
+    """How a wait ended. The value is a label of metrics."""
 
-    DONE = "done"
-    LATE = "late"  # its deadline came
-    GONE = "gone"  # nobody would learn of the result: the client has hung up
-    DELETED = "deleted"  # a DEL of the same container has come
-    STOPPING = "stopping"  # this process may not go on: the agent ends, or another process serves the node now
+    READY = "ready"
+    TIMEOUT = "timeout"
+    DISCONNECTED = "disconnected"  # the client of the call has closed its connection
+    DELETED = "deleted"  # a DEL of the same container has arrived
+    SHUTDOWN = "shutdown"  # this process may not continue: the agent stops, or another process serves the node
 
 
 class Wait:
-    """Ends once, by whoever is first; then the callbacks run, on that one's thread, in the order they were given.
+    """Something that ends once. The first call of `end` sets the outcome and runs the callbacks, in their order, on its thread.
 
-    `deadline` is of the monotonic clock: the holder of the wait ends it then.
+    `deadline` is a point of the monotonic clock: the runner of the call ends the wait then.
     """
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
-        self.outcome: End | None = None
+        self.outcome: WaitOutcome | None = None
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
 
-    def end(self, outcome: End) -> None:
-        """No caller may hold a lock that a callback needs."""
+    def end(self, outcome: WaitOutcome) -> None:
+        """Set the outcome, unless the wait has ended. The caller must hold no lock that a callback needs."""
         with self._lock:
             if self.outcome is not None:
                 return
@@ -48,12 +48,12 @@ class Wait:
         for callback in callbacks:
             callback()
 
-    def supersede(self, outcome: End) -> None:
-        """Replace the outcome of a wait that has ended, and of which nobody has learnt yet."""
+    def supersede(self, outcome: WaitOutcome) -> None:
+        """Replace the outcome of a wait that has ended, before the call is resumed."""
         self.outcome = outcome
 
     def then(self, callback: Callable[[], None]) -> None:
-        """Called once; at once when the wait has ended already."""
+        """Add a callback. If the wait has already ended, call it at once."""
         with self._lock:
             if self.outcome is None:
                 self._callbacks.append(callback)
@@ -61,17 +61,17 @@ class Wait:
         callback()
 
     def join(self) -> None:
-        """Sits it out on this thread, until the deadline at most."""
+        """Block this thread until the wait ends, or until its deadline."""
         ended = threading.Event()
         self.then(ended.set)
         if not ended.wait(max(0.0, self.deadline - time.monotonic())):
-            self.end(End.LATE)
+            self.end(WaitOutcome.TIMEOUT)
 
 
 class Suspended(Exception):
-    """The call is to be repeated in another process: this one may not go on, and what was waited for has not come.
+    """The call must be repeated in another process, because this process stops and the wait has not ended.
 
-    `generation` is that of its row in the journal; the repeated call names it, and fails if the row is gone by then.
+    `generation` identifies the call's row in the journal. The repeated call names it, and fails if the row does not exist then.
     """
 
     def __init__(self, generation: int) -> None:
@@ -79,31 +79,33 @@ class Suspended(Exception):
         self.generation = generation
 
 
-Steps = Generator[Wait, None, T]
+Resumable = Generator[Wait, None, T]
 
 
-def limited(steps: Steps[T], seconds: float, inside: Callable[[], AbstractContextManager[None]] = nullcontext) -> Steps[T]:
-    """The same steps under a deadline; the time in which they wait does not count. Each is carried out in `inside()`."""
+def limited(
+    call: Resumable[T], seconds: float, inside: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> Resumable[T]:
+    """Run the call under a deadline, which does not count its waits. Each part between two waits runs inside `inside()`."""
     try:
         while True:
             began = time.monotonic()
             with deadline.limit(seconds), inside():
                 try:
-                    wait = next(steps)
+                    wait = next(call)
                 except StopIteration as end:
                     result: T = end.value
                     return result
             seconds -= time.monotonic() - began
             yield wait
     finally:
-        steps.close()
+        call.close()
 
 
-def carried_out(steps: Steps[T]) -> T:
-    """All of it on this thread, which waits where the steps wait; what they return."""
+def run_blocking(call: Resumable[T]) -> T:
+    """Run the call on this thread, which blocks in each wait. Return what the call returns."""
     while True:
         try:
-            wait = next(steps)
+            wait = next(call)
         except StopIteration as end:
             result: T = end.value
             return result

@@ -27,7 +27,7 @@ MakePod = Callable[..., Pod]
 
 _TGKILL = 234  # of x86-64; see syscall(2)
 PATIENCE = 20.0
-HASTY = "import svc.agent.agent as agent, svc.agent.main as main; agent.DRAIN_SECONDS = 0.2; raise SystemExit(main.main())"
+HASTY = "import svc.agent.server as agent, svc.agent.main as main; agent.DRAIN_SECONDS = 0.2; raise SystemExit(main.main())"
 
 
 def signal_thread(pid: int, thread: int, number: int) -> None:

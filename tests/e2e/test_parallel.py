@@ -18,7 +18,7 @@ from harness.pod import Pod
 from harness.skips import ONE_PROCESSOR
 from harness.state import books, faults, pod_links, remains, store_of
 from svc.cni.locks import DIRECTORY, STATE
-from svc.herd import STRETCH
+from svc.cpu_pinning import PIN_SECONDS
 from svc.model.keys import BlockQuery
 
 pytestmark = pytest.mark.root
@@ -55,7 +55,7 @@ def test_crowd_is_served_on_one_processor_and_one_call_on_any(pods: MakePod, sha
         while not all(each.done() for each in attached):
             seen.add(frozenset(processors(shared_node)))
     assert any(len(some) == 1 and some < {frozenset({number}) for number in everywhere} for some in seen)
-    time.sleep(2 * STRETCH)
+    time.sleep(2 * PIN_SECONDS)
 
     def is_free_after_one_call() -> bool:
         """Periodic work of the agent may run beside a call, and make a crowd."""

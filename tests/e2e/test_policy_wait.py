@@ -58,7 +58,7 @@ def test_file_that_comes_after_the_call(pods: MakePod, directory: Path) -> None:
     called = pod.call("ADD")
     assert not is_set_up(called)
     assert "WARNING" in called.stderr
-    assert f"{str(file_of(pod, directory))!r}: there is no such file" in called.stderr
+    assert f"{str(file_of(pod, directory))!r}: the file does not exist" in called.stderr
     file_of(pod, directory).touch()
     again = pod.call("ADD")
     assert is_set_up(again)

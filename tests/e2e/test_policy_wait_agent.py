@@ -183,8 +183,8 @@ def test_figures_tell_how_waits_ended(own_pods: MakePod, node: Node, directory: 
     script = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9405/metrics').read().decode())"
     lines = node.netns.run(str(BIN / "python"), "-c", script).stdout.splitlines()
     for line in (
-        'svc_policy_waits_total{outcome="late"} 1',
-        'svc_policy_waits_total{outcome="done"} 1',
+        'svc_policy_waits_total{outcome="timeout"} 1',
+        'svc_policy_waits_total{outcome="ready"} 1',
         'svc_calls_total{verb="ADD",outcome="ok"} 2',
         'svc_calls_total{verb="ADD",outcome="error"} 1',
         'svc_calls_total{verb="DEL",outcome="ok"} 1',

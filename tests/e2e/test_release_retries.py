@@ -19,8 +19,8 @@ MakePod = Callable[..., Pod]
 
 HASTY = """
 import sys
-from svc.agent import main, upkeep
-upkeep.RETRY_SECONDS, upkeep.MAX_RETRY_SECONDS = 0.1, 0.3
+from svc.agent import main, maintenance
+maintenance.RETRY_SECONDS, maintenance.MAX_RETRY_SECONDS = 0.1, 0.3
 sys.exit(main.main())
 """
 

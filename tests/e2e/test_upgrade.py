@@ -31,8 +31,8 @@ DISTRIBUTION = svc.__distribution__.replace("-", "_")
 PROGRAM = """
 import sys
 sys.path[:0] = sys.argv.pop(1).split(":")
-import svc.agent.agent, svc.agent.main, svc.agent.upgrade
-svc.agent.agent.CHECK_SECONDS = 0.2
+import svc.agent.server, svc.agent.main, svc.agent.upgrade
+svc.agent.server.CHECK_SECONDS = 0.2
 sys.exit(svc.agent.main.main())
 """
 

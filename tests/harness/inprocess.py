@@ -27,7 +27,7 @@ from svc.model.resource import Resource
 from svc.model.result import Result
 from svc.names import DEFAULT
 from svc.trace import Trace
-from svc.waits.wait import carried_out
+from svc.waits.wait import run_blocking
 
 WHERE = NodeSettings({"kind": "embedded"}, "node1")
 
@@ -62,7 +62,7 @@ class Host:
     ) -> Result:  # fmt: skip
         wanted = Address(address) if address else None
         request = AddRequest(_id(container, ifname), Workload(container), sandbox, WHERE, versions, {}, wanted)
-        return carried_out(add(self.context, request, self.trace))
+        return run_blocking(add(self.context, request, self.trace))
 
     def delete(self, sandbox: Sandbox | None, *, container: str = "c1", ifname: str = "eth0") -> None:
         delete(self.context, _id(container, ifname), Workload(container), WHERE, sandbox, Trace("test"))

@@ -13,7 +13,7 @@ from svc.attach.record import AttachmentId
 from svc.attach.request import AddRequest, Sandbox
 from svc.model.endpoint import Workload
 from svc.model.hold import GateSettings, PolicySettings
-from svc.waits.wait import End
+from svc.waits.wait import WaitOutcome
 
 pytestmark = pytest.mark.root
 
@@ -41,7 +41,7 @@ def test_at_a_gate_nothing_is_announced(host: Host, sandbox: Sandbox, announced:
     steps = add(host.context, request, host.trace)
     wait = next(steps)
     assert announced == []
-    wait.end(End.DONE)
+    wait.end(WaitOutcome.READY)
     with pytest.raises(StopIteration):
         next(steps)
     assert announced == ["begin", "end"]
@@ -54,6 +54,6 @@ def test_while_it_waits_for_policy_nothing_is_announced(
     steps = add(host.context, request, host.trace)
     wait = next(steps)
     assert announced == ["begin", "end"]
-    wait.end(End.DONE)
+    wait.end(WaitOutcome.READY)
     with pytest.raises(StopIteration):
         next(steps)

@@ -21,7 +21,7 @@ from svc.deploy.rbac import binding, role
 from svc.model.endpoint import Workload
 from svc.names import DEFAULT
 from svc.trace import Trace
-from svc.waits.wait import carried_out
+from svc.waits.wait import run_blocking
 
 pytestmark = pytest.mark.root
 
@@ -73,13 +73,13 @@ def test_a_pod_is_attached_and_detached(cluster: Kube, context: Context, sandbox
     """Addresses in custom resources, the endpoint on the pod; asked again, the same is told; afterwards nothing is held."""
     workload, key, trace = Workload("c1", "web-0", "default"), AttachmentId("net", "c1", "eth0"), Trace("test")
     request = AddRequest(key, workload, sandbox, WHERE, (4, 6), {}, None)
-    result = carried_out(add(context, request, trace))
+    result = run_blocking(add(context, request, trace))
     addresses = [str(Cidr.masked(str(ip.address))) for ip in result.ips]
     assert annotations(cluster) == {"containerID": "c1", "podIP": addresses[0], "podIPs": ",".join(addresses)}
     assert kept(cluster, "ipamhandles") == ["net.c1"]
     assert len(kept(cluster, "ipamblocks")) == len(kept(cluster, "blockaffinities")) == 2
     check(context, key, sandbox, result, trace)
-    assert carried_out(add(context, request, trace)) == result
+    assert run_blocking(add(context, request, trace)) == result
     delete(context, key, workload, WHERE, sandbox, trace)
     assert annotations(cluster) == {"containerID": "c1", "podIP": "", "podIPs": ""}
     assert kept(cluster, "ipamhandles") == []

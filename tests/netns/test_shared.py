@@ -19,7 +19,7 @@ from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 from svc.model.result import Result
 from svc.trace import Trace
-from svc.waits.wait import carried_out
+from svc.waits.wait import run_blocking
 
 pytestmark = pytest.mark.root
 
@@ -34,7 +34,7 @@ def first(host: Host, sandbox: Sandbox) -> Result:
 
 def join(host: Host, sandbox: Sandbox) -> Result:
     request = AddRequest(SECOND, CONTAINER, sandbox, WHERE, (4, 6), {})
-    return carried_out(add(host.context, request, host.trace))
+    return run_blocking(add(host.context, request, host.trace))
 
 
 def leave(host: Host, sandbox: Sandbox) -> None:

@@ -22,7 +22,7 @@ from svc.cni.oneshot import AGENTS, _carried_out_or_handed_on
 from svc.model.errors import SvcError
 from svc.model.hold import NO_GATES, GateSettings
 from svc.trace import Trace
-from svc.waits.wait import Steps
+from svc.waits.wait import Resumable
 
 GATE = GateSettings(urls=("http://gate/",), seconds=60)
 
@@ -59,7 +59,7 @@ class OneShot:
         with closing(StateLock(state_dir, f"{call.verb} {call.container}")) as lock:
             return _carried_out_or_handed_on(lock, Inputs("svc", environment, b"", resumable=True), installed, Trace("oneshot"))
 
-    def _steps(self, inputs: Inputs, _installed: object, _trace: Trace) -> Steps[Reply]:
+    def _steps(self, inputs: Inputs, _installed: object, _trace: Trace) -> Resumable[Reply]:
         call = self._call_of(inputs)
         context = self._world.context(call.node, resident=False)
         try:
@@ -152,7 +152,7 @@ class Runtime:
         """The runtime names every container that it has not seen deleted, and adds none before the GC is over."""
         valid = [(each.name, IFNAME) for each in self.world.containers.values() if each.node == node and not each.gone]
 
-        def body(context: Context, trace: Trace, _intent: int) -> Steps[None]:
+        def body(context: Context, trace: Trace, _intent: int) -> Resumable[None]:
             collect(context, NETWORK, valid, self.world.where(node), trace)
             yield from ()
 
@@ -186,7 +186,7 @@ class Runtime:
     def _addition(self, container: Container, number: int, *, gated: bool) -> Body:
         world = self.world
 
-        def body(context: Context, trace: Trace, intent: int) -> Steps[None]:
+        def body(context: Context, trace: Trace, intent: int) -> Resumable[None]:
             request = AddRequest(
                 container.id, world.workload(container), container.open(), world.where(container.node), (4,), {},
                 gates=GATE if gated else NO_GATES, intent=intent, resumable=True,
@@ -200,7 +200,7 @@ class Runtime:
         """`seen` gets the number of ADDs that the DEL ends; -1 if one of them has not begun, for that one comes after it."""
         world = self.world
 
-        def body(context: Context, trace: Trace, _intent: int) -> Steps[None]:
+        def body(context: Context, trace: Trace, _intent: int) -> Resumable[None]:
             seen[0] = -1 if container.waiting else container.issued
             delete(context, container.id, world.workload(container), world.where(container.node), None, trace)
             yield from ()

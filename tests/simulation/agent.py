@@ -9,11 +9,11 @@ from functools import partial
 from simulation.blocking import Current
 from simulation.scheduler import Killed, Process, Task
 from simulation.world import World
-from svc.agent.agent import DRAIN_SECONDS, LOCK_SECONDS
 from svc.agent.lanes import RECOVERY, Lane
+from svc.agent.maintenance import Maintenance
 from svc.agent.queue import AdmissionQueue, Job
 from svc.agent.restoring import LOOK_SECONDS, Restoring
-from svc.agent.upkeep import Upkeep
+from svc.agent.server import DRAIN_SECONDS, LOCK_SECONDS
 from svc.attach.context import Context
 from svc.attach.record import Record
 from svc.attach.recover import Recovery, interrupted
@@ -22,15 +22,15 @@ from svc.cni.inputs import Reply
 from svc.cni.locks import AGENT, StateLock
 from svc.model.errors import SvcError
 from svc.trace import Trace
-from svc.waits.wait import End, Steps, Suspended, Wait, limited
+from svc.waits.wait import Resumable, Suspended, Wait, WaitOutcome, limited
 
 WORKERS = 2
-Body = Callable[[Context, Trace, int], Steps[None]]
+Body = Callable[[Context, Trace, int], Resumable[None]]
 UNKNOWN = Reply(1, b"no answer", b"")
 
 
 class Agent:
-    """`svc.agent.agent.Agent` without its sockets: the life of the process, the real queue, the real verbs."""
+    """`svc.agent.server.Agent` without its sockets: the life of the process, the real queue, the real verbs."""
 
     def __init__(self, world: World, node: str, number: int) -> None:
         self.world = world
@@ -68,7 +68,7 @@ class Agent:
         if not self._stopped:
             self._busy += 1
             try:
-                self._upkeep.retry_releases()
+                self._maintenance.retry_releases()
             finally:
                 self._busy -= 1
 
@@ -83,7 +83,7 @@ class Agent:
                 lock.take_as_agent(LOCK_SECONDS)
                 self.context = self.world.context(self.process.node, resident=True)
                 stack.callback(self.context.close)
-                self._upkeep = Upkeep(self.context, self._queue.put, self._queue.is_paused)
+                self._maintenance = Maintenance(self.context, self._queue.put, self._queue.is_parked)
                 self._recover()
                 lock.admit_calls_of_last_release()
                 self.listening = True
@@ -117,11 +117,11 @@ class Agent:
             recovery.take_down(record, Trace("recovery"))
 
     def _drain(self, lock: StateLock) -> None:
-        self._upkeep.stop()
+        self._maintenance.stop()
         lock.drain(DRAIN_SECONDS)
         self.listening = False
         for wait in self._waits:
-            wait.end(End.STOPPING)
+            wait.end(WaitOutcome.SHUTDOWN)
         self._stopped = True
         if not Current.scheduler.block("drains", lambda: not self._busy, DRAIN_SECONDS):
             Current.scheduler.kill(self.process)
@@ -153,12 +153,12 @@ class Agent:
         if wait is None:
             self._queue.done(job)
             return
-        self._queue.pause(job, partial(wait.end, End.DELETED))
+        self._queue.park(job, partial(wait.end, WaitOutcome.DELETED))
         wait.then(partial(self._queue.resume, job))
         self._waits.append(wait)
         if self._stopped:
-            wait.end(End.STOPPING)
-        self._spawn("lobby", partial(_end_late, wait))
+            wait.end(WaitOutcome.SHUTDOWN)
+        self._spawn("parked calls", partial(_end_late, wait))
 
 
 class Answering:
@@ -168,7 +168,7 @@ class Answering:
         self._agent = agent
         self._call = call
         self._reply: Reply | None = None
-        self._running: Steps[Reply] | None = None
+        self._running: Resumable[Reply] | None = None
 
     def carry_on(self) -> Wait | None:
         if self._running is None:
@@ -197,7 +197,7 @@ class Call:
     intent: int = 0
 
 
-def answered(context: Context, call: Call) -> Steps[Reply]:
+def answered(context: Context, call: Call) -> Resumable[Reply]:
     """Answer as `svc.cni.edge.answer` does: every failure that the product knows becomes the reply, any other is a defect."""
     steps = call.body(context, Trace(call.verb), call.intent)
     try:
@@ -212,4 +212,4 @@ def answered(context: Context, call: Call) -> Steps[Reply]:
 def _end_late(wait: Wait) -> None:
     scheduler = Current.scheduler
     if not scheduler.block("minds a wait", lambda: wait.outcome is not None, wait.deadline - scheduler.now):
-        wait.end(End.LATE)
+        wait.end(WaitOutcome.TIMEOUT)

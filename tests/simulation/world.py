@@ -23,7 +23,7 @@ from svc.model.endpoint import Workload
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
 from svc.names import DEFAULT, Names
-from svc.waits.wait import End, Wait
+from svc.waits.wait import Wait, WaitOutcome
 
 NETWORK = "net"
 IFNAME = "eth0"
@@ -70,7 +70,7 @@ class GateWait(Wait):
 
 
 class ModelGates:
-    """In place of `svc.waits.gates.Gates`: the gate opens when the schedule says so."""
+    """In place of `svc.waits.gates.GateMonitor`: the gate opens when the schedule says so."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -79,7 +79,7 @@ class ModelGates:
         wait = GateWait(deadline)
         self._world.gate_waits.append(wait)
         if self._world.gate_open:
-            wait.end(End.DONE)
+            wait.end(WaitOutcome.READY)
         return wait
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ class World:
     def open_gate(self) -> None:
         self.gate_open = True
         for wait in self.gate_waits:
-            wait.end(End.DONE)
+            wait.end(WaitOutcome.READY)
 
     def _opener(self, node: str) -> Callable[[dict[str, str], Names], Backend]:
         def open_backend(settings: dict[str, str], names: Names) -> Backend:

@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from svc.agent import upkeep as module
+from svc.agent import maintenance as module
+from svc.agent.maintenance import MAX_RETRY_SECONDS, RETRY_SECONDS, Maintenance
 from svc.agent.queue import Job
-from svc.agent.upkeep import MAX_RETRY_SECONDS, RETRY_SECONDS, Upkeep
 from svc.attach.context import Context
 from svc.attach.journal import Journal
 from svc.attach.record import DELETING, AttachmentId, Record
@@ -29,9 +29,9 @@ class Agent:
         self.attempts: dict[str, list[float]] = {FIRST: [], SECOND: []}
         self._journal = journal
         context = cast(Context, SimpleNamespace(journal=journal))
-        self._upkeep = Upkeep(context, self._run, lambda _container: False)
+        self._maintenance = Maintenance(context, self._run, lambda _container: False)
         patch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
-        patch.setattr(module, "pay_debt", self._pay)
+        patch.setattr(module, "pay_debt", self._retry_release)
 
     def owe(self, datastore: str, container: str) -> None:
         key = AttachmentId("net", container, "eth0")
@@ -39,7 +39,7 @@ class Agent:
 
     def pass_periods(self, number: int) -> None:
         for _ in range(number):
-            self._upkeep.retry_releases()
+            self._maintenance.retry_releases()
             self.now += RETRY_SECONDS
 
     def delays(self, datastore: str) -> list[float]:
@@ -49,7 +49,7 @@ class Agent:
     def _run(self, job: Job) -> None:
         job.run(job)
 
-    def _pay(self, _context: object, key: AttachmentId, _trace: object) -> bool:
+    def _retry_release(self, _context: object, key: AttachmentId, _trace: object) -> bool:
         record = self._journal.get(key)
         assert record is not None
         datastore = record.settings["file"]

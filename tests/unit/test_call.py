@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from svc.agent.call import Call
+from svc.agent.call import AgentCall
 from svc.agent.lanes import Lane
 from svc.agent.queue import Job
 from svc.cni.frame import PATIENCE_LIMIT, ReplyReader
 from svc.cni.inputs import Inputs, Reply
 from svc.metrics import Metrics
-from svc.waits.wait import Steps, Wait
+from svc.waits.wait import Resumable, Wait
 
 REPLY = Reply(0, b"out", b"")
 
@@ -26,12 +26,12 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def run(connection: socket.socket, *deadlines: float) -> None:
-    def answer(_inputs: Inputs, _trace: object) -> Steps[Reply]:
+    def answer(_inputs: Inputs, _trace: object) -> Resumable[Reply]:
         for deadline in deadlines:
             yield Wait(deadline)
         return REPLY
 
-    call = Call(connection, Inputs("svc", dict(os.environ), b""), answer, Metrics(), lambda: None, protocol=1)
+    call = AgentCall(connection, Inputs("svc", dict(os.environ), b""), answer, Metrics(), lambda: None, protocol=1)
     job = Job(Lane("ADD"), "c1", call.run)
     for _ in deadlines:
         assert call.run(job) is not None
@@ -77,5 +77,5 @@ def test_patience_has_a_limit(ends: tuple[socket.socket, socket.socket]) -> None
 def test_client_that_has_gone_is_no_failure(ends: tuple[socket.socket, socket.socket]) -> None:
     ends[1].close()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("svc.agent.call._hung_up", lambda _connection: False)
+        patch.setattr("svc.agent.call._is_disconnected", lambda _connection: False)
         run(ends[0], time.monotonic() + 1e6)

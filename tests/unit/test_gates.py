@@ -13,19 +13,19 @@ from harness.patience import wait_until
 from svc.model.gate import Gate, parse_gate
 from svc.model.hold import GateSettings
 from svc.waits import gates as module
-from svc.waits.gates import LONGEST, SHORTEST, Gates, GatesWait, backoff
-from svc.waits.wait import End
+from svc.waits.gates import LONGEST, SHORTEST, GateMonitor, GatesWait, backoff
+from svc.waits.wait import WaitOutcome
 
 PATIENCE = 20.0
 
 
 @pytest.fixture
-def gates() -> Iterator[Gates]:
-    with closing(Gates()) as gates:
+def gates() -> Iterator[GateMonitor]:
+    with closing(GateMonitor()) as gates:
         yield gates
 
 
-def begin(gates: Gates, *urls: str, seconds: float = PATIENCE) -> GatesWait:
+def begin(gates: GateMonitor, *urls: str, seconds: float = PATIENCE) -> GatesWait:
     return gates.wait(GateSettings(urls, seconds), time.monotonic() + seconds)
 
 
@@ -96,27 +96,27 @@ def test_backoff_has_jitter() -> None:
 # asking
 
 
-def test_open_gate_is_asked_once(gates: Gates) -> None:
+def test_open_gate_is_asked_once(gates: GateMonitor) -> None:
     with serving(status(200)) as server:
         wait = begin(gates, server.url)
         wait.join()
-        assert wait.outcome is End.DONE
+        assert wait.outcome is WaitOutcome.READY
         assert wait.answers[server.url].text == "status 200"
         wait_until(lambda: threads() == 0)
         assert server.asked == 1
 
 
-def test_gate_is_asked_again_until_it_opens(gates: Gates) -> None:
+def test_gate_is_asked_again_until_it_opens(gates: GateMonitor) -> None:
     with serving(status(500)) as server:
         wait = begin(gates, server.url)
         wait_until(lambda: server.asked >= 3)
         assert wait.outcome is None
         server.behaviour = status(200)
         wait.join()
-        assert wait.outcome is End.DONE
+        assert wait.outcome is WaitOutcome.READY
 
 
-def test_crowd_shares_the_probes(gates: Gates) -> None:
+def test_crowd_shares_the_probes(gates: GateMonitor) -> None:
     """Whoever comes while a probe is under way is told by the next one."""
     with serving(status(500)) as server:
         waits = [begin(gates, server.url) for _ in range(500)]
@@ -126,11 +126,11 @@ def test_crowd_shares_the_probes(gates: Gates) -> None:
         asked = server.asked
         for wait in waits:
             wait.join()
-        assert {wait.outcome for wait in waits} == {End.DONE}
+        assert {wait.outcome for wait in waits} == {WaitOutcome.READY}
         assert server.asked <= asked + 2
 
 
-def test_probe_that_began_before_a_call_does_not_open_it(gates: Gates) -> None:
+def test_probe_that_began_before_a_call_does_not_open_it(gates: GateMonitor) -> None:
     """The service may have gone since."""
     release, answered = threading.Event(), threading.Event()
 
@@ -148,13 +148,13 @@ def test_probe_that_began_before_a_call_does_not_open_it(gates: Gates) -> None:
         late = begin(gates, server.url)
         release.set()
         early.join()
-        assert early.outcome is End.DONE
+        assert early.outcome is WaitOutcome.READY
         wait_until(lambda: server.asked >= 3)
         assert late.outcome is None
-        late.end(End.GONE)
+        late.end(WaitOutcome.DISCONNECTED)
 
 
-def test_newcomer_is_not_held_up_by_the_backoff_of_others(gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newcomer_is_not_held_up_by_the_backoff_of_others(gates: GateMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "backoff", lambda: itertools.repeat(PATIENCE * 10))
     with serving(status(500)) as server:
         begin(gates, server.url)
@@ -163,63 +163,63 @@ def test_newcomer_is_not_held_up_by_the_backoff_of_others(gates: Gates, monkeypa
         wait_until(lambda: server.asked >= 2)
         server.behaviour = status(200)
         begin(gates, server.url).join()
-        assert second.outcome is End.DONE
+        assert second.outcome is WaitOutcome.READY
 
 
-def test_wait_that_ends_leaves_no_thread(gates: Gates) -> None:
+def test_wait_that_ends_leaves_no_thread(gates: GateMonitor) -> None:
     """Though its probe is under way, with a server that says nothing."""
     with serving(silent) as server:
         wait = begin(gates, server.url)
         wait_until(lambda: server.asked == 1)
-        wait.end(End.GONE)
+        wait.end(WaitOutcome.DISCONNECTED)
         wait_until(lambda: threads() == 0)
 
 
-def test_gate_that_was_left_is_asked_anew(gates: Gates) -> None:
+def test_gate_that_was_left_is_asked_anew(gates: GateMonitor) -> None:
     with serving(silent) as server:
-        begin(gates, server.url).end(End.GONE)
+        begin(gates, server.url).end(WaitOutcome.DISCONNECTED)
         server.behaviour = status(200)
         wait = begin(gates, server.url)
         wait.join()
-        assert wait.outcome is End.DONE
+        assert wait.outcome is WaitOutcome.READY
 
 
 def test_closing_ends_what_waits() -> None:
-    gates = Gates()
+    gates = GateMonitor()
     with serving(silent) as server, serving(resetting) as other:
         waits = [begin(gates, server.url, other.url) for _ in range(3)]
         gates.close()
-        assert {wait.outcome for wait in waits} == {End.STOPPING}
+        assert {wait.outcome for wait in waits} == {WaitOutcome.SHUTDOWN}
         wait_until(lambda: threads() == 0)
 
 
-def test_answers_are_kept_for_each_gate(gates: Gates) -> None:
+def test_answers_are_kept_for_each_gate(gates: GateMonitor) -> None:
     closed = f"http://127.0.0.1:{free_port()}/"
     with serving(status(302)) as server:
         wait = begin(gates, server.url, closed, seconds=0.5)
         wait.join()
-        assert wait.outcome is End.LATE
+        assert wait.outcome is WaitOutcome.TIMEOUT
         assert {url: (answer.ready, answer.text) for url, answer in wait.answers.items()} == {
             server.url: (True, "status 302"),
             closed: (False, "connection refused"),
         }
 
 
-def test_gate_of_two_addresses_is_asked_at_the_one_that_serves(gates: Gates) -> None:
+def test_gate_of_two_addresses_is_asked_at_the_one_that_serves(gates: GateMonitor) -> None:
     """`localhost` is ::1 as well, where nobody listens."""
     with serving(status(200)) as server:
         wait = begin(gates, server.url.replace("127.0.0.1", "localhost"))
         wait.join()
-        assert wait.outcome is End.DONE
+        assert wait.outcome is WaitOutcome.READY
 
 
-def test_a_thread_that_the_system_refuses_leaves_nobody_waiting(gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_the_system_refuses_leaves_nobody_waiting(gates: GateMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError):
             begin(gates, url)
-    begin(gates, url).end(End.GONE)
+    begin(gates, url).end(WaitOutcome.DISCONNECTED)
     wait_until(lambda: threads() == 0)
 
 

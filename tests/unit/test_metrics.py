@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from svc.agent.metrics import CONTENT_TYPE, MetricsServer, exposition
+from svc.agent.metrics_server import CONTENT_TYPE, MetricsServer, exposition
 from svc.metrics import Metrics
 
 
@@ -61,10 +61,10 @@ def test_no_count_is_lost_between_threads(metrics: Metrics) -> None:
 
 
 def test_figures_are_served(server: MetricsServer, metrics: Metrics) -> None:
-    metrics.count("policy_waits_total", outcome="late")
+    metrics.count("policy_waits_total", outcome="timeout")
     with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as reply:
         assert reply.headers["Content-Type"] == CONTENT_TYPE
-        assert 'svc_policy_waits_total{outcome="late"} 1' in reply.read().decode()
+        assert 'svc_policy_waits_total{outcome="timeout"} 1' in reply.read().decode()
 
 
 def test_nothing_else_is_served(server: MetricsServer) -> None:

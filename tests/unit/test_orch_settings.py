@@ -14,12 +14,12 @@ import yaml
 
 from harness.certificates import Authority, encrypt
 from harness.skips import ONE_PROCESSOR
+from svc.cpu_pinning import CPU_PINNING
 from svc.datastore.api import Conflict, NotFound, StoreError
 from svc.datastore.open import open_backend, open_client
 from svc.datastore.orch.access import Access
 from svc.datastore.orch.client import ApiError
 from svc.datastore.orch.shelf import refuse
-from svc.herd import HERD
 from svc.model.errors import CallerError
 from svc.model.keys import HandleKey
 from svc.names import DEFAULT
@@ -297,10 +297,10 @@ def test_program_that_gives_a_token_may_run_anywhere(folder: Path) -> None:
     path = kubeconfig(folder, document(users=[{"name": "u", "user": user}]))
 
     def call_in_a_crowd() -> None:
-        HERD.call_begins(crowd=True)
+        CPU_PINNING.call_begins(concurrent=True)
         access = Access({"kubeconfig": path})
-        HERD.scatter()
-        HERD.call_begins(crowd=True)
+        CPU_PINNING.unpin()
+        CPU_PINNING.call_begins(concurrent=True)
         assert len(os.sched_getaffinity(0)) == 1
         assert access.current().authorization() == f"Bearer {SECRET}"
 
@@ -308,7 +308,7 @@ def test_program_that_gives_a_token_may_run_anywhere(folder: Path) -> None:
         with ThreadPoolExecutor() as worker:
             worker.submit(call_in_a_crowd).result()
     finally:
-        HERD.scatter()
+        CPU_PINNING.unpin()
     plain = subprocess.run(["grep", "^Cpus_allowed:", "/proc/self/status"], capture_output=True, text=True, check=True)
     lines = seen.read_text().splitlines()
     assert len(lines) >= 2

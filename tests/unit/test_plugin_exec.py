@@ -13,7 +13,7 @@ import pytest
 from harness.skips import ONE_PROCESSOR
 from svc.attach import plugin_exec
 from svc.attach.plugin_exec import find, run_plugin, supported_versions
-from svc.herd import HERD
+from svc.cpu_pinning import CPU_PINNING
 from svc.model.errors import Code, PeerError, PluginError
 from svc.model.result import IpConfig, Result
 from svc.trace import Trace
@@ -99,14 +99,14 @@ def test_plugin_may_run_anywhere(plugin: Make, tmp_path: Path) -> None:
 
     def call_in_a_crowd() -> None:
         call(environment, "DEL")
-        HERD.call_begins(crowd=True)
+        CPU_PINNING.call_begins(concurrent=True)
         call(environment, "DEL")
 
     try:
         with ThreadPoolExecutor() as worker:
             worker.submit(call_in_a_crowd).result()
     finally:
-        HERD.scatter()
+        CPU_PINNING.unpin()
     alone, in_a_crowd = seen.read_text().splitlines()
     assert in_a_crowd == alone
 

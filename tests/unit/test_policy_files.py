@@ -12,21 +12,21 @@ import pytest
 
 from harness.patience import wait_until
 from svc.waits import policy
-from svc.waits.inotify import Inotify, Lost
-from svc.waits.policy import PolicyWait, StatusFiles, file_name, stands
-from svc.waits.wait import End
+from svc.waits.inotify import Inotify, WatchLost
+from svc.waits.policy import EndpointStatusFiles, PolicyWait, file_name, is_ready
+from svc.waits.wait import WaitOutcome
 
 PATIENCE = 20.0
 ADDRESSES = ["10.65.0.7", "fd65::7"]
 
 
 @pytest.fixture
-def files() -> Iterator[StatusFiles]:
-    with closing(StatusFiles()) as files:
+def files() -> Iterator[EndpointStatusFiles]:
+    with closing(EndpointStatusFiles()) as files:
         yield files
 
 
-def begin(files: StatusFiles, directory: Path, name: str) -> PolicyWait:
+def begin(files: EndpointStatusFiles, directory: Path, name: str) -> PolicyWait:
     return files.wait(str(directory), name, ADDRESSES, time.monotonic() + PATIENCE)
 
 
@@ -76,21 +76,21 @@ def test_file_name(fields: tuple[str, str, str, str], expected: str) -> None:
 def test_only_addresses_of_others_make_a_file_stale(tmp_path: Path, content: str, expected: bool) -> None:
     path = tmp_path / "file"
     path.write_text(content)
-    assert stands(str(path), ADDRESSES) is expected
+    assert is_ready(str(path), ADDRESSES) is expected
 
 
 def test_link_that_leads_nowhere_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "file").symlink_to("nowhere")
-    assert not stands(str(tmp_path / "file"), ADDRESSES)
+    assert not is_ready(str(tmp_path / "file"), ADDRESSES)
 
 
-def test_present_file_needs_no_thread(files: StatusFiles, tmp_path: Path) -> None:
+def test_present_file_needs_no_thread(files: EndpointStatusFiles, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert begin(files, tmp_path, "file").outcome is End.DONE
+    assert begin(files, tmp_path, "file").outcome is WaitOutcome.READY
     assert threads() == 0
 
 
-def test_thousands_share_one_watch(files: StatusFiles, tmp_path: Path) -> None:
+def test_thousands_share_one_watch(files: EndpointStatusFiles, tmp_path: Path) -> None:
     waits = {f"k8s n%2Fp{n} eth0": begin(files, tmp_path, f"k8s n%2Fp{n} eth0") for n in range(2000)}
     wait_until(lambda: inotify_watches() == 1)
     assert threads() == 1
@@ -98,20 +98,20 @@ def test_thousands_share_one_watch(files: StatusFiles, tmp_path: Path) -> None:
         (tmp_path / name).touch()
     for wait in waits.values():
         wait.join()
-    assert {wait.outcome for wait in waits.values()} == {End.DONE}
+    assert {wait.outcome for wait in waits.values()} == {WaitOutcome.READY}
     wait_until(lambda: threads() == 0)
     assert inotify_watches() == 0
 
 
-def test_two_may_wait_for_one_file(files: StatusFiles, tmp_path: Path) -> None:
+def test_two_may_wait_for_one_file(files: EndpointStatusFiles, tmp_path: Path) -> None:
     one, other = begin(files, tmp_path, "file"), begin(files, tmp_path, "file")
-    one.end(End.GONE)
+    one.end(WaitOutcome.DISCONNECTED)
     (tmp_path / "file").touch()
     other.join()
-    assert other.outcome is End.DONE
+    assert other.outcome is WaitOutcome.READY
 
 
-def test_files_that_race_with_those_who_wait(files: StatusFiles, tmp_path: Path) -> None:
+def test_files_that_race_with_those_who_wait(files: EndpointStatusFiles, tmp_path: Path) -> None:
     """None is missed, whenever it comes."""
     names = [f"file-{n}" for n in range(500)]
     writer = threading.Thread(target=lambda: [(tmp_path / name).write_bytes(b"") for name in names])
@@ -120,10 +120,12 @@ def test_files_that_race_with_those_who_wait(files: StatusFiles, tmp_path: Path)
     for wait in waits:
         wait.join()
     writer.join()
-    assert {wait.outcome for wait in waits} == {End.DONE}
+    assert {wait.outcome for wait in waits} == {WaitOutcome.READY}
 
 
-def test_a_file_that_comes_just_before_the_watch(files: StatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_comes_just_before_the_watch(
+    files: EndpointStatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And after somebody has begun to wait for it: no event tells of it."""
     original, later = Inotify.watch, list[PolicyWait]()
 
@@ -136,12 +138,12 @@ def test_a_file_that_comes_just_before_the_watch(files: StatusFiles, tmp_path: P
     monkeypatch.setattr(Inotify, "watch", watch)
     first = begin(files, tmp_path, "first")
     wait_until(lambda: bool(later) and later[0].outcome is not None)
-    assert later[0].outcome is End.DONE
-    first.end(End.GONE)
+    assert later[0].outcome is WaitOutcome.READY
+    first.end(WaitOutcome.DISCONNECTED)
 
 
 def test_without_inotify_files_are_found_all_the_same(
-    files: StatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: EndpointStatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node may have run out of watches."""
 
@@ -152,17 +154,17 @@ def test_without_inotify_files_are_found_all_the_same(
     wait = begin(files, tmp_path, "file")
     (tmp_path / "file").touch()
     wait.join()
-    assert wait.outcome is End.DONE
+    assert wait.outcome is WaitOutcome.READY
 
 
-def test_dropped_events_are_made_up_for(files: StatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_events_are_made_up_for(files: EndpointStatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel says so, and what is there is looked at."""
     original, dropped = Inotify.changed, threading.Event()
 
     def drop(self: Inotify, seconds: float) -> set[str]:
         if names := original(self, seconds):
             dropped.set()
-            raise Lost
+            raise WatchLost
         return names
 
     monkeypatch.setattr(Inotify, "changed", drop)
@@ -170,20 +172,20 @@ def test_dropped_events_are_made_up_for(files: StatusFiles, tmp_path: Path, monk
     wait_until(lambda: inotify_watches() == 1)
     (tmp_path / "file").touch()
     wait.join()
-    assert wait.outcome is End.DONE
+    assert wait.outcome is WaitOutcome.READY
     assert dropped.is_set()
 
 
 def test_closing_ends_what_waits(tmp_path: Path) -> None:
-    files = StatusFiles()
+    files = EndpointStatusFiles()
     waits = [begin(files, tmp_path / place, "file") for place in ("", "missing")]
     files.close()
-    assert {wait.outcome for wait in waits} == {End.STOPPING}
+    assert {wait.outcome for wait in waits} == {WaitOutcome.SHUTDOWN}
     assert threads() == 0
 
 
 def test_a_thread_that_the_system_refuses_leaves_nobody_waiting(
-    files: StatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: EndpointStatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
@@ -192,11 +194,13 @@ def test_a_thread_that_the_system_refuses_leaves_nobody_waiting(
     wait = begin(files, tmp_path, "found")
     (tmp_path / "found").touch()
     wait.join()
-    assert wait.outcome == End.DONE
+    assert wait.outcome == WaitOutcome.READY
     wait_until(lambda: threads() == 0)
 
 
-def test_without_a_descriptor_files_are_looked_for(files: StatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_descriptor_files_are_looked_for(
+    files: EndpointStatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Again and again; who waits later is told at once, when there are descriptors again."""
 
     def refuse() -> Inotify:
@@ -209,12 +213,12 @@ def test_without_a_descriptor_files_are_looked_for(files: StatusFiles, tmp_path:
         (tmp_path / "a").touch()
         wait.join()
         wait_until(lambda: threads() == 0)
-    assert wait.outcome is End.DONE
+    assert wait.outcome is WaitOutcome.READY
     later = begin(files, tmp_path, "b")
     wait_until(lambda: inotify_watches() == 1)
     (tmp_path / "b").touch()
     later.join()
-    assert later.outcome is End.DONE
+    assert later.outcome is WaitOutcome.READY
 
 
 def refuse(_: threading.Thread) -> None:

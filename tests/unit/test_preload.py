@@ -21,7 +21,7 @@ LARGE = ("grpc", "etcd3", "kubernetes", "ssl", "dns.resolver")
 PROGRAM = """
 import sys
 from pathlib import Path
-from svc.agent import agent
+from svc.agent import server
 from svc.agent.preload import preload
 from svc.attach.journal import Journal
 journal = Journal(Path(sys.argv[1]) / "journal.db")

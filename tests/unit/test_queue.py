@@ -210,7 +210,7 @@ def test_many_workers_keep_the_rules(workers: ThreadPoolExecutor) -> None:
 # rule 5: pauses
 
 
-def test_paused_job_leaves_its_place_in_the_lane_but_not_its_key() -> None:
+def test_parked_job_leaves_its_place_in_the_lane_but_not_its_key() -> None:
     queue = AdmissionQueue()
     others = [job("ADD here", f"b{n}") for n in range(7)]
     put_all(queue, *others)
@@ -219,7 +219,7 @@ def test_paused_job_leaves_its_place_in_the_lane_but_not_its_key() -> None:
     put_all(queue, waiting, other, behind)
     assert taken(queue, 1) == [waiting]
     assert queue.take() is None
-    queue.pause(waiting, lambda: None)
+    queue.park(waiting, lambda: None)
     assert taken(queue, 1) == [other]
     queue.resume(waiting)
     assert queue.take() is None, "the lane is full again"
@@ -231,7 +231,7 @@ def test_paused_job_leaves_its_place_in_the_lane_but_not_its_key() -> None:
 
 @pytest.mark.parametrize(("lane", "hurries"), [("DEL", True), ("ADD", False), ("debt", False)])
 @pytest.mark.parametrize("early", [True, False])
-def test_only_a_delete_hurries_what_is_paused(lane: str, hurries: bool, early: bool) -> None:
+def test_only_a_delete_hurries_what_is_parked(lane: str, hurries: bool, early: bool) -> None:
     """Whether it came before the pause or comes in it."""
     queue, hurried = AdmissionQueue(), list[int]()
     waiting, behind = job("ADD", "c1"), job(lane, "c1")
@@ -239,7 +239,7 @@ def test_only_a_delete_hurries_what_is_paused(lane: str, hurries: bool, early: b
     taken(queue, 1)
     if early:
         queue.put(behind)
-    queue.pause(waiting, lambda: hurried.append(1))
+    queue.park(waiting, lambda: hurried.append(1))
     if not early:
         queue.put(behind)
     assert hurried == [1] * hurries
@@ -250,7 +250,7 @@ def test_delete_of_another_key_hurries_nobody() -> None:
     queue, hurried = AdmissionQueue(), list[int]()
     queue.put(waiting := job("ADD", "c1"))
     taken(queue, 1)
-    queue.pause(waiting, lambda: hurried.append(1))
+    queue.park(waiting, lambda: hurried.append(1))
     put_all(queue, job("DEL", "c2"), job("DEL"))
     assert hurried == []
 
@@ -259,7 +259,7 @@ def test_resumed_job_is_hurried_no_more() -> None:
     queue, hurried = AdmissionQueue(), list[int]()
     queue.put(waiting := job("ADD", "c1"))
     taken(queue, 1)
-    queue.pause(waiting, lambda: hurried.append(1))
+    queue.park(waiting, lambda: hurried.append(1))
     queue.resume(waiting)
     queue.put(job("DEL", "c1"))
     assert hurried == []

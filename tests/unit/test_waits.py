@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from svc import deadline
-from svc.waits.wait import End, Steps, Wait, carried_out, limited
+from svc.waits.wait import Resumable, Wait, WaitOutcome, limited, run_blocking
 
 SOON, FAR = 0.02, 60.0  # seconds
 
@@ -20,45 +20,48 @@ def test_first_end_counts() -> None:
     wait, told = wait_for(FAR), list[str]()
     wait.then(lambda: told.append("first"))
     wait.then(lambda: told.append("second"))
-    wait.end(End.DONE)
-    wait.end(End.LATE)
-    assert wait.outcome is End.DONE
+    wait.end(WaitOutcome.READY)
+    wait.end(WaitOutcome.TIMEOUT)
+    assert wait.outcome is WaitOutcome.READY
     assert told == ["first", "second"]
 
 
 def test_callback_of_an_ended_wait_is_called_at_once() -> None:
-    wait, told = wait_for(FAR), list[End | None]()
-    wait.end(End.GONE)
+    wait, told = wait_for(FAR), list[WaitOutcome | None]()
+    wait.end(WaitOutcome.DISCONNECTED)
     wait.then(lambda: told.append(wait.outcome))
-    assert told == [End.GONE]
+    assert told == [WaitOutcome.DISCONNECTED]
 
 
 def test_join_ends_at_the_deadline() -> None:
     wait = wait_for(SOON)
     wait.join()
-    assert wait.outcome is End.LATE
+    assert wait.outcome is WaitOutcome.TIMEOUT
 
 
 def test_deadline_in_the_past_is_late_at_once() -> None:
     wait = wait_for(-1)
     wait.join()
-    assert wait.outcome is End.LATE
+    assert wait.outcome is WaitOutcome.TIMEOUT
 
 
 def test_join_ends_with_the_wait() -> None:
     wait = wait_for(FAR)
-    ending = threading.Thread(target=wait.end, args=(End.DONE,))
+    ending = threading.Thread(target=wait.end, args=(WaitOutcome.READY,))
     ending.start()
     wait.join()
     ending.join()
-    assert wait.outcome is End.DONE
+    assert wait.outcome is WaitOutcome.READY
 
 
 def test_many_that_end_it_at_once_tell_once() -> None:
     for _ in range(200):
         wait, told = wait_for(FAR), list[int]()
         wait.then(lambda told=told: told.append(1))  # type: ignore[misc]
-        threads = [threading.Thread(target=wait.end, args=(end,)) for end in (End.DONE, End.LATE, End.GONE)]
+        threads = [
+            threading.Thread(target=wait.end, args=(end,))
+            for end in (WaitOutcome.READY, WaitOutcome.TIMEOUT, WaitOutcome.DISCONNECTED)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -67,7 +70,7 @@ def test_many_that_end_it_at_once_tell_once() -> None:
 
 
 def test_steps_are_carried_out_to_their_result() -> None:
-    def steps() -> Steps[str]:
+    def steps() -> Resumable[str]:
         outcomes = []
         for _ in range(2):
             wait = wait_for(SOON)
@@ -75,15 +78,15 @@ def test_steps_are_carried_out_to_their_result() -> None:
             outcomes.append(str(wait.outcome))
         return " ".join(outcomes)
 
-    assert carried_out(steps()) == "End.LATE End.LATE"
+    assert run_blocking(steps()) == "WaitOutcome.TIMEOUT WaitOutcome.TIMEOUT"
 
 
 def test_steps_that_never_wait_are_carried_out_at_once() -> None:
-    def steps() -> Steps[int]:
+    def steps() -> Resumable[int]:
         yield from ()
         return 7
 
-    assert carried_out(steps()) == 7
+    assert run_blocking(steps()) == 7
 
 
 def test_failure_of_steps_is_the_callers() -> None:
@@ -92,13 +95,13 @@ def test_failure_of_steps_is_the_callers() -> None:
         raise KeyError("x")
 
     with pytest.raises(KeyError):
-        carried_out(steps())  # type: ignore[arg-type]
+        run_blocking(steps())  # type: ignore[arg-type]
 
 
 def test_limited_steps_have_one_limit_in_which_waits_do_not_count() -> None:
     left: list[float] = []
 
-    def steps() -> Steps[str]:
+    def steps() -> Resumable[str]:
         left.append(deadline.remaining(FAR))
         time.sleep(SOON)
         wait = wait_for(0.2)
@@ -106,7 +109,7 @@ def test_limited_steps_have_one_limit_in_which_waits_do_not_count() -> None:
         left.append(deadline.remaining(FAR))
         return "done"
 
-    assert carried_out(limited(steps(), 5.0)) == "done"
+    assert run_blocking(limited(steps(), 5.0)) == "done"
     assert 4.9 < left[0] <= 5.0
     assert 4.8 < left[1] <= 5.0 - SOON
     assert deadline.remaining(FAR) == FAR
@@ -115,7 +118,7 @@ def test_limited_steps_have_one_limit_in_which_waits_do_not_count() -> None:
 def test_limited_steps_that_are_closed_clean_up() -> None:
     closed: list[bool] = []
 
-    def steps() -> Steps[None]:
+    def steps() -> Resumable[None]:
         try:
             yield wait_for(FAR)
         finally:

@@ -27,7 +27,7 @@ from kubernetes.config.kube_config import KubeConfigLoader
 from urllib3.util.ssl_ import create_urllib3_context
 
 from svc import deadline
-from svc.herd import HERD
+from svc.cpu_pinning import CPU_PINNING
 from svc.model.errors import CallerError, Code
 from svc.model.faults import shown, without_credentials
 from svc.model.shortage import shortage
@@ -96,7 +96,7 @@ class Credentials:
             return f"Bearer {_read_token(self.token.file)}"
         if not self.token.is_renewed:
             return self.header
-        HERD.leave()  # the client may execute the user's program again
+        CPU_PINNING.unpin_thread()  # the client may execute the user's program again
         return _header(self.configuration)
 
 
@@ -173,7 +173,7 @@ def _load_kubeconfig(path: Path, configuration: Configuration) -> _Token:
     if token_file:
         token_file = os.path.normpath(path.parent / token_file)
         _demand_file(f"kubeconfig {str(path)!r}: tokenFile", token_file)
-    HERD.leave()  # the client may execute the user's program
+    CPU_PINNING.unpin_thread()  # the client may execute the user's program
     try:
         loader: Any = KubeConfigLoader  # untyped
         loader(config_dict=data, config_base_path=str(path.parent)).load_and_set(configuration)

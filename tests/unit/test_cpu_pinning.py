@@ -1,4 +1,4 @@
-"""A crowd of threads is kept on one processor, and only for a while."""
+"""Worker threads share one CPU while calls run concurrently, for a limited time."""
 
 import errno
 import os
@@ -11,8 +11,8 @@ from typing import NoReturn
 import pytest
 
 from harness.skips import ONE_PROCESSOR
-from svc import herd
-from svc.herd import Herd
+from svc import cpu_pinning
+from svc.cpu_pinning import CpuPinning
 
 EVERYWHERE = frozenset(os.sched_getaffinity(0))
 PATIENCE = 20.0  # seconds
@@ -21,18 +21,18 @@ pytestmark = pytest.mark.skipif(len(EVERYWHERE) < 2, reason=ONE_PROCESSOR)
 
 
 @pytest.fixture
-def cattle(monkeypatch: pytest.MonkeyPatch) -> Iterator[Herd]:
-    """A herd that stays together until the test says otherwise."""
-    monkeypatch.setattr(herd, "STRETCH", 3600.0)
-    cattle = Herd()
-    yield cattle
-    cattle.scatter()
+def pinning(monkeypatch: pytest.MonkeyPatch) -> Iterator[CpuPinning]:
+    """Threads that stay pinned until the test ends it."""
+    monkeypatch.setattr(cpu_pinning, "PIN_SECONDS", 3600.0)
+    pinning = CpuPinning()
+    yield pinning
+    pinning.unpin()
     assert os.sched_getaffinity(0) == EVERYWHERE
 
 
 @pytest.fixture
 def threads() -> Iterator[list[int]]:
-    """The numbers of some threads that are there."""
+    """Return the ids of running threads."""
     with some_threads() as numbers:
         yield numbers
 
@@ -52,19 +52,19 @@ def some_threads() -> Iterator[list[int]]:
 
 
 def aside(call: Callable[[], None]) -> None:
-    """On a thread of its own."""
+    """Run it on a thread of its own."""
     thread = threading.Thread(target=call)
     thread.start()
     thread.join()
 
 
 def processors(threads: list[int]) -> set[frozenset[int]]:
-    """Where these may run, each kind once."""
+    """Return the different affinities of these threads."""
     return {frozenset(os.sched_getaffinity(thread)) for thread in threads}
 
 
 def kept(threads: list[int]) -> bool:
-    """Whether all of them are on the same one."""
+    """Return whether all of them are pinned to the same CPU."""
     found = processors(threads)
     return len(found) == 1 and len(found.pop()) == 1
 
@@ -73,84 +73,84 @@ def free(threads: list[int]) -> bool:
     return processors(threads) == {EVERYWHERE}
 
 
-def test_crowd_is_on_one_processor(cattle: Herd, threads: list[int]) -> None:
-    cattle.call_begins(crowd=True)
+def test_concurrent_calls_are_pinned_to_one_cpu(pinning: CpuPinning, threads: list[int]) -> None:
+    pinning.call_begins(concurrent=True)
     assert kept(threads)
 
 
-def test_one_call_alone_may_run_anywhere(cattle: Herd, threads: list[int]) -> None:
-    cattle.call_begins(crowd=False)
+def test_a_single_call_is_not_pinned(pinning: CpuPinning, threads: list[int]) -> None:
+    pinning.call_begins(concurrent=False)
     assert free(threads)
 
 
-def test_crowd_gathers_where_it_is_called(cattle: Herd, threads: list[int]) -> None:
-    """Whoever calls it is running there: nobody waits for a processor that somebody else has."""
+def test_threads_are_pinned_to_the_cpu_of_the_caller(pinning: CpuPinning, threads: list[int]) -> None:
+    """The caller runs there, so no thread waits for a CPU that another process occupies."""
 
     def call(number: int) -> None:
         os.sched_setaffinity(0, {number})
-        cattle.call_begins(crowd=True)
+        pinning.call_begins(concurrent=True)
 
     for number in EVERYWHERE:
         aside(lambda number=number: call(number))  # type: ignore[misc]
         assert processors(threads) == {frozenset({number})}
-        cattle.scatter()
+        pinning.unpin()
 
 
-def test_it_stays_for_the_stretch(cattle: Herd, threads: list[int]) -> None:
-    cattle.call_begins(crowd=True)
+def test_threads_stay_pinned_for_the_period(pinning: CpuPinning, threads: list[int]) -> None:
+    pinning.call_begins(concurrent=True)
     before = processors(threads)
-    for crowd in (False, True):
-        cattle.call_begins(crowd=crowd)
+    for concurrent in (False, True):
+        pinning.call_begins(concurrent=concurrent)
         assert processors(threads) == before
 
 
-@pytest.mark.parametrize("crowd", [False, True])
-def test_it_is_let_loose_after_the_stretch(
-    cattle: Herd, threads: list[int], monkeypatch: pytest.MonkeyPatch, crowd: bool
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_threads_are_unpinned_after_the_period(
+    pinning: CpuPinning, threads: list[int], monkeypatch: pytest.MonkeyPatch, concurrent: bool
 ) -> None:
-    """Before it gathers again: the system may have a better place for it by then."""
-    cattle.call_begins(crowd=True)
-    monkeypatch.setattr(herd, "STRETCH", 0.0)
-    cattle.call_begins(crowd=crowd)
+    """They are pinned again later, to the CPU that the scheduler has chosen by then."""
+    pinning.call_begins(concurrent=True)
+    monkeypatch.setattr(cpu_pinning, "PIN_SECONDS", 0.0)
+    pinning.call_begins(concurrent=concurrent)
     assert free(threads)
-    cattle.call_begins(crowd=True)
+    pinning.call_begins(concurrent=True)
     assert kept(threads)
 
 
-def test_thread_that_came_meanwhile_is_let_loose_as_well(cattle: Herd) -> None:
+def test_a_thread_that_started_while_pinned_is_unpinned_too(pinning: CpuPinning) -> None:
     found: list[list[int]] = []
 
     def start() -> None:
-        """Who is kept himself starts such as are kept."""
-        cattle.call_begins(crowd=True)
+        """A pinned thread starts pinned threads."""
+        pinning.call_begins(concurrent=True)
         with some_threads() as threads:
             found.append(threads)
             assert kept(threads)
-            cattle.scatter()
+            pinning.unpin()
             assert free(threads)
 
     aside(start)
     assert found
 
 
-def test_where_all_may_run_is_what_the_administrator_says_meanwhile(cattle: Herd, threads: list[int]) -> None:
+def test_unpinned_threads_get_the_affinity_of_the_main_thread(pinning: CpuPinning, threads: list[int]) -> None:
     only = {max(EVERYWHERE)}
-    cattle.call_begins(crowd=True)
+    pinning.call_begins(concurrent=True)
     os.sched_setaffinity(0, only)  # the main thread's, as a change for the whole process does
     try:
-        cattle.scatter()
+        pinning.unpin()
         assert processors(threads) == {frozenset(only)}
-        cattle.call_begins(crowd=True)
+        pinning.call_begins(concurrent=True)
         assert processors(threads) == {frozenset(only)}
     finally:
         os.sched_setaffinity(0, EVERYWHERE)
 
 
-def test_thread_that_has_ended_is_no_failure(cattle: Herd, threads: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ended_thread_is_skipped(pinning: CpuPinning, threads: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     listed, gone = os.listdir("/proc/self/task"), str((1 << 22) + 1)
     with monkeypatch.context() as patched:
         patched.setattr(os, "listdir", lambda _: [gone, *listed])
-        cattle.call_begins(crowd=True)
+        pinning.call_begins(concurrent=True)
     assert kept(threads)
 
 
@@ -159,35 +159,37 @@ def refused(*_: object) -> NoReturn:
 
 
 @pytest.mark.parametrize("want", ["os.listdir", "builtins.open"])
-def test_want_of_descriptors_passes(cattle: Herd, threads: list[int], monkeypatch: pytest.MonkeyPatch, want: str) -> None:
+def test_a_lack_of_descriptors_is_tolerated(
+    pinning: CpuPinning, threads: list[int], monkeypatch: pytest.MonkeyPatch, want: str
+) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(want, refused)
-        cattle.call_begins(crowd=True)
+        pinning.call_begins(concurrent=True)
     assert free(threads)
-    cattle.call_begins(crowd=True)
+    pinning.call_begins(concurrent=True)
     assert kept(threads)
 
 
-def test_want_of_descriptors_keeps_nobody_together_for_ever(
-    cattle: Herd, threads: list[int], monkeypatch: pytest.MonkeyPatch
+def test_a_lack_of_descriptors_only_delays_unpinning(
+    pinning: CpuPinning, threads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cattle.call_begins(crowd=True)
-    monkeypatch.setattr(herd, "STRETCH", 0.0)
+    pinning.call_begins(concurrent=True)
+    monkeypatch.setattr(cpu_pinning, "PIN_SECONDS", 0.0)
     with monkeypatch.context() as patched:
         patched.setattr(os, "listdir", refused)
-        cattle.call_begins(crowd=True)
-        cattle.scatter()
-    cattle.call_begins(crowd=True)
+        pinning.call_begins(concurrent=True)
+        pinning.unpin()
+    pinning.call_begins(concurrent=True)
     assert free(threads)
 
 
-def test_what_is_executed_may_run_anywhere(cattle: Herd, threads: list[int]) -> None:
+def test_executed_programs_are_not_pinned(pinning: CpuPinning, threads: list[int]) -> None:
     seen: list[frozenset[int]] = []
 
     def execute() -> None:
-        cattle.call_begins(crowd=True)
+        pinning.call_begins(concurrent=True)
         seen.append(mask_of_a_program())
-        cattle.leave()
+        pinning.unpin_thread()
         seen.append(mask_of_a_program())
 
     aside(execute)
@@ -197,16 +199,16 @@ def test_what_is_executed_may_run_anywhere(cattle: Herd, threads: list[int]) -> 
 
 
 def mask_of_a_program() -> frozenset[int]:
-    """Where one that is executed now may run."""
+    """Return the affinity of a program that is executed now."""
     said = subprocess.run(["grep", "^Cpus_allowed:", "/proc/self/status"], capture_output=True, text=True, check=True).stdout
     mask = int(said.split()[1].replace(",", ""), 16)
     return frozenset(number for number in range(mask.bit_length()) if mask >> number & 1)
 
 
-def test_nobody_leaves_a_herd_that_was_never_gathered(cattle: Herd) -> None:
+def test_unpinning_a_thread_that_is_not_pinned_does_nothing(pinning: CpuPinning) -> None:
     def leave() -> None:
         os.sched_setaffinity(0, {min(EVERYWHERE)})
-        cattle.leave()
+        pinning.unpin_thread()
         assert os.sched_getaffinity(0) == {min(EVERYWHERE)}
         done.append(True)
 

@@ -10,8 +10,8 @@ import pytest
 
 from harness.patience import wait_until
 from harness.skips import ONE_PROCESSOR
-from svc.agent import crew
-from svc.agent.crew import Crew
+from svc.agent import workers
+from svc.agent.workers import WorkerPool
 
 PATIENCE = 20.0  # seconds
 
@@ -19,12 +19,12 @@ Job = Callable[[], None]
 
 
 class Work:
-    """A crew and its jobs."""
+    """A worker pool and its jobs."""
 
     def __init__(self) -> None:
         self.jobs: queue.Queue[Job | None] = queue.Queue()
         self.over = threading.Event()
-        self.crew = Crew(self._turn)
+        self.workers = WorkerPool(self._turn)
 
     def _turn(self) -> Job | None:
         while not self.over.is_set():
@@ -39,15 +39,15 @@ class Work:
 
     def end(self) -> int:
         self.over.set()
-        return self.crew.dismiss(time.monotonic() + PATIENCE)
+        return self.workers.stop(time.monotonic() + PATIENCE)
 
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
-    monkeypatch.setattr(crew, "KEPT", 2)
-    monkeypatch.setattr(crew, "MOST", 10)
+    monkeypatch.setattr(workers, "IDLE_WORKERS", 2)
+    monkeypatch.setattr(workers, "MAX_WORKERS", 10)
     work = Work()
-    work.crew.start()
+    work.workers.start()
     yield work
     assert work.end() == 0
 
@@ -105,7 +105,7 @@ def test_what_is_queued_is_done_before_the_end(work: Work) -> None:
 
 def test_who_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     work, gate, begun = Work(), threading.Event(), threading.Event()
-    work.crew.start()
+    work.workers.start()
 
     def wait() -> None:
         begun.set()
@@ -114,7 +114,7 @@ def test_who_does_not_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     work.jobs.put(wait)
     assert begun.wait(PATIENCE)
     work.over.set()
-    assert work.crew.dismiss(time.monotonic()) >= 1
+    assert work.workers.stop(time.monotonic()) >= 1
     gate.set()
     assert work.end() == 0
 

@@ -7,10 +7,10 @@ import pytest
 
 from harness.faulty import Kind
 from harness.inprocess import Host
-from svc.agent import upkeep as module
+from svc.agent import maintenance as module
+from svc.agent.maintenance import Maintenance
 from svc.agent.periodic import Periodic
 from svc.agent.queue import Job
-from svc.agent.upkeep import Upkeep
 from svc.attach.recover import pay_debt
 
 pytestmark = pytest.mark.root
@@ -32,11 +32,11 @@ def jobs(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator["Queue[Job]"]:
         host.delete(None, container=name)
     assert len(host.context.journal.owed()) == OWED
     waiting: Queue[Job] = Queue()
-    upkeep = Upkeep(host.context, waiting.put, PAUSED.__contains__)
-    periodic = Periodic(upkeep.tasks())
+    maintenance = Maintenance(host.context, waiting.put, PAUSED.__contains__)
+    periodic = Periodic(maintenance.tasks())
     periodic.start()
     yield waiting
-    upkeep.stop()
+    maintenance.stop()
     periodic.stop()
     PAUSED.clear()
 

@@ -21,22 +21,21 @@ IDLE_SECONDS = 900.0  # after which a datastore that no call has asked for is cl
 log = logging.getLogger("svc.agent")
 
 
-class Upkeep:
-    """`put` takes a job for the agent's threads, so that a debt is paid in turn with the calls of its container. `is_paused`
-    tells of a container whether one of its calls waits.
+class Maintenance:
+    """`put` adds a job to the queue, which runs a retry between the calls of its container. `is_parked` tells whether a call of
+    a container is parked.
 
-    Debts of one datastore are paid one after another. Its round ends with the first that cannot be paid: the others would
-    wait as long for nothing, and occupy a thread each. Their order is random, lest one that never can be paid keeps the
-    others for ever.
+    The releases of one datastore are retried one after another. A round ends with the first failure, because the others would
+    wait as long and occupy a worker each. Their order is random, so that one that always fails does not block the others.
     """
 
-    def __init__(self, context: Context, put: Callable[[Job], None], is_paused: Callable[[str], bool]) -> None:
+    def __init__(self, context: Context, put: Callable[[Job], None], is_parked: Callable[[str], bool]) -> None:
         self._context = context
         self._put = put
-        self._is_paused = is_paused
+        self._is_parked = is_parked
         self._stopping = False
-        self._under_way: set[Store] = set()
-        self._delays: dict[Store, float] = {}  # of datastores that failed last
+        self._in_flight: set[Store] = set()
+        self._delays: dict[Store, float] = {}  # of datastores whose last attempt failed
         self._not_before: dict[Store, float] = {}  # the time of their next attempt
 
     def tasks(self) -> Sequence[Task]:
@@ -57,27 +56,27 @@ class Upkeep:
         for record in self._context.journal.owed():
             owed[store_of(record)].append(record)
         now = time.monotonic()
-        for store in [store for store in owed.keys() - self._under_way if self._not_before.get(store, 0.0) <= now]:
-            self._under_way.add(store)
-            self._go_on(store, random.sample(owed[store], len(owed[store])))
+        for store in [store for store in owed.keys() - self._in_flight if self._not_before.get(store, 0.0) <= now]:
+            self._in_flight.add(store)
+            self._continue(store, random.sample(owed[store], len(owed[store])))
 
-    def _go_on(self, store: Store, records: list[Record]) -> None:
-        while records and self._is_paused(records[-1].id.container_id):  # it would hold up all the others
+    def _continue(self, store: Store, records: list[Record]) -> None:
+        while records and self._is_parked(records[-1].id.container_id):  # it would delay all the others
             records.pop()
         if not records or self._stopping:
-            self._under_way.discard(store)
+            self._in_flight.discard(store)
             return
         record = records.pop()
-        self._put(Job(Lane("release-retry"), record.id.container_id, lambda _: self._pay(store, record, records)))
+        self._put(Job(Lane("release-retry"), record.id.container_id, lambda _: self._retry_release(store, record, records)))
 
-    def _pay(self, store: Store, record: Record, others: list[Record]) -> None:
+    def _retry_release(self, store: Store, record: Record, others: list[Record]) -> None:
         trace, paid = Trace(new_request_id()), False
         try:
             with trace.activated():
                 paid = pay_debt(self._context, record.id, trace)
         finally:
             self._note_attempt(store, succeeded=paid)
-            self._go_on(store, others if paid else [])
+            self._continue(store, others if paid else [])
         if not paid:
             log.warning(
                 "the release of %s is still pending: %s", record.handle, "".join(text for _, text in trace.messages[-1:])

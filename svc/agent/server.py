@@ -1,4 +1,4 @@
-"""The agent's life: start up, serve, drain."""
+"""The agent's life cycle: start, serve, drain."""
 
 import logging
 import os
@@ -12,23 +12,23 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from svc.agent.call import Call
-from svc.agent.crew import Crew
+from svc.agent.call import AgentCall
 from svc.agent.heartbeat import Heartbeat
 from svc.agent.lanes import RECOVERY, Lane, lane_of
 from svc.agent.listener import Listener
-from svc.agent.lobby import Lobby
+from svc.agent.maintenance import Maintenance
 from svc.agent.missing_rows import MissingRows
-from svc.agent.notify import notify, watchdog_seconds
 from svc.agent.options import ADDRESS, DIRECTORY, SOCKET, blaming
+from svc.agent.parked import ParkedCalls
 from svc.agent.periodic import Periodic, Task
 from svc.agent.places import Places, Socket, State
 from svc.agent.preload import preload
 from svc.agent.queue import AdmissionQueue, Job
 from svc.agent.readiness import Readiness
 from svc.agent.restoring import Restoring
+from svc.agent.sd_notify import notify, watchdog_seconds
 from svc.agent.upgrade import CHECK_SECONDS, UpgradeCheck
-from svc.agent.upkeep import Upkeep
+from svc.agent.workers import WorkerPool
 from svc.attach.context import Context
 from svc.attach.record import Record
 from svc.attach.recover import Recovery, interrupted, store_of
@@ -42,7 +42,7 @@ from svc.names import Names
 from svc.netconf.profiles import Profiles
 from svc.trace import Trace, new_request_id
 from svc.values import dataclass
-from svc.waits.wait import End, Wait
+from svc.waits.wait import Wait, WaitOutcome
 
 DRAIN_SECONDS = 20.0
 LOCK_SECONDS = 60.0  # for calls without an agent, and an agent that drains, to end at the start
@@ -53,23 +53,23 @@ log = logging.getLogger("svc.agent")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where the agent lives."""
+    """Paths and address of the agent."""
 
     socket: Path
     state_dir: Path
     run_dir: Path
-    metrics: tuple[str, int] | None = None  # where its figures are served; not at all
+    metrics: tuple[str, int] | None = None  # address of the metrics server, if any
 
 
 class Agent:
-    """`run` returns when a SIGTERM or SIGINT was served; it returns the exit status."""
+    """The resident agent. `run` returns the exit status after SIGTERM or SIGINT."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._queue = AdmissionQueue()
-        self._lobby = Lobby()
-        self._crew = Crew(self._next_job)
-        self._heartbeat = Heartbeat(self._poll, self._put, self._crew.is_busy, watchdog_seconds())
+        self._parked = ParkedCalls()
+        self._workers = WorkerPool(self._next_job)
+        self._heartbeat = Heartbeat(self._poll, self._put, self._workers.is_busy, watchdog_seconds())
         self._stopped = False
         with blaming("--state-dir", settings.state_dir, DIRECTORY):
             self._state_lock = StateLock(settings.state_dir, AGENT, settings.socket.absolute())
@@ -100,15 +100,15 @@ class Agent:
         stack.callback(self._context.close)
         if settings.metrics is not None:
             self._serve_metrics(stack, *settings.metrics)
-        own_version()  # from the disk, where an upgrade may replace it at any time
+        own_version()  # read it before an upgrade can replace it on the disk
         self._begin_recovery()
         with blaming("--socket", settings.socket, SOCKET):
             self._listener = Listener(settings.socket, self._admit)
         self._state_lock.admit_calls_of_last_release()
-        self._crew.start()
+        self._workers.start()
         self._heartbeat.start()
         preload(settings.state_dir, self._context.journal)
-        self._upkeep = Upkeep(self._context, self._put, self._queue.is_paused)
+        self._maintenance = Maintenance(self._context, self._put, self._queue.is_parked)
         agent_socket = Socket(settings.socket, self._socket_lock, self._listener)
         places = Places(self._state, self._context.journal, agent_socket, self._end.request)
         upgrade = Task("installed version", CHECK_SECONDS, UpgradeCheck(self._context).run)
@@ -117,7 +117,7 @@ class Agent:
         readiness.probe()
         missing = MissingRows(self._context, self._put, settings.state_dir)
         missing.look()
-        tasks = [*self._upkeep.tasks(), *restoring.tasks(), *missing.tasks(), *readiness.tasks(), upgrade]
+        tasks = [*self._maintenance.tasks(), *restoring.tasks(), *missing.tasks(), *readiness.tasks(), upgrade]
         self._periodic = Periodic([*tasks, Task("directories", PLACES_SECONDS, places.check)])
         self._periodic.start()
 
@@ -126,7 +126,7 @@ class Agent:
         return open_backend(store, self._settings.state_dir, names)
 
     def _serve_metrics(self, stack: ExitStack, host: str, port: int) -> None:
-        from svc.agent.metrics import MetricsServer  # 2 MiB that most nodes do without
+        from svc.agent.metrics_server import MetricsServer  # it costs 2 MiB, and most nodes serve no metrics
 
         with blaming("--metrics", f"[{host}]:{port}" if ":" in host else f"{host}:{port}", ADDRESS):
             stack.callback(MetricsServer(host, port, self._context.metrics).close)
@@ -137,23 +137,23 @@ class Agent:
         self._end.wait()
 
     def _drain(self) -> int:
-        """Five steps: tell, accept nothing new, end what is waited for, finish what was accepted, give up at the deadline."""
+        """Stop accepting, end the waits, finish accepted calls; exit at the deadline."""
         notify("STOPPING=1")
         self._heartbeat.drain()
-        self._upkeep.stop()
+        self._maintenance.stop()
         self._periodic.stop()
         self._state_lock.drain(DRAIN_SECONDS)
         self._listener.refuse()
-        self._lobby.dismiss()
+        self._parked.end_all()
         self._stopped = True
         self._listener.release()
-        unfinished = self._crew.dismiss(time.monotonic() + DRAIN_SECONDS)
+        unfinished = self._workers.stop(time.monotonic() + DRAIN_SECONDS)
         if unfinished:
             log.error("%d calls were not finished %g s after SIGTERM: the next start undoes them", unfinished, DRAIN_SECONDS)
             os._exit(1)
         self._heartbeat.stop()
         self._listener.close()
-        self._lobby.close()
+        self._parked.close()
         if self._end.reason:
             log.error("stopped: %s: start the agent again", self._end.reason)
             return 1
@@ -161,7 +161,7 @@ class Agent:
         return 0
 
     def _begin_recovery(self) -> None:
-        """Calls are served at once: recovery holds no container but those that it works on, before their first call."""
+        """Queue the recovery of interrupted attachments. Calls are served at once, after the recovery of their container."""
         records = interrupted(self._context)
         recovery = Recovery(self._context)
         open_ends = _Countdown(len(records))
@@ -170,7 +170,7 @@ class Agent:
             self._queue.put(Job(lane, record.id.container_id, partial(self._recover_one, recovery, record, open_ends)))
 
     def _recover_one(self, recovery: Recovery, record: Record, open_ends: "_Countdown", _: Job) -> None:
-        if self._stopped:  # the next start goes on with it
+        if self._stopped:  # the next start continues it
             return
         trace = Trace(new_request_id())
         is_gone = False
@@ -191,7 +191,7 @@ class Agent:
         verb, container = frame.environment.get("CNI_COMMAND", ""), frame.environment.get("CNI_CONTAINERID", "")
         lane = lane_of(verb, frame.stdin)
         ended = partial(self._heartbeat.remove, connection)
-        call = Call(connection, inputs, partial(answer, self._context), self._context.metrics, ended, frame.protocol)
+        call = AgentCall(connection, inputs, partial(answer, self._context), self._context.metrics, ended, frame.protocol)
         if frame.protocol == PROTOCOL:
             self._heartbeat.add(connection)
         self._queue.put(Job(lane, container, lambda job: self._carry_on(call, job)))
@@ -205,13 +205,13 @@ class Agent:
         if wait is None:
             self._queue.done(job)
         else:
-            self._queue.pause(job, partial(wait.end, End.DELETED))
+            self._queue.park(job, partial(wait.end, WaitOutcome.DELETED))
             wait.then(partial(self._resume, job))
 
-    def _carry_on(self, call: Call, job: Job) -> Wait | None:
+    def _carry_on(self, call: AgentCall, job: Job) -> Wait | None:
         wait = call.run(job)
         if wait is not None:
-            self._lobby.hold(wait, call.connection)
+            self._parked.park(wait, call.connection)
         return wait
 
     def _resume(self, job: Job) -> None:
@@ -219,10 +219,11 @@ class Agent:
         self._listener.wake()
 
     def _next_job(self) -> Callable[[], None] | None:
-        """Idle workers all listen: who hears a call carries it out, and no other thread has to be woken for it. None when the
-        agent stops and nothing is left to do.
+        """Block until a job may run, and return it. Return None when the agent stops and the queue is empty.
+
+        All idle workers listen: the one that reads a request also runs it, so that no other thread must be woken.
         """
-        self._listener.turn(wait=False)  # who came meanwhile takes part in the fair order
+        self._listener.turn(wait=False)  # requests that arrived take part in the fair order
         while (job := self._queue.take()) is None and not self._stopped:
             self._listener.turn(wait=True)
         if self._queue.has_more():
@@ -230,9 +231,9 @@ class Agent:
         return None if job is None else partial(self._run, job)
 
     def _poll(self) -> None:
-        """Read what nobody has read: while all workers are occupied nobody listens."""
+        """Read waiting requests: no worker listens while all are occupied."""
         has_read = False
-        while not self._stopped and self._listener.turn(wait=False):  # a wake that ends all turns stays, and is no request
+        while not self._stopped and self._listener.turn(wait=False):  # a wake of all threads stays, and is not a request
             has_read = True
         if has_read:
             self._listener.wake()
@@ -243,7 +244,7 @@ class Agent:
 
 
 class _Countdown:
-    """Logs the end of a recovery."""
+    """Log the end of a recovery."""
 
     def __init__(self, number: int) -> None:
         self._lock = threading.Lock()
@@ -267,7 +268,7 @@ class _Countdown:
 
 
 class _End:
-    """The end of the agent, asked for by a signal or, with a reason, by the agent itself."""
+    """The request to end the agent, by a signal or, with a reason, by the agent itself."""
 
     def __init__(self, reader: socket.socket, writer: socket.socket) -> None:
         self._reader = reader
@@ -285,18 +286,18 @@ class _End:
 
 @contextmanager
 def _signals() -> Iterator[_End]:
-    """SIGTERM and SIGINT ask for the end; what was there before is put back.
+    """Turn SIGTERM and SIGINT into the request to end; restore the former handlers afterwards.
 
-    The kernel may give a signal to any thread, but only the main one runs handlers: the descriptor wakes it.
+    The kernel may deliver a signal to any thread, but only the main thread runs handlers: the descriptor wakes it.
     """
 
-    def told(_number: int, _frame: FrameType | None) -> None:
+    def ignore(_number: int, _frame: FrameType | None) -> None:
         return
 
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     with reader, writer:
-        before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, ignore) for number in (signal.SIGTERM, signal.SIGINT)}
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         try:
             yield _End(reader, writer)

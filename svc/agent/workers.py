@@ -1,0 +1,86 @@
+"""The agent's worker threads: at least one is idle and listens.
+
+A worker that starts a job and leaves no idle worker behind starts another one. A worker that ends a job ends itself if enough
+others are idle.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from svc.cpu_pinning import CPU_PINNING
+
+IDLE_WORKERS = 8  # that are kept for a burst; each costs some 50 KiB
+MAX_WORKERS = 128  # other calls wait in the queue
+BUSY_SECONDS = 40.0  # in which one of the calls of all workers begins or ends, unless all are stuck
+
+Job = Callable[[], None]
+
+
+class WorkerPool:
+    """Each worker calls `next_job` in a loop: it blocks until it returns a job, or None at the end of the agent."""
+
+    def __init__(self, next_job: Callable[[], Job | None]) -> None:
+        self._next_job = next_job
+        self._lock = threading.Lock()
+        self._threads: set[threading.Thread] = set()
+        self._idle = 0
+        self._is_stopping = False
+        self._number = 0
+        self._progress = 0.0  # when a job last began or ended (monotonic clock)
+
+    def start(self) -> None:
+        with self._lock:
+            for _ in range(IDLE_WORKERS):
+                self._start_one()
+
+    def stop(self, deadline: float) -> int:
+        """Wait for the end of all workers, until the deadline (monotonic clock). Return how many have not ended."""
+        with self._lock:
+            self._is_stopping = True
+            threads = tuple(self._threads)
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        CPU_PINNING.unpin()
+        return sum(thread.is_alive() for thread in threads)
+
+    def is_busy(self) -> bool:
+        """Return whether all workers are occupied, and one of them began or ended a job within BUSY_SECONDS."""
+        with self._lock:
+            return not self._idle and time.monotonic() - self._progress < BUSY_SECONDS
+
+    def _start_one(self) -> None:
+        """The caller holds the lock."""
+        self._number += 1
+        thread = threading.Thread(target=self._serve, name=f"worker-{self._number}", daemon=True)
+        thread.start()
+        self._threads.add(thread)
+        self._idle += 1
+
+    def _serve(self) -> None:
+        while (job := self._next_job()) is not None:
+            self._begin()
+            job()
+            if not self._stays():
+                return
+
+    def _begin(self) -> None:
+        with self._lock:
+            self._idle -= 1
+            self._progress = time.monotonic()
+            concurrent = len(self._threads) - self._idle > 1
+            if not self._idle and not self._is_stopping and len(self._threads) < MAX_WORKERS:
+                with suppress(RuntimeError):  # the system refuses a thread: this worker listens after its job
+                    self._start_one()
+        CPU_PINNING.call_begins(concurrent=concurrent)
+
+    def _stays(self) -> bool:
+        """Return True if the worker stays. During shutdown all stay until the queue is empty."""
+        with self._lock:
+            if self._idle >= IDLE_WORKERS and not self._is_stopping:
+                self._threads.discard(threading.current_thread())
+                return False
+            self._idle += 1
+            self._progress = time.monotonic()
+            return True
