@@ -100,7 +100,7 @@ def test_log_tells_of_a_file_of_an_earlier_sandbox(pods: MakePod, directory: Pat
     file_of(pod, directory).write_text('{"ipv6Nets": ["2001:db8::1/128"]}')
     called = pod.call("ADD")
     assert not is_set_up(called)
-    assert "earlier sandbox" in called.stderr
+    assert "previous sandbox" in called.stderr
 
 
 @pytest.mark.parametrize(
