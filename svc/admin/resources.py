@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def retry(what: str, step: Callable[[], T]) -> T:
-    """Return the result of `step`, which reads, decides and writes. Repeat it if another writer was faster.
+    """Return the result of `step`, which reads, decides and writes. Repeat it if another writer changes the data first.
 
     Raise StoreError if that happens every time."""
     for _ in range(_ATTEMPTS):

@@ -98,11 +98,10 @@ def _present(backend: Backend, reserved: Reserved, rest: Rest) -> list[BlockUsag
 
 
 def _row(name: str, cidr: Cidr, present: Sequence[BlockUsage], reserved: Reserved) -> PoolUsage:
-    capacity, reserved_here = cidr.size, reserved.count(cidr)
-    outside = capacity - sum(block.capacity for block in present)
-    outside -= reserved_here - sum(block.reserved for block in present)
-    available = outside + sum(block.available for block in present)
-    return PoolUsage(name, cidr, capacity, reserved_here, sum(block.in_use for block in present), available, tuple(present))
+    in_blocks, reserved_in_blocks, in_use, available = _sums(present)
+    reserved_here = reserved.count(cidr)
+    available += (cidr.size - in_blocks) - (reserved_here - reserved_in_blocks)  # those in no block yet
+    return PoolUsage(name, cidr, cidr.size, reserved_here, in_use, available, tuple(present))
 
 
 def _orphans(orphaned: Sequence[BlockUsage]) -> Iterable[PoolUsage]:
@@ -110,15 +109,17 @@ def _orphans(orphaned: Sequence[BlockUsage]) -> Iterable[PoolUsage]:
     for everything in _EVERYTHING:
         found = tuple(block for block in orphaned if block.cidr in everything)
         if found:
-            yield PoolUsage(
-                ORPHANS,
-                everything,
-                sum(block.capacity for block in found),
-                sum(block.reserved for block in found),
-                sum(block.in_use for block in found),
-                sum(block.available for block in found),
-                found,
-            )
+            yield PoolUsage(ORPHANS, everything, *_sums(found), found)
+
+
+def _sums(found: Sequence[BlockUsage]) -> tuple[int, int, int, int]:
+    """Return capacity, reserved, in use and available addresses of the blocks together."""
+    return (
+        sum(block.capacity for block in found),
+        sum(block.reserved for block in found),
+        sum(block.in_use for block in found),
+        sum(block.available for block in found),
+    )
 
 
 def _named(rows: dict[str, PoolUsage], name: str) -> PoolUsage:

@@ -1,6 +1,6 @@
-"""The definitions of our custom resources, for an API server of 1.20 or newer: made from one table, for any names.
+"""The definitions of the custom resources, for API server 1.20 or newer: made from one table, for each names profile.
 
-Schemas are structural and name every field that we write, with its type. What others may add is kept.
+Schemas are structural, and name each field that svc writes, with its type. The server keeps other fields.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _AFFINITY_PATTERN = r"^(host|virtual):[a-zA-Z0-9\.\-_]+$"
 
 
 def definitions(names: Names, api_version: str) -> list[Json]:
-    """One CustomResourceDefinition for each kind, of the group and version that back the API or of the API's own."""
+    """Return a CustomResourceDefinition for each kind, in the API group and version `api_version`."""
     backing = api_version != names.api_version
     schemas = _schemas(f"{names.plugin}Version", backing=backing)
     return [_definition(api_version, kind, schema, backing=backing) for kind, schema in schemas.items()]
@@ -57,7 +57,7 @@ _WITH_STATUS = ("IPPool", "KubeControllersConfiguration")
 
 
 def _schemas(version_field: str, *, backing: bool) -> dict[str, Json]:
-    """The schema of each kind's spec."""
+    """Return the schema of each kind's spec."""
     return {
         crd.BLOCK: _block(backing=backing),
         crd.AFFINITY: _affinity(backing=backing),

@@ -1,4 +1,4 @@
-"""The rights of the plugin on a cluster: the least that it works with."""
+"""The rights of the plugin in a cluster: the least that it needs."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ _AUTHORIZATION = "rbac.authorization.k8s.io"
 
 
 def role(names: Names, api_version: str) -> Json:
-    """The ClusterRole, for the group that keeps our custom resources."""
+    """Return the ClusterRole, for the API group of the custom resources."""
     group = api_version.partition("/")[0]
     config = "ipamconfigs" if api_version != names.api_version else "ipamconfigurations"
     rules = [_rule(group, plural, verbs) for plural, verbs in (*_CUSTOM, (config, _READ))]
@@ -45,7 +45,7 @@ def role(names: Names, api_version: str) -> Json:
 
 
 def binding(names: Names, *subjects: Json) -> Json:
-    """The ClusterRoleBinding of the role to users, groups or service accounts."""
+    """Return the ClusterRoleBinding of the role to users, groups or service accounts."""
     return {
         "apiVersion": f"{_AUTHORIZATION}/v1",
         "kind": "ClusterRoleBinding",
@@ -56,7 +56,7 @@ def binding(names: Names, *subjects: Json) -> Json:
 
 
 def role_name(names: Names) -> str:
-    """Of the role and of its binding."""
+    """Return the name of the role and of its binding."""
     return f"{names.plugin}-cni"
 
 

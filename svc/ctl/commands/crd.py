@@ -10,7 +10,7 @@ import yaml
 
 from svc.ctl.cli_context import CliContext
 from svc.datastore.open import open_client
-from svc.deploy import cluster
+from svc.deploy import server_apply
 from svc.deploy.crds import definitions
 from svc.deploy.rbac import binding, role
 
@@ -94,7 +94,7 @@ def print_binding(context: CliContext, service_account: str, namespace: str) -> 
 def apply(context: CliContext, group: str, kubeconfig: str) -> None:
     """Create or update the resource definitions."""
     with closing(open_client({"kubeconfig": kubeconfig})) as client:
-        for name in cluster.apply(client, definitions(context.names, _api_version(context, group))):
+        for name in server_apply.apply(client, definitions(context.names, _api_version(context, group))):
             click.echo(f"{name} applied")
     click.echo(f"cluster: Kubernetes API of kubeconfig {kubeconfig}")
 

@@ -1,4 +1,4 @@
-"""Brings objects into a cluster, as `kubectl apply --server-side --force-conflicts` does."""
+"""Server-side apply of objects, as `kubectl apply --server-side --force-conflicts` does it."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 MANAGER = "svcctl"
-SERVED_SECONDS = 30.0  # until a server has taken up a new definition
-_POLL = 0.1
+SERVED_SECONDS = 30.0  # until a server serves a new definition
+_POLL_SECONDS = 0.1
 
 
 def apply(client: "Client", documents: Sequence[Json]) -> Iterator[str]:
-    """The name of each object once it is applied; a definition also is served then. StoreError."""
+    """Apply the objects, and yield the name of each; a definition is served then. Raise StoreError."""
     for document in documents:
         path = _path(document)
         client.apply(path, document, MANAGER)
@@ -27,7 +27,7 @@ def apply(client: "Client", documents: Sequence[Json]) -> Iterator[str]:
 
 
 def _path(document: Json) -> str:
-    """Of the cluster-wide kinds that we ship, whose plurals are plain."""
+    """Return the path of an object of a cluster-wide kind whose plural ends in s."""
     return f"/apis/{document['apiVersion']}/{document['kind'].lower()}s/{document['metadata']['name']}"
 
 
@@ -37,7 +37,7 @@ def _await_established(client: "Client", path: str) -> None:
         if time.monotonic() > deadline:
             details = "see its conditions: kubectl describe"
             raise StoreError(f"{path} is not served after {SERVED_SECONDS:.0f} seconds", details=details)
-        time.sleep(_POLL)
+        time.sleep(_POLL_SECONDS)
 
 
 def _is_established(definition: Json) -> bool:
