@@ -12,7 +12,7 @@ SYSTEM_PACKAGES := gcc libc6-dev musl-tools python3-dev python3-venv iproute2 ip
 BUILT_FROM := $(wildcard _core/*) CMakeLists.txt pyproject.toml Makefile  # Python modules run from the checkout
 
 KUBE_PROGRAMS := $(or $(SVC_TESTCACHE),/var/cache/svc-tests)/kube
-PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=20 --durations-min=0.5 $(ARGS)
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=20 --durations-min=0.5 $(ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo lint quick unit e2e test cover simulate bench kube-programs clean

@@ -21,9 +21,14 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in a hook of its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Workers that run side by side share out groups, whose tests share what takes long to start."""
+    """Give each item its group: a worker runs the tests of a group, which share what takes long to start.
+
+    Groups with slow tests begin first, so that no worker is left with one of them at the end.
+    """
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
+    slow = {_group(item) for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: _group(item) not in slow)
 
 
 def _group(item: pytest.Item) -> str:

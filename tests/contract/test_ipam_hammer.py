@@ -30,6 +30,7 @@ KILLS = 8
 STORES = {"embedded": ("harness.hammer:embedded", 5500), "piecemeal": ("harness.hammer:piecemeal", 1500)}  # a process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 def test_no_address_is_held_twice_and_none_is_lost(tmp_path: Path, name: str) -> None:
     """Blocks are few, so that they borrow from each other; every assignment is released in the end, but for a few."""

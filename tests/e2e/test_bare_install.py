@@ -15,6 +15,8 @@ from harness.netns import Netns
 from harness.pod import Pod
 from harness.site import EmbeddedSite, Site, furnish
 
+pytestmark = pytest.mark.slow
+
 ALL_HELP = """
 import sys
 import click

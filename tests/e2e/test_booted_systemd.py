@@ -14,7 +14,7 @@ from harness.node import POOL4, pool_document
 from harness.patience import wait_until
 from svc.deploy.systemd import CAPABILITIES
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 UNIT = "svc-agent.service"
 WATCHDOG_SECONDS = 4

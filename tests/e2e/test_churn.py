@@ -14,7 +14,7 @@ from harness.node import Node, netconf
 from harness.pod import Pod
 from harness.state import books, faults, remains
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 CLIENTS = 8
 PODS = 3  # sandboxes of a client

@@ -14,7 +14,7 @@ import pytest
 
 from harness.shim import ROOT
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 PATIENCE = 120.0  # seconds
 

@@ -13,7 +13,7 @@ from harness.cluster_node import ClusterNode, books, faults, remains
 from harness.etcd import Cluster, cluster
 from harness.ipam import put, put_pool, wipe
 from harness.netns import Netns
-from harness.node import Node, netconf
+from harness.node import Node, agent_with, netconf
 from harness.orch import PODS
 from harness.patience import wait_until
 from harness.pod import Pod
@@ -23,6 +23,7 @@ from harness.state import faults as node_faults
 from harness.state import remains as node_remains
 from harness.state import store_of
 from svc._core.cidr import Address
+from svc.attach import store_identity
 from svc.attach.ready import KEY as READY
 from svc.attach.ready import Readiness
 from svc.attach.session import NoMemory
@@ -38,8 +39,9 @@ from svc.model.resource import Resource
 pytestmark = pytest.mark.root
 
 POOL = "10.77.0.0/29"
-HELD_SECONDS = 20.0
+HELD_SECONDS = 10.0  # by agents that need half of the usual time
 LIVE, NEW = 5, 3  # pods of the two nodes: as many as the pool has addresses
+AGENT = agent_with({f"{store_identity.__name__}.HOLD_SECONDS": HELD_SECONDS})
 OURS = (BlockQuery(), AffinityQuery(), HandleQuery())
 
 MakePod = Callable[[ClusterNode, str], Pod]
@@ -76,7 +78,9 @@ def _nodes(site: Site, folder: Path) -> Iterator[tuple[ClusterNode, ClusterNode]
     with ExitStack() as stack:
         stack.callback(site.clear)
         initialise(site)
-        first, second = (stack.enter_context(ClusterNode(folder / name, name, site)) for name in ("node1", "node2"))
+        first, second = (
+            stack.enter_context(ClusterNode(folder / name, name, site, agent_program=AGENT)) for name in ("node1", "node2")
+        )
         yield first, second
         assert remains([first, second]) == []
 

@@ -24,7 +24,7 @@ from harness.state import remains
 from svc.cni.client import call
 from svc.cni.frame import Frame, pack_alive, pack_request, parse_reply
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 MakePod = Callable[..., Pod]
 PATIENCE = 20.0

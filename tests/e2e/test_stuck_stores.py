@@ -16,7 +16,7 @@ from harness.node import netconf
 from harness.pod import Pod
 from svc.cni.frame import Frame, pack_request
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 MakeSandbox = Callable[[], Netns]
 

@@ -23,12 +23,14 @@ class ClusterNode(Node):
     """`name` is what it is called in the datastore; it is a new machine of that name. It reaches the first site's
     datastore, and the servers of the others."""
 
-    def __init__(self, directory: Path, name: str, *sites: Site, agent: bool = True) -> None:
+    def __init__(
+        self, directory: Path, name: str, *sites: Site, agent: bool = True, agent_program: tuple[str, ...] = ()
+    ) -> None:
         self.name = name
         self.site = sites[0]
         self._ways: dict[int, Way] = {}
         discard_claim(self.site, name)
-        super().__init__(directory, agent=agent)
+        super().__init__(directory, agent=agent, agent_program=agent_program)
         self._connect({site.port for site in sites if site.port})
 
     def __enter__(self) -> "ClusterNode":

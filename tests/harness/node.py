@@ -72,8 +72,9 @@ class Node:
 
     programs = BIN  # whose svcctl and svc-agent it runs
 
-    def __init__(self, directory: Path, *, agent: bool = True) -> None:
+    def __init__(self, directory: Path, *, agent: bool = True, agent_program: tuple[str, ...] = ()) -> None:
         self.directory = directory
+        self._agent_program = agent_program
         self.state_dir, self.run_dir, self.bin_dir = (directory / name for name in ("state", "run", "bin"))
         self.socket = self.run_dir / "agent.sock"
         self.log = directory / "agent.log"
@@ -132,7 +133,7 @@ class Node:
         """Returns when it answers, and has `recovered` what was interrupted; `program` takes the place of svc-agent,
         `environment` is added to the test's own."""
         logged = self.log.stat().st_size if self.log.exists() else 0
-        program = program or (str(self.programs / "svc-agent"),)
+        program = program or self._agent_program or (str(self.programs / "svc-agent"),)
         command = [*program, "run", "--state-dir", str(self.state_dir), "--run-dir", str(self.run_dir), *options]
         with self.log.open("ab") as log:
             self._agent = subprocess.Popen(
@@ -231,6 +232,12 @@ class Node:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def agent_with(constants: Mapping[str, float]) -> tuple[str, ...]:
+    """Return a program that is svc-agent, but for the values of these constants, each named as `svc.module.NAME`."""
+    changes = [f"import {name.rpartition('.')[0]}; {name} = {value}" for name, value in constants.items()]
+    return sys.executable, "-c", "\n".join(["import svc.agent.main", *changes, "raise SystemExit(svc.agent.main.main())"])
 
 
 def pool_document(name: str, cidr: str, **spec: object) -> str:

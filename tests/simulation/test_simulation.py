@@ -45,6 +45,7 @@ def test_regression(name: str, regressions: dict[str, str]) -> None:
     assert not regressions[name], f"python -m simulation --replay {name}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_small_deviations_keep_every_invariant(kind: str) -> None:
     from simulation.scenarios import SCENARIOS
@@ -54,6 +55,7 @@ def test_small_deviations_keep_every_invariant(kind: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_random_schedules_keep_every_invariant() -> None:
     done = simulate("--bound=-1", "--schedules=500", "--jobs=1", f"--seed={SEED}")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -19,7 +19,7 @@ from harness.workloads import (
     unready,
 )
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 PASSING = "passing"
 

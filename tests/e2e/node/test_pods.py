@@ -15,7 +15,7 @@ from harness.statements import statement
 from harness.traffic import neighbour, steady_rate
 from harness.workloads import PAGE, addresses, clear_pods, delete_pod, inside, put_pod, read_pod, strays
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 HOST_PORT = 18080
 OUTSIDE = "192.0.2.50"

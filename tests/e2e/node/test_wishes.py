@@ -31,7 +31,7 @@ from harness.workloads import (
 )
 from svc.names import DEFAULT
 
-pytestmark = pytest.mark.root
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 POD_POOL, NAMESPACE_POOL = "10.71.0.0/24", "10.72.0.0/24"
 CERTAIN = ["10.73.0.7", "fd73::7"]
