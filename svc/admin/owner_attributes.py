@@ -12,10 +12,10 @@ from svc.datastore.api import Backend, Conflict, Entry, NotFound, Update
 from svc.ipam import blocks, errors
 from svc.ipam.releasing import bare
 from svc.ipam.settings import read_settings, rest_of
-from svc.ipam.tries import ATTEMPTS, attempts
 from svc.ipam.view import read_pools
 from svc.model.ipam import Attribute, Block
 from svc.model.keys import BlockKey, BlockQuery
+from svc.retry import ATTEMPTS, attempts
 from svc.values import dataclass
 
 

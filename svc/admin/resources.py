@@ -12,12 +12,12 @@ from svc.model.errors import CallerError, Code
 from svc.model.faults import Fault
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.resource import Resource, ordered, stamp
+from svc.retry import attempts
 
 CREATED, UPDATED, UNCHANGED = "created", "updated", "unchanged"
 NOUNS: Final = {"IPPool": "IP pool", "IPReservation": "IP reservation", "Node": "node"}
 _CODES: Final = {"IPPool": Code.POOL}
 _MAX_LISTED: Final = 20
-_ATTEMPTS: Final = 100
 
 Problem = tuple[str, str]
 """The name of a resource, and a problem of it with its fix."""
@@ -29,7 +29,7 @@ def retry(what: str, step: Callable[[], T]) -> T:
     """Return the result of `step`, which reads, decides and writes. Repeat it if another writer changes the data first.
 
     Raise StoreError if that happens every time."""
-    for _ in range(_ATTEMPTS):
+    for _ in attempts():
         try:
             return step()
         except (Conflict, NotFound):

@@ -12,6 +12,7 @@ from svc.agent.queue import Job
 from svc.attach.context import Context
 from svc.attach.record import Record
 from svc.attach.recover import Store, pay_debt, store_of
+from svc.retry import Backoff
 from svc.trace import Trace, new_request_id
 
 RETRY_SECONDS = 30.0  # between rounds of releases, and before the first retry in a datastore that has failed
@@ -35,7 +36,7 @@ class Maintenance:
         self._is_parked = is_parked
         self._stopping = False
         self._in_flight: set[Store] = set()
-        self._delays: dict[Store, float] = {}  # of datastores whose last attempt failed
+        self._backoffs: dict[Store, Backoff] = {}  # of datastores whose last attempt failed
         self._not_before: dict[Store, float] = {}  # the time of their next attempt
 
     def tasks(self) -> Sequence[Task]:
@@ -85,8 +86,8 @@ class Maintenance:
     def _note_attempt(self, store: Store, *, succeeded: bool) -> None:
         """Delay the next attempt in a datastore that fails."""
         if succeeded:
-            self._delays.pop(store, None)
+            self._backoffs.pop(store, None)
             self._not_before.pop(store, None)
             return
-        delay = self._delays[store] = min(2 * self._delays.get(store, RETRY_SECONDS / 2), MAX_RETRY_SECONDS)
-        self._not_before[store] = time.monotonic() + delay
+        backoff = self._backoffs.setdefault(store, Backoff(RETRY_SECONDS, MAX_RETRY_SECONDS, jitter=0))  # rounds are periodic
+        self._not_before[store] = time.monotonic() + backoff.next()

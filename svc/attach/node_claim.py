@@ -23,6 +23,7 @@ from svc.datastore.api import Backend, Check, Conflict, Create, Entry, Forbidden
 from svc.model.claim import Claimant, NodeClaim, NodeFence
 from svc.model.errors import Code, PeerError
 from svc.model.keys import Key, NodeClaimKey, NodeClaimQuery, NodeFenceKey
+from svc.retry import attempts
 from svc.values import dataclass
 from svc.waits.wait import Wait, WaitOutcome
 
@@ -151,7 +152,7 @@ class NodeNameClaim:
 
         Raise StoreError. Idempotent.
         """
-        for _ in range(_ATTEMPTS):
+        for _ in attempts(_ATTEMPTS):
             situation = self._known()
             if not isinstance(situation, _Held) or situation.fence is None:
                 return
@@ -192,7 +193,7 @@ class NodeNameClaim:
 
     def _read_and_claim(self) -> _Situation:
         try:
-            for _ in range(_ATTEMPTS):
+            for _ in attempts(_ATTEMPTS):
                 with suppress(Conflict, NotFound):
                     return self._attempt(_by_key(self._backend.list(NodeClaimQuery(self._node))))
         except Forbidden as refusal:

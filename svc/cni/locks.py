@@ -21,6 +21,7 @@ from pathlib import Path
 
 from svc.model.errors import CallerError, Code, PeerError
 from svc.private_directory import make_private
+from svc.retry import Backoff
 from svc.values import dataclass
 
 DIRECTORY = "lock"  # in the state directory and in the run directory
@@ -317,14 +318,13 @@ def _is_foreign(pid: int) -> bool:
 
 def _until(deadline: float) -> Iterator[float]:
     """Yield the time, again and again: at least once, and with growing pauses."""
-    pause = _MIN_POLL_SECONDS
+    backoff = Backoff(_MIN_POLL_SECONDS, _MAX_POLL_SECONDS)
     while True:
         now = time.monotonic()
         yield now
         if now >= deadline:
             return
-        time.sleep(min(pause, max(0.0, deadline - now)))
-        pause = min(pause * 1.5, _MAX_POLL_SECONDS)
+        time.sleep(min(backoff.next(), max(0.0, deadline - now)))
 
 
 def _another_agent(directory: Path, holder: Holder) -> CallerError:

@@ -18,6 +18,7 @@ from svc.datastore.api import NoSpace, StoreError
 from svc.descriptors import require_descriptors
 from svc.model.errors import PeerError
 from svc.model.shortage import shortage
+from svc.retry import Backoff
 
 BUSY_SECONDS = 5.0  # how long a write waits for another process before it gives up
 _MIN_BACKOFF, _MAX_BACKOFF = 0.001, 0.05  # seconds between two attempts to get a lock that another process has
@@ -141,7 +142,7 @@ class LockWait:
         `attempt` must not wait by itself: its connection has no busy timeout, and it releases every lock when it raises. So
         the threads of a process wait side by side. Raise the last sqlite3.OperationalError when the time is over.
         """
-        pause = _MIN_BACKOFF
+        backoff: Backoff | None = None
         while True:
             try:
                 result = attempt(*arguments)
@@ -151,8 +152,8 @@ class LockWait:
             else:
                 self.last = 0.0
                 return result
-            time.sleep(pause)
-            pause = min(2 * pause, _MAX_BACKOFF)
+            backoff = backoff or Backoff(_MIN_BACKOFF, _MAX_BACKOFF)
+            backoff.sleep()
 
     def _is_over(self, now: float) -> bool:
         if now - self.last > _SEEN_SECONDS:

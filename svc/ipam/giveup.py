@@ -13,9 +13,9 @@ from svc.ipam import blocks, errors
 from svc.ipam.blocks import Rest
 from svc.ipam.claim import ClaimLost, moved
 from svc.ipam.host import Host
-from svc.ipam.tries import ATTEMPTS, attempts
 from svc.model.ipam import PENDING_DELETION, Block
 from svc.model.keys import AffinityKey, BlockKey
+from svc.retry import ATTEMPTS, attempts
 
 
 class NotEmpty(Exception):

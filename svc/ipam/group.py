@@ -36,11 +36,11 @@ from svc.ipam.plan import Plan, Planned
 from svc.ipam.releasing import release, release_addresses
 from svc.ipam.requests import Answer, Assign, Assigned, Freed, Held, Release, ReleaseAddresses, Request
 from svc.ipam.settle import Progress, corrections, settle
-from svc.ipam.tries import AT_ONCE, ATTEMPTS, attempts, is_after_pause
 from svc.ipam.view import View, node_labels
 from svc.model.errors import SvcError
 from svc.model.ipam import Block
 from svc.model.keys import BlockKey, HandleKey, Key, ResourceKey
+from svc.retry import ATTEMPTS, ATTEMPTS_BEFORE_BACKOFF, attempts, is_after_backoff
 
 Outcome = Answer | BaseException
 
@@ -89,12 +89,12 @@ class Group:
     def _serve(self, *, one_by_one: bool) -> bool:
         """Some of them, at least one; whether it was too crowded for more."""
         for number in attempts():
-            one_by_one = one_by_one or number >= AT_ONCE
+            one_by_one = one_by_one or number >= ATTEMPTS_BEFORE_BACKOFF
             chosen = dict(islice(self._open.items(), 1 if one_by_one else None))
             try:
                 self._attempt(chosen)
             except (KeyedError, ClaimLost) as lost:
-                self._learn(lost, thoroughly=is_after_pause(number + 1))
+                self._learn(lost, thoroughly=is_after_backoff(number + 1))
             if not chosen.keys() & self._open.keys():
                 return one_by_one
         raise errors.too_much_contention(ATTEMPTS)

@@ -11,11 +11,11 @@ from datetime import datetime, timezone
 from svc.datastore.api import Backend, Conflict, Create, Entry, NotFound, Update, Write
 from svc.ipam import errors
 from svc.ipam.blocks import Rest
-from svc.ipam.tries import ATTEMPTS, attempts
 from svc.model.errors import Code
 from svc.model.faults import Faults
 from svc.model.ipam import IpamConfig
 from svc.model.keys import IpamConfigKey
+from svc.retry import ATTEMPTS, attempts
 
 DEFAULT_MAX_BLOCKS = 20  # of one node, where nobody sets a number
 MAX_COOLDOWN_SECONDS = 1200  # as the definition of the resource says in the orchestrator's API

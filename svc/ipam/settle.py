@@ -20,9 +20,9 @@ from svc._core.cidr import Cidr
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, KeyedError, NotFound, PartialWrite, Update, Write
 from svc.ipam import blocks, errors
 from svc.ipam.plan import Plan
-from svc.ipam.tries import ATTEMPTS, attempts
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey, Key
+from svc.retry import ATTEMPTS, attempts
 from svc.values import dataclass
 
 

@@ -4,28 +4,19 @@ A gate is ready for a call if it answers a probe that began after the call arriv
 with back-off. A call that arrives during the back-off of another call gets a probe at once.
 """
 
-import random
 import threading
 import time
-from collections.abc import Iterator
 from typing import Final
 
 from svc.model.gate import Gate, parse_gate
 from svc.model.hold import GateSettings, Trust
+from svc.retry import Backoff
 from svc.waits.probe import UNANSWERED, Probe, ProbeResult
 from svc.waits.wait import Wait, WaitOutcome
 
 SHORTEST: Final = 0.1  # seconds between probes: at first,
 LONGEST: Final = 5.0  # and in the end
 _JOIN_SECONDS: Final = 5.0  # for a thread that asks a name server, which cannot be interrupted
-
-
-def backoff() -> Iterator[float]:
-    """Seconds before the next probe, and the next: doubled each time, with jitter, lest nodes ask in step."""
-    pause = SHORTEST
-    while True:
-        yield min(LONGEST, max(SHORTEST, pause * random.uniform(0.75, 1.25)))  # noqa: S311 - no secret
-        pause = min(LONGEST, pause * 2)
 
 
 class GatesWait(Wait):
@@ -105,13 +96,13 @@ class Prober:
                     self._probe.cancel()
 
     def _run(self) -> None:
-        pauses = backoff()
+        backoff = Backoff(SHORTEST, LONGEST)
         while (probe := self._next()) is not None:
             began = time.monotonic()
             answer = probe.run()
             self._report(began, answer)
-            if self._changed.wait(0 if answer.ready else next(pauses)) and not answer.ready:
-                pauses = backoff()
+            if self._changed.wait(0 if answer.ready else backoff.next()) and not answer.ready:
+                backoff.reset()
                 time.sleep(max(0.0, began + SHORTEST - time.monotonic()))
 
     def _next(self) -> Probe | None:

@@ -31,9 +31,9 @@ from harness.wrapped import Gated, Interfering, Recording, Through, wait_until_c
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend, Damaged, Entries, Entry, StoreError
 from svc.ipam.allocator import GROUP, Ipam
-from svc.ipam.tries import ATTEMPTS
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.keys import AffinityQuery, BlockKey, BlockQuery, HandleKey, Key, Query, ResourceKey
+from svc.retry import ATTEMPTS
 
 POOL = "10.65.0.0/24"
 OPERATIONS = 5000

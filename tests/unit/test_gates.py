@@ -1,6 +1,5 @@
 """Readiness gates by themselves: URLs, back-off, who is asked how often."""
 
-import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -12,8 +11,7 @@ from harness.gate import GateServer, free_port, resetting, serving, silent, stat
 from harness.patience import wait_until
 from svc.model.gate import Gate, parse_gate
 from svc.model.hold import GateSettings
-from svc.waits import gates as module
-from svc.waits.gates import LONGEST, SHORTEST, GateMonitor, GatesWait, backoff
+from svc.waits.gates import GateMonitor, GatesWait
 from svc.waits.wait import WaitOutcome
 
 PATIENCE = 20.0
@@ -73,24 +71,6 @@ def test_url_is_taken_apart(url: str, expected: tuple[bool, str, int, str, str])
 def test_what_cannot_be_asked_is_told(url: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         parse_gate(url)
-
-
-# back-off
-
-
-def test_backoff_doubles_up_to_its_longest() -> None:
-    for _ in range(20):
-        pauses = list(itertools.islice(backoff(), 12))
-        assert all(SHORTEST <= pause <= LONGEST for pause in pauses)
-        assert pauses[0] <= 1.25 * SHORTEST
-        for number, pause in enumerate(pauses[:5]):
-            assert 0.75 * SHORTEST * 2**number <= pause <= 1.25 * SHORTEST * 2**number or pause == SHORTEST
-        assert all(pause >= 0.75 * LONGEST for pause in pauses[7:])
-
-
-def test_backoff_has_jitter() -> None:
-    """Nodes that start together must not ask together."""
-    assert len({next(itertools.islice(backoff(), 3, None)) for _ in range(20)}) > 1
 
 
 # asking
@@ -155,7 +135,7 @@ def test_probe_that_began_before_a_call_does_not_open_it(gates: GateMonitor) -> 
 
 
 def test_newcomer_is_not_held_up_by_the_backoff_of_others(gates: GateMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "backoff", lambda: itertools.repeat(PATIENCE * 10))
+    monkeypatch.setattr("svc.retry.Backoff.next", lambda _: PATIENCE * 10)
     with serving(status(500)) as server:
         begin(gates, server.url)
         wait_until(lambda: server.asked == 1)

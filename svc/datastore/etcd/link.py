@@ -26,6 +26,7 @@ from svc.datastore.etcd.refusals import NO_ANSWER_IN_TIME, remedy_for
 from svc.datastore.etcd.settings import Cluster, Endpoint
 from svc.datastore.etcd.tls import Tls
 from svc.model.errors import SvcError
+from svc.retry import Backoff
 from svc.trace import explain
 
 _log = logging.getLogger(__name__)
@@ -34,8 +35,7 @@ CALL_SECONDS = 10.0  # for everything that one call of a Backend does
 TRY_SECONDS = 4.0  # for one server's answer, before the next one is asked
 DIAL_SECONDS = 4.0  # for a connection
 DEAF_ROUNDS = 5  # how often all servers are tried where nobody listens; the pauses outlast gRPC's own, which answers by memory
-PAUSE_SECONDS = 0.1  # after all servers have failed; doubled each time, up to PAUSE_MOST
-PAUSE_MOST = 1.0
+MIN_BACKOFF, MAX_BACKOFF = 0.1, 1.0  # seconds after all servers have failed
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -266,6 +266,7 @@ class Tries:
         self._servers = servers
         self._failed = 0
         self._deaf = 0
+        self._backoff = Backoff(MIN_BACKOFF, MAX_BACKOFF)
         self.may_have_arrived = False  # at a server that has not answered
 
     @property
@@ -286,8 +287,7 @@ class Tries:
         self._failed += 1
         self._deaf = self._deaf + 1 if failure.deaf else 0
         self.may_have_arrived = self.may_have_arrived or not failure.deaf
-        rounds, within = divmod(self._failed, self._servers)
-        pause = 0.0 if within else min(PAUSE_MOST, PAUSE_SECONDS * 2 ** (rounds - 1))
+        pause = 0.0 if self._failed % self._servers else self._backoff.next()
         if self._deaf >= DEAF_ROUNDS * self._servers or time.monotonic() + pause >= self._until:
             self._link.give_up()
             raise failure

@@ -23,6 +23,7 @@ from svc import __version__, deadline
 from svc.datastore.api import StoreError
 from svc.datastore.orch.access import Access, Credentials
 from svc.datastore.orch.stream import Stream
+from svc.retry import Backoff
 from svc.trace import explain
 from svc.values import dataclass
 
@@ -39,7 +40,7 @@ METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,ap
 
 _CONNECT_SECONDS = 3.0
 _SHORTEST_SECONDS = 0.1  # for a request that comes at the end of a call's time
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_MIN_BACKOFF, _MAX_BACKOFF = 0.05, 2.0
 _WAIT = (429, 503)  # the server wants us to come again
 _UNCERTAIN = (500, 502, 504)  # of a write: it may have been carried out all the same
 _JSON = "application/json"
@@ -181,7 +182,7 @@ class Client:
 
     def _answer(self, request: _Request) -> _Answer:
         """The first answer that is one. Unreachable; what is still a refusal at the deadline is returned."""
-        start, pause, renewed = time.monotonic(), _FIRST_PAUSE, False
+        start, backoff, renewed = time.monotonic(), Backoff(_MIN_BACKOFF, _MAX_BACKOFF), False
         until = start + deadline.remaining(CALL_SECONDS)
         while True:
             credentials = self._access.current()
@@ -192,9 +193,9 @@ class Client:
             except Unreachable as error:
                 explain(partial(_described, request, error.msg, began))
                 again = request.is_read or not error.perhaps_done
-                if not again or time.monotonic() + pause > min(until, start + UNREACHABLE_SECONDS) or self._closed.wait(pause):
+                delay = backoff.next()
+                if not again or time.monotonic() + delay > min(until, start + UNREACHABLE_SECONDS) or self._closed.wait(delay):
                     raise
-                pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             if answer.status == 401 and not renewed:
                 self._access.renewed(credentials)
@@ -202,10 +203,9 @@ class Client:
                 continue
             if answer.status not in _WAIT:
                 return answer
-            wanted = float(answer.retry_after) if answer.retry_after.isdigit() else pause
-            if wanted > until - time.monotonic() or self._closed.wait(wanted):
+            delay = float(answer.retry_after) if answer.retry_after.isdigit() else backoff.next()
+            if delay > until - time.monotonic() or self._closed.wait(delay):
                 return answer
-            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _attempt(self, request: _Request, credentials: Credentials, until: float) -> _Answer:
         with self._send(request, until, credentials) as reply:

@@ -21,11 +21,12 @@ from svc.model.errors import CallerError
 from svc.model.keys import AffinityKey, BlockKey, HandleKey, IpamConfigKey, Key, Query, ResourceKey
 from svc.model.objects import Group
 from svc.names import Names
+from svc.retry import attempts
 
 Json = dict[str, Any]
 
 _MARKED = (BlockKey, AffinityKey, HandleKey)
-_MARKING_TRIES = 10  # against others who keep changing what is to be deleted at any revision
+_MARKING_ATTEMPTS = 10  # against others who keep changing what is to be deleted at any revision
 _LISTED = ("IPPool", "IPReservation")  # the role of the plugin has no right to read one of these by its path
 _REPAIR = "delete the object, or put it right with kubectl edit"
 
@@ -180,7 +181,7 @@ class Customs:
         return None
 
     def _mark_any(self, key: BlockKey | AffinityKey | HandleKey) -> Json:
-        for _ in range(_MARKING_TRIES):
+        for _ in attempts(_MARKING_ATTEMPTS):
             data = self._present(key)
             if data is None:
                 raise NotFound(key)

@@ -1,0 +1,53 @@
+"""Repeated attempts: the back-off between them, and the number of attempts of a compare-and-swap."""
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+
+JITTER = 0.25  # the largest part by which a delay is shortened, so that nodes do not repeat in step
+ATTEMPTS = 100  # of a compare-and-swap; then the caller reports contention
+ATTEMPTS_BEFORE_BACKOFF = 4  # a conflict slows down the other writer as well, so the first attempts follow at once
+_MIN_BACKOFF, _MAX_BACKOFF = 0.002, 0.02  # seconds between attempts of a compare-and-swap
+
+
+class Backoff:
+    """Delay before the next attempt: it doubles from `minimum` to `maximum` seconds. Not thread-safe."""
+
+    __slots__ = ("_delay", "_jitter", "_maximum", "_minimum")
+
+    def __init__(self, minimum: float, maximum: float, *, jitter: float = JITTER) -> None:
+        self._minimum = self._delay = minimum
+        self._maximum = maximum
+        self._jitter = jitter
+
+    def next(self) -> float:
+        """Return the seconds before the next attempt."""
+        delay, self._delay = self._delay, min(self._maximum, 2 * self._delay)
+        return max(self._minimum, delay * random.uniform(1 - self._jitter, 1))  # noqa: S311 no secret
+
+    def sleep(self) -> None:
+        """Sleep until the next attempt."""
+        time.sleep(self.next())
+
+    def wait(self, ended: threading.Event) -> bool:
+        """Wait until the next attempt. Return True at once if the event is set."""
+        return ended.wait(self.next())
+
+    def reset(self) -> None:
+        """Begin with the minimum again."""
+        self._delay = self._minimum
+
+
+def attempts(count: int = ATTEMPTS) -> Iterator[int]:
+    """Number the attempts of a compare-and-swap. Sleep before every fourth one, half a second in all at most."""
+    backoff = Backoff(_MIN_BACKOFF, _MAX_BACKOFF, jitter=1)
+    for number in range(count):
+        if number and is_after_backoff(number):
+            backoff.sleep()
+        yield number
+
+
+def is_after_backoff(number: int) -> bool:
+    """Return whether a pause precedes this attempt, so that what the one before has read is old."""
+    return number % ATTEMPTS_BEFORE_BACKOFF == 0
