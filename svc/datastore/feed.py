@@ -6,12 +6,12 @@
 """
 
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from svc.datastore.api import Entry, Event
+from svc.datastore.watching import OpenWatches, PresentKeys
 from svc.model.keys import Key
 
 LIMIT = 1024  # changes a watcher may lag behind
@@ -42,7 +42,7 @@ class Watcher:
         self._wanted = wanted
         self._changes: deque[Change] = deque()
         self._listed: deque[Event] = deque()
-        self._known: dict[Key, None] = {}  # a set that keeps its order
+        self._present = PresentKeys()
         self._horizon = 0
         self._stale = True
         self._closed = False
@@ -87,10 +87,7 @@ class Watcher:
         except BaseException:
             self._stale = True
             raise
-        present = {entry.key: None for entry in entries}
-        self._listed.extend(Event(key, None) for key in self._known if key not in present)
-        self._listed.extend(Event(entry.key, entry) for entry in entries)
-        self._known = present
+        self._listed.extend(self._present.listed((entry.key, (entry,)) for entry in entries))
 
     def _await_event(self) -> Event | None:
         """None when there is something else to do: list again, or stop."""
@@ -101,41 +98,14 @@ class Watcher:
             change = self._changes.popleft()
         if change.number <= self._horizon:
             return None
-        return self._told(change)
-
-    def _told(self, change: Change) -> Event:
         entry = change.entry()
-        if entry is None:
-            self._known.pop(change.key, None)
-        else:
-            self._known[change.key] = None
-        return Event(change.key, entry)
+        return next(iter(self._present.changed(change.key, () if entry is None else (entry,))), None)
 
 
-class Feed:
-    """The watchers of one store. A watcher that nobody holds any more is forgotten."""
-
-    def __init__(self) -> None:
-        self._watchers: weakref.WeakSet[Watcher] = weakref.WeakSet()
-        self._lock = threading.Lock()
-
-    def __bool__(self) -> bool:
-        """Whether anybody watches."""
-        return bool(self._watchers)
-
-    def add(self, watcher: Watcher) -> Watcher:
-        with self._lock:
-            self._watchers.add(watcher)
-        return watcher
+class Feed(OpenWatches[Watcher]):
+    """The watchers of one store."""
 
     def publish(self, changes: Sequence[Change]) -> None:
-        with self._lock:
-            watchers = tuple(self._watchers)
-        for watcher in watchers:
+        """Queue the changes of a transaction for every watcher."""
+        for watcher in self:
             watcher.feed(changes)
-
-    def close(self) -> None:
-        with self._lock:
-            watchers = tuple(self._watchers)
-        for watcher in watchers:
-            watcher.close()

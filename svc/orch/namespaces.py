@@ -4,13 +4,12 @@ asked for otherwise.
 What is remembered may be a moment old: it is good enough to choose a pool by, and not to refuse anything.
 """
 
-import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from svc.combine import Combiner
-from svc.datastore.api import StoreError
+from svc.datastore.watching import Reconnecting
 from svc.model.wishes import OF_NAMESPACES
 from svc.orch.info import Namespace
 
@@ -18,31 +17,23 @@ Json = dict[str, Any]
 
 PATH = "/api/v1/namespaces"
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 60.0
-
-_log = logging.getLogger(__name__)
-
-
-Changes = Callable[[], Iterator[tuple[str, Json]]]
-
 
 class Namespaces:
     """Of one API server; from any thread.
 
-    `ask` reads one. `changes` tells all as they are, then ("OPENED", {}), then every change (`DELETED`, or another word),
-    until the end or a StoreError. `place` returns where the server is, for errors.
+    `ask` reads one. `watch` yields ("LISTED", all of them), then ("OPENED", {}), then every change (`DELETED`, or another
+    word). `place` returns where the server is, for errors.
     """
 
-    def __init__(self, ask: Callable[[str], Json], changes: Changes, place: Callable[[], str]) -> None:
+    def __init__(self, ask: Callable[[str], Json], watch: Reconnecting[tuple[str, Any]], place: Callable[[], str]) -> None:
         self._ask = ask
         self._place = place
-        self._changes = changes
+        self._watch = watch
         self._lock = threading.Lock()
         self._known: dict[str, Namespace] = {}
         self._live = False
         self._readers: dict[str, Combiner[None, Namespace]] = {}
         self._thread: threading.Thread | None = None
-        self._closed = threading.Event()
 
     def get(self, name: str) -> Namespace:
         """From memory where it is kept up; else as `read`."""
@@ -58,8 +49,8 @@ class Namespaces:
         return reader.run(None)
 
     def close(self) -> None:
-        """After whoever makes the changes was told to end."""
-        self._closed.set()
+        """End the watch and its thread."""
+        self._watch.close()
         if self._thread is not None:
             self._thread.join()
 
@@ -68,38 +59,25 @@ class Namespaces:
 
     def _begin(self) -> None:
         with self._lock:
-            if self._thread is None and not self._closed.is_set():
+            if self._thread is None and not self._watch.is_closed:
                 thread = threading.Thread(target=self._run, name="namespaces", daemon=True)
                 thread.start()
                 self._thread = thread
 
     def _run(self) -> None:
-        pause = _FIRST_PAUSE
-        while not self._closed.is_set():
-            try:
-                for kind, data in self._changes():
-                    self._note(kind, data)
-                    pause = _FIRST_PAUSE
-            except StoreError as failure:
-                if not self._closed.is_set():
-                    _log.info("namespaces are not watched, but asked for one by one: %s", failure)
-            self._forget()
-            self._closed.wait(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+        for step in self._watch.steps():
+            with self._lock:
+                self._live = step is not None and (self._live or step[0] == "OPENED")
+                if step is not None:
+                    self._note(*step)
 
-    def _note(self, kind: str, data: Json) -> None:
-        with self._lock:
-            if kind in ("OPENED", "ENDED"):
-                self._live = kind == "OPENED"
-            elif kind == "DELETED":
-                self._known.pop(data["metadata"]["name"], None)
-            else:
-                self._known[data["metadata"]["name"]] = _namespace(data)
-
-    def _forget(self) -> None:
-        with self._lock:
-            self._live = False
-            self._known.clear()
+    def _note(self, kind: str, data: Any) -> None:
+        if kind == "LISTED":
+            self._known = {each["metadata"]["name"]: _namespace(each) for each in data}
+        elif kind == "DELETED":
+            self._known.pop(data["metadata"]["name"], None)
+        elif kind != "OPENED":
+            self._known[data["metadata"]["name"]] = _namespace(data)
 
 
 def _namespace(data: Json) -> Namespace:

@@ -1,6 +1,6 @@
 """Pods and namespaces as ADD needs them. Whoever imports this loads the client of the orchestrator's API."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from svc.datastore.api import StoreError
-from svc.datastore.orch.client import METADATA_ONLY, Client
-from svc.datastore.orch.source import Source
-from svc.datastore.orch.watcher import Follower
+from svc.datastore.orch.client import Client
+from svc.datastore.orch.collection import Collection
+from svc.datastore.orch.watch import CollectionWatch
 from svc.model.endpoint import DEFAULT_NAMESPACE
 from svc.model.errors import Code, PeerError
 from svc.orch.info import Namespace, PodInfo
@@ -35,8 +35,8 @@ class Pods:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._follower = Follower(client)
-        self._namespaces = Namespaces(lambda name: self._get(f"{PATH}/{quote(name)}"), self._changes, lambda: client.place)
+        watch = CollectionWatch(client, "namespaces", lambda: Collection(PATH, lambda _: ()))
+        self._namespaces = Namespaces(lambda name: self._get(f"{PATH}/{quote(name)}"), watch, lambda: client.place)
         self._threads = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="pods")
 
     def read(self, namespace: str, name: str, uid: str, meanwhile: Callable[[], object]) -> PodInfo:
@@ -89,7 +89,6 @@ class Pods:
             raise PeerError(msg, details=details if gone else failure.details, code=Code.ORCHESTRATOR) from failure
 
     def close(self) -> None:
-        self._follower.close()
         self._client.close()
         self._namespaces.close()
         self._threads.shutdown()
@@ -107,11 +106,6 @@ class Pods:
             msg = f"{_FAILED}: {failure.msg}"
             kind = Forbidden if getattr(failure, "status", 0) == 403 else PeerError
             raise kind(msg, details=details, code=Code.ORCHESTRATOR) from failure
-
-    def _changes(self) -> Iterator[tuple[str, Json]]:
-        listing = self._client.list(PATH)
-        yield from (("ADDED", namespace) for namespace in listing.items)
-        yield from self._follower.changes(Source(PATH, lambda _: ()), listing.revision, accept=METADATA_ONLY)
 
 
 def _as_far_as_allowed(ask: Callable[[str], Namespace], name: str) -> Namespace:

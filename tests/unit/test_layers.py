@@ -14,7 +14,19 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LAYERS = (  # from the ground up: a part imports itself and what is in the rows before its own
     ("values",),
-    ("", "_core", "atomic_file", "cpu_pinning", "deadline", "descriptors", "names", "private_directory", "retry", "times", "tls"),
+    (
+        "",
+        "_core",
+        "atomic_file",
+        "cpu_pinning",
+        "deadline",
+        "descriptors",
+        "names",
+        "private_directory",
+        "retry",
+        "times",
+        "tls",
+    ),
     ("imports", "metrics", "trace"),
     ("model",),
     ("datastore",),

@@ -9,6 +9,7 @@ import pytest
 
 from harness.patience import wait_until
 from svc.datastore.api import StoreError
+from svc.datastore.watching import Reconnecting
 from svc.orch.namespaces import Namespaces
 
 PATIENCE = 20.0  # seconds
@@ -34,12 +35,20 @@ class Server:
             raise StoreError(f"namespace {name} does not exist")
         return namespace(name, **self.stored[name])
 
-    def changes(self) -> Iterator[tuple[str, Json]]:
-        if self.refuses:
+
+class Changes(Reconnecting[tuple[str, Any]]):
+    """The watch of that server."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__("namespaces", 1.0)
+        self._server = server
+
+    def _attempt(self) -> Iterator[tuple[str, Any]]:
+        if self._server.refuses:
             raise StoreError("forbidden")
-        yield from (("ADDED", namespace(name, **labels)) for name, labels in self.stored.items())
+        yield "LISTED", [namespace(name, **labels) for name, labels in self._server.stored.items()]
         yield "OPENED", {}
-        while (event := self.news.get()) != END:
+        while (event := self._server.news.get()) != END:
             yield event
 
 
@@ -54,7 +63,7 @@ def server() -> Server:
 
 @pytest.fixture
 def namespaces(server: Server) -> Iterator[Namespaces]:
-    namespaces = Namespaces(server.ask, server.changes, lambda: "the API server")
+    namespaces = Namespaces(server.ask, Changes(server), lambda: "the API server")
     yield namespaces
     server.refuses = True
     server.news.put(END)
@@ -109,9 +118,8 @@ def test_broken_watch_is_not_trusted(server: Server, namespaces: Namespaces) -> 
     """And begun again."""
     wait_until(lambda: is_remembered(server, namespaces, "blue"))
     server.stored["blue"] = {"tier": "3"}
-    server.news.put(("ENDED", {}))
-    wait_until(lambda: namespaces.get("blue").labels == {"tier": "3"})
     server.news.put(END)
+    wait_until(lambda: namespaces.get("blue").labels == {"tier": "3"})
     wait_until(lambda: is_remembered(server, namespaces, "blue"))
     assert namespaces.get("blue").labels == {"tier": "3"}
 

@@ -5,7 +5,6 @@ import threading
 
 import pytest
 
-from svc import retry
 from svc.retry import ATTEMPTS, ATTEMPTS_BEFORE_BACKOFF, JITTER, Backoff, attempts
 
 MINIMUM, MAXIMUM = 0.1, 5.0  # seconds
@@ -47,7 +46,7 @@ def test_wait_ends_with_the_event() -> None:
 def test_attempts_pause_before_every_fourth(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a second in all at most."""
     slept: list[float] = []
-    monkeypatch.setattr(retry.time, "sleep", slept.append)
+    monkeypatch.setattr("svc.retry.time.sleep", slept.append)
     assert list(itertools.islice(attempts(), ATTEMPTS_BEFORE_BACKOFF)) == list(range(ATTEMPTS_BEFORE_BACKOFF))
     assert slept == []
     assert list(attempts()) == list(range(ATTEMPTS))

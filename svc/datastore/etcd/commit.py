@@ -84,7 +84,7 @@ def _first_event(link: Link, path: bytes, start: int, seconds: float) -> Message
             pass
         return events[0]
     finally:
-        stream.cancel()
+        stream.close()
 
 
 def _unknown(reason: str, remedy: str) -> OutcomeUnknown:

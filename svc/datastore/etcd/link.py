@@ -78,7 +78,7 @@ class Compacted(StoreError):
 
 
 class Stream:
-    """A watch that is open. `receive` in one thread, `cancel` from any."""
+    """A watch that is open. `receive` in one thread, `close` from any."""
 
     def __init__(self, call: Any, guarded: Callable[[Callable[[], Message]], Message], place: str) -> None:
         self._call = call
@@ -96,7 +96,7 @@ class Stream:
             raise Unanswered(f"{self._place} has cancelled a watch: {answer.cancel_reason or 'without a reason'}")
         return answer
 
-    def cancel(self) -> None:
+    def close(self) -> None:
         self._call.cancel()
 
 

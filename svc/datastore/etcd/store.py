@@ -18,11 +18,12 @@ from svc.datastore.api import Damaged, Entries, Entry, Event, Found, NotFound, P
 from svc.datastore.etcd import txn
 from svc.datastore.etcd.commit import commit
 from svc.datastore.etcd.discovery import Resolver
-from svc.datastore.etcd.generations import Generations, Span
 from svc.datastore.etcd.link import Link, Tries
 from svc.datastore.etcd.messages import Message, RangeRequest
 from svc.datastore.etcd.settings import read_settings
-from svc.datastore.etcd.watch import Listing, Watcher, Watchers
+from svc.datastore.etcd.watch import Listing, QueryWatch, Span, SpanWatch, is_change
+from svc.datastore.generations import Generations
+from svc.datastore.watching import EventStream, OpenWatches
 from svc.model.codec import Codec, matches
 from svc.model.keys import IPAM_CONFIG, IpamConfigKey, Key, Query, ResourceQuery
 from svc.names import Names
@@ -44,8 +45,8 @@ class EtcdStore:
         self._origin = cluster.origin
         self._files = {path: _identity(path) for path in cluster.files}
         self._link = Link(cluster, lambda: read_settings(settings, resolver)) if cluster.discovered else Link(cluster)
-        self._watchers = Watchers()
-        self._generations = Generations(self._link, self._counted)
+        self._watches: OpenWatches[EventStream] = OpenWatches()
+        self._generations = Generations(lambda kind: (SpanWatch(self._link, self._counted(kind), kind), is_change))
 
     @property
     def place(self) -> str:
@@ -82,18 +83,19 @@ class EtcdStore:
         self._link.tries().repeat(lambda seconds: self._link.txn(request, seconds))
 
     def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
-        return tuple(map(self._generations.number, kinds))
+        return tuple(map(self._generations.current, kinds))
 
     def position(self) -> Position:
         return self._link.position
 
-    def watch(self, query: Query) -> Watcher:
-        """Changes of all processes are told. Goes on by itself when connections break and servers restart."""
+    def watch(self, query: Query) -> EventStream:
+        """Report the changes of all processes. Continue when connections break and servers restart."""
         span = self._span(query)
-        return self._watchers.add(Watcher(self._link, span, lambda: self._listing(query), lambda kv: self._event(query, kv)))
+        watch = QueryWatch(self._link, span, lambda: self._listing(query), lambda kv: self._event(query, kv))
+        return self._watches.add(EventStream(watch, lambda events: events))
 
     def close(self) -> None:
-        self._watchers.close()
+        self._watches.close()
         self._generations.close()
         self._link.close()
 

@@ -1,133 +1,96 @@
-"""Watches that go on when connections break, servers restart and history is compacted.
+"""Watches of etcd that continue when connections break, servers restart and history is compacted.
 
-A watcher lists what is there and follows from the next revision on. After a broken connection it follows from where it was;
-when etcd has compacted that away, it lists again and tells what is gone.
+The watch of a query lists what is present and continues from the next revision. After a broken connection it continues after
+the last revision that it has seen; if etcd has compacted that away, it lists again.
 """
 
-import threading
-import weakref
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
-from svc.datastore.api import Entries, Event, StoreError
-from svc.datastore.etcd.link import Compacted, Link, Stream, Unanswered
+from svc.datastore.api import Entries, Event
+from svc.datastore.etcd.link import Compacted, Link, Unanswered
 from svc.datastore.etcd.messages import Message, WatchCreateRequest
-from svc.datastore.etcd.outage import Outage
-from svc.model.keys import Key
+from svc.datastore.watching import PresentKeys, Reconnecting, Step
+from svc.model.errors import SvcError
 from svc.values import dataclass
+
+MAX_BACKOFF = 5.0  # seconds
+
+Span = tuple[bytes, bytes]  # first key, and the key after the last one
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What was there at one revision."""
+    """What was present at one revision."""
 
     revision: int
     entries: Entries
 
 
 Reading = Callable[[Message], Event | None]
-"""The event that a KeyValue means; None when it is none of the query."""
+"""The event that a KeyValue means; None if it does not belong to the query."""
 
 
-class Watcher:
-    """An iterator over events. One thread iterates; any thread may close. Reads over the network as it is iterated."""
+class _EtcdWatch(Reconnecting[Step]):
+    """A watch of one span of keys."""
 
-    def __init__(self, link: Link, span: tuple[bytes, bytes], listing: Callable[[], Listing], read: Reading) -> None:
+    def __init__(self, link: Link, span: Span, what: str, *, raises_refusals: bool = False) -> None:
+        super().__init__(what, MAX_BACKOFF, raises_refusals=raises_refusals)
         self._link = link
         self._span = span
+
+    def _is_refusal(self, failure: SvcError) -> bool:
+        return not isinstance(failure, Unanswered)
+
+    def _before_retry(self, seconds: float) -> None:
+        self._link.connect(seconds)
+
+    def _answers(self, *, revision: int = 0) -> Iterator[Message]:
+        """Yield WatchResponses from a revision on, by default from the present one."""
+        key, end = self._span
+        create = WatchCreateRequest(key=key, range_end=end, start_revision=revision, progress_notify=bool(revision))
+        stream = self._link.watch(create)
+        with self._holding(stream):
+            while True:
+                yield stream.receive()
+
+
+class SpanWatch(_EtcdWatch[Message]):
+    """The answers of etcd to a watch of what happens from now on."""
+
+    def _attempt(self) -> Iterator[Message]:
+        return self._answers()
+
+
+def is_change(answer: Message) -> bool:
+    """Return whether keys may have changed: some have, or the watch has just begun."""
+    return bool(answer.created or answer.events)
+
+
+class QueryWatch(_EtcdWatch[Sequence[Event]]):
+    """The events of a query."""
+
+    def __init__(self, link: Link, span: Span, listing: Callable[[], Listing], read: Reading) -> None:
+        super().__init__(link, span, span[0].decode(), raises_refusals=True)
         self._listing = listing
         self._read = read
-        self._next = 0  # the revision to go on from; 0 when everything has to be listed
-        self._known: dict[Key, None] = {}  # a set that keeps its order
-        self._told: deque[Event] = deque()
-        self._stream: Stream | None = None
-        self._outage = Outage(link, span[0].decode())
-        self._closing = threading.Lock()
-        self._closed = threading.Event()
+        self._next = 0  # the revision to continue from; 0 if everything has to be listed
+        self._present = PresentKeys()
 
-    def __iter__(self) -> "Watcher":
-        return self
-
-    def __next__(self) -> Event:
-        while not self._closed.is_set():
-            if self._told:
-                return self._told.popleft()
-            self._advance()
-        raise StopIteration
-
-    def close(self) -> None:
-        with self._closing:
-            self._closed.set()
-            if self._stream is not None:
-                self._stream.cancel()
-
-    def _advance(self) -> None:
-        """One step towards the next event; StoreError when etcd refuses to go on."""
+    def _attempt(self) -> Iterator[Sequence[Event]]:
+        if not self._next:
+            listing = self._listing()
+            self._next = listing.revision + 1
+            yield self._present.listed((entry.key, (entry,)) for entry in listing.entries)
         try:
-            if self._next:
-                self._take(self._opened().receive())
-            else:
-                self._list()
+            for answer in self._answers(revision=self._next):
+                yield self._events(answer)
         except Compacted:
-            self._stream, self._next = None, 0
-        except Unanswered as failure:
-            self._stream = None
-            self._outage.wait(failure, self._closed)
-        except StoreError:
-            if not self._closed.is_set():
-                raise
+            self._next = 0
 
-    def _opened(self) -> Stream:
-        with self._closing:
-            if self._stream is None:
-                key, end = self._span
-                create = WatchCreateRequest(key=key, range_end=end, start_revision=self._next, progress_notify=True)
-                self._stream = self._link.watch(create)
-            if self._closed.is_set():
-                self._stream.cancel()
-            return self._stream
-
-    def _list(self) -> None:
-        listing = self._listing()
-        present = {entry.key: None for entry in listing.entries}
-        self._told.extend(Event(key, None) for key in self._known if key not in present)
-        self._told.extend(Event(entry.key, entry) for entry in listing.entries)
-        self._known = present
-        self._next = listing.revision + 1
-
-    def _take(self, answer: Message) -> None:
-        self._outage.over()
-        for change in answer.events:
-            event = self._read(change.kv)
-            if event is not None:
-                self._tell(event)
+    def _events(self, answer: Message) -> Sequence[Event]:
         if answer.events:
             self._next = answer.events[-1].kv.mod_revision + 1
         elif not answer.created:  # a sign of progress
             self._next = max(self._next, answer.header.revision + 1)
-
-    def _tell(self, event: Event) -> None:
-        if event.entry is None:
-            self._known.pop(event.key, None)
-        else:
-            self._known[event.key] = None
-        self._told.append(event)
-
-
-class Watchers:
-    """Those of one store. A watcher that nobody holds any more is forgotten."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._all: weakref.WeakSet[Watcher] = weakref.WeakSet()
-
-    def add(self, watcher: Watcher) -> Watcher:
-        with self._lock:
-            self._all.add(watcher)
-        return watcher
-
-    def close(self) -> None:
-        with self._lock:
-            watchers = tuple(self._all)
-        for watcher in watchers:
-            watcher.close()
+        read = [event for change in answer.events if (event := self._read(change.kv)) is not None]
+        return [told for event in read for told in self._present.changed(event.key, (event.entry,) if event.entry else ())]

@@ -13,7 +13,7 @@ from typing import Any
 from svc.datastore.api import Conflict, Create, Damaged, Delete, Entry, NotFound, StoreError, Update
 from svc.datastore.orch import shelf
 from svc.datastore.orch.client import ApiError, Client, Unreachable, segment
-from svc.datastore.orch.source import Source, revision_of
+from svc.datastore.orch.collection import Collection, revision_of
 from svc.model import crd
 from svc.model.codec import Value
 from svc.model.crd import Objects
@@ -54,20 +54,20 @@ class Customs:
             raise NotFound(key)
         return Entry(key, value, revision_of(data))
 
-    def source(self, query: Query) -> Source:
+    def source(self, query: Query) -> Collection:
         return self._collection_of(self._objects.kind(query), self._objects.selector(query))
 
-    def settings(self) -> Source:
+    def settings(self) -> Collection:
         """Where the record of IPAM settings is, which no query asks for."""
         return self._collection_of(self._objects.kind(IpamConfigKey()), "")
 
-    def unlabelled_affinities(self) -> Source:
+    def unlabelled_affinities(self) -> Collection:
         """Return the affinities of all hosts that lack the labels by which a host's are selected."""
         return self._collection_of(crd.AFFINITY, self._objects.unlabelled)
 
-    def _collection_of(self, kind: str, selector: str) -> Source:
+    def _collection_of(self, kind: str, selector: str) -> Collection:
         path = f"{self._objects.group.root}/{crd.kind_plural(kind)}"
-        return Source(path, partial(_read, self._objects, kind), {"labelSelector": selector} if selector else {})
+        return Collection(path, partial(_read, self._objects, kind), {"labelSelector": selector} if selector else {})
 
     def create(self, write: Create) -> Entry:
         key, body = write.key, self._objects.encode(write.key, write.value)

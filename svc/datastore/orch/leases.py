@@ -14,7 +14,7 @@ import orjson
 from svc.datastore.api import Create, Damaged, Delete, Entries, Entry, Forbidden, NotFound, StoreError, Update
 from svc.datastore.orch import shelf
 from svc.datastore.orch.client import ApiError, Client, segment
-from svc.datastore.orch.source import Source, revision_of
+from svc.datastore.orch.collection import Collection, revision_of
 from svc.model.claim import NodeClaim
 from svc.model.codec import Value
 from svc.model.keys import Key, NodeClaimKey, Query
@@ -53,7 +53,7 @@ class Leases:
             raise NotFound(key)
         return self._entry(key, data)
 
-    def source(self, query: Query) -> Source:
+    def source(self, query: Query) -> Collection:
         raise StoreError(f"{query} cannot be watched", details="read it")
 
     def create(self, write: Create) -> Entry:

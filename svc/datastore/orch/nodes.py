@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from svc.datastore.api import Create, Delete, Entry, NotFound, StoreError, Update
 from svc.datastore.orch import shelf
 from svc.datastore.orch.client import Client, segment
-from svc.datastore.orch.source import Source, revision_of
+from svc.datastore.orch.collection import Collection, revision_of
 from svc.model.codec import Value
 from svc.model.corenode import KIND, node_resource
 from svc.model.keys import Key, Query, ResourceKey
@@ -34,8 +34,8 @@ class Nodes:
             raise missing
         return Entry(key, node_resource(self._names, node), revision_of(node))
 
-    def source(self, query: Query) -> Source:  # noqa: ARG002 there is one collection of them
-        return Source(_NODES, partial(_read, self._names), look=partial(_look, self._names))
+    def source(self, query: Query) -> Collection:  # noqa: ARG002 there is one collection of them
+        return Collection(_NODES, partial(_read, self._names), fingerprint=partial(_fingerprint, self._names))
 
     def create(self, write: Create) -> Entry:
         _refuse(write.key)
@@ -52,7 +52,7 @@ def _read(names: Names, node: Json) -> Iterator[tuple[Key, Value]]:
     yield ResourceKey(KIND, resource.name), resource
 
 
-def _look(names: Names, node: Json) -> Hashable:
+def _fingerprint(names: Names, node: Json) -> Hashable:
     """Labels and our own annotations: a node's status changes all the time, and nothing of ours with it."""
     resource = node_resource(names, {"metadata": node["metadata"]})
     return repr((resource.labels, resource.spec, resource.status, resource.metadata.get("annotations")))

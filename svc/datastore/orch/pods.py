@@ -11,7 +11,7 @@ from typing import Any
 from svc.datastore.api import Create, Delete, Entries, Entry, NotFound, StoreError, Update
 from svc.datastore.orch import shelf
 from svc.datastore.orch.client import STRATEGIC_PATCH, Client, segment
-from svc.datastore.orch.source import Source, revision_of
+from svc.datastore.orch.collection import Collection, revision_of
 from svc.model.codec import Value
 from svc.model.keys import Key, Query, ResourceKey, ResourceQuery
 from svc.model.pod import PodInterface, endpoints_of, pod_interface, unwiring, wiring
@@ -39,15 +39,15 @@ class Pods:
             raise NotFound(key)
         return entry
 
-    def source(self, query: Query) -> Source:
+    def source(self, query: Query) -> Collection:
         """A query for the endpoints of one pod only asks for that pod."""
         assert isinstance(query, ResourceQuery)
         read = partial(_read, self._names)
         interface = pod_interface(self._names, query)
         if interface:
             field = f"metadata.name={interface.pod}"
-            return Source(_pods(interface.namespace), read, {"fieldSelector": field})
-        return Source(_pods(query.namespace) if query.namespace else "/api/v1/pods", read)
+            return Collection(_pods(interface.namespace), read, {"fieldSelector": field})
+        return Collection(_pods(query.namespace) if query.namespace else "/api/v1/pods", read)
 
     def one(self, query: Query) -> Entries | None:
         """The answers to a query for the endpoints of one pod, by a right that is narrower than to list; else None."""

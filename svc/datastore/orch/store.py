@@ -7,6 +7,7 @@ past it is gone, as if somebody else had done it.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -26,18 +27,19 @@ from svc.datastore.api import (
     demand_checks,
     found_by,
 )
+from svc.datastore.generations import Generations
 from svc.datastore.orch.access import Access
 from svc.datastore.orch.affinity_labels import AffinityLabels
 from svc.datastore.orch.client import Client
+from svc.datastore.orch.collection import Collection
 from svc.datastore.orch.custom import Customs
-from svc.datastore.orch.generations import Generations
 from svc.datastore.orch.hands import Hands
 from svc.datastore.orch.leases import Leases
 from svc.datastore.orch.nodes import Nodes
 from svc.datastore.orch.pods import Pods
 from svc.datastore.orch.shelf import Shelf
-from svc.datastore.orch.source import Source
-from svc.datastore.orch.watcher import Watcher, Watchers
+from svc.datastore.orch.watch import Change, ChangeFilter, CollectionWatch, EventReader, ObjectWatch
+from svc.datastore.watching import EventStream, OpenWatches
 from svc.model import corenode, crd, endpoint
 from svc.model.codec import Codec, matches
 from svc.model.keys import (
@@ -82,8 +84,8 @@ class OrchStore:
         self._pods = Pods(self.client, names)
         self._core: dict[str, Shelf] = {corenode.KIND: Nodes(self.client, names), endpoint.KIND: self._pods}
         self._leases = Leases(self.client, names)
-        self._generations = Generations(self.client, self._counted)
-        self._watchers = Watchers()
+        self._generations = Generations(self._counter)
+        self._watches: OpenWatches[EventStream] = OpenWatches()
         self._hands = Hands(SIDE_BY_SIDE, "orch store")
 
     @property
@@ -130,19 +132,21 @@ class OrchStore:
         """Nothing can be told: rights and quotas are those of each kind."""
 
     def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
-        return tuple(map(self._generations.of, kinds))
+        return tuple(map(self._generations.current, kinds))
 
     def position(self) -> Position:
         """The API's revisions must not be compared."""
         return Position()
 
-    def watch(self, query: Query) -> Watcher:
-        return self._watchers.add(Watcher(self.client, self._source(query), lambda key: matches(query, key)))
+    def watch(self, query: Query) -> EventStream:
+        collection = self._source(query)
+        watch = ObjectWatch(self.client, collection.path, lambda: collection, raises_refusals=True)
+        return self._watches.add(EventStream(watch, EventReader(collection, lambda key: matches(query, key)).events))
 
     def close(self) -> None:
         """Returns when the threads of the session have ended; a watch ends in its own thread."""
         self.client.close()
-        self._watchers.close()
+        self._watches.close()
         self._generations.close()
         self._hands.close()
 
@@ -158,11 +162,15 @@ class OrchStore:
             raise StoreError(f"{key.kind} is not kept in this datastore", details="it follows from namespaces and accounts")
         return self._core[key.kind]
 
-    def _counted(self, kind: str) -> Source:
+    def _counted(self, kind: str) -> Collection:
         """Where what is counted under this name is kept."""
         return self._customs.settings() if kind == IPAM_CONFIG else self._source(ResourceQuery(kind))
 
-    def _source(self, query: Query) -> Source:
+    def _counter(self, kind: str) -> tuple[CollectionWatch, Callable[[Change], bool]]:
+        collection = partial(self._counted, kind)
+        return CollectionWatch(self.client, kind, collection, lists=False), ChangeFilter(collection).is_change
+
+    def _source(self, query: Query) -> Collection:
         return self._shelf(query).source(query)
 
     def _demand_storable(self, writes: Sequence[Write]) -> None:

@@ -19,14 +19,14 @@ def changes_every_time(data: Json) -> Hashable:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Collection:
     """`read` yields keys and values of an object, none for one that counts as gone; ValueError when it cannot be decoded.
-    `look` is equal for two versions of an object that stand for the same, as far as its metadata tell."""
+    `fingerprint` is equal for two versions of an object that stand for the same, as far as its metadata tell."""
 
     path: str
     read: Read
     params: Mapping[str, str] = field(default_factory=dict)
-    look: Callable[[Json], Hashable] = changes_every_time
+    fingerprint: Callable[[Json], Hashable] = changes_every_time
 
     def entries(self, objects: Iterable[Json]) -> Entries:
         """What they stand for, as far as they can be decoded."""

@@ -1,0 +1,74 @@
+"""Generations of a remote store: a number for each kind of resource, kept by a watch on a thread of its own."""
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from svc.datastore.watching import Reconnecting
+
+Step = TypeVar("Step")
+
+IsChange = Callable[[Step], bool]
+"""Whether a step of a watch means that a resource may have changed."""
+
+
+class Generations(Generic[Step]):
+    """The numbers of all kinds. Thread-safe."""
+
+    def __init__(self, watch: Callable[[str], tuple[Reconnecting[Step], IsChange[Step]]]) -> None:
+        self._watch = watch
+        self._lock = threading.Lock()
+        self._asked: set[str] = set()
+        self._counters: dict[str, _Counter[Step]] = {}
+        self._closed = False
+
+    def current(self, kind: str) -> int:
+        """Return the number of a kind. The watch begins with the second call: a caller that asks once keeps no cache."""
+        counter = self._counters.get(kind)
+        return counter.current() if counter is not None else self._begin(kind)
+
+    def close(self) -> None:
+        """End the watches and their threads."""
+        with self._lock:
+            self._closed = True
+            counters = tuple(self._counters.values())
+        for counter in counters:
+            counter.close()
+        for counter in counters:
+            counter.thread.join()
+
+    def _begin(self, kind: str) -> int:
+        with self._lock:
+            if kind not in self._asked or self._closed:
+                self._asked.add(kind)
+                return 0
+            if kind not in self._counters:
+                self._counters[kind] = _Counter(kind, *self._watch(kind))
+            return self._counters[kind].current()
+
+
+class _Counter(Generic[Step]):
+    """The number of one kind. While its watch is closed, each call returns a new number, so that no cache is trusted."""
+
+    def __init__(self, kind: str, watch: Reconnecting[Step], is_change: IsChange[Step]) -> None:
+        self._watch = watch
+        self._is_change = is_change
+        self._lock = threading.Lock()
+        self._number = 1
+        self._is_watched = False
+        self.close = watch.close
+        self.thread = threading.Thread(target=self._run, name=f"watch-{kind}", daemon=True)
+        self.thread.start()
+
+    def current(self) -> int:
+        with self._lock:
+            if not self._is_watched:
+                self._number += 1
+            return self._number
+
+    def _run(self) -> None:
+        for step in self._watch.steps():
+            if step is None or self._is_change(step):
+                with self._lock:
+                    self._is_watched = step is not None
+                    self._number += 1

@@ -1,0 +1,137 @@
+"""Watches of collections of the Kubernetes API: every object, then each change, over lost connections and expired revisions."""
+
+import logging
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
+
+from svc.datastore.api import Entry, Event
+from svc.datastore.orch.client import METADATA_ONLY, ApiError, Client, Unreachable
+from svc.datastore.orch.collection import Collection, name_of, revision_of
+from svc.datastore.orch.stream import Stream
+from svc.datastore.watching import PresentKeys, Reconnecting
+from svc.model.errors import SvcError
+from svc.model.keys import Key
+
+Json = dict[str, Any]
+Change = tuple[str, Any]  # its type and the object; for LISTED all objects
+
+MAX_BACKOFF = 30.0  # seconds
+LISTED, OPENED, DELETED = "LISTED", "OPENED", "DELETED"
+_EXPIRED = 410  # the revision is too old to continue from
+_REFUSED = (401, 403, 404)  # no retry helps
+
+_log = logging.getLogger(__name__)
+
+
+class CollectionWatch(Reconnecting[Change]):
+    """Yield LISTED first and if the revision has expired, OPENED for each stream, and the changes with the metadata of objects.
+
+    Without `lists` the changes begin at the present revision.
+    """
+
+    accept = METADATA_ONLY
+
+    def __init__(
+        self,
+        client: Client,
+        what: str,
+        collection: Callable[[], Collection],
+        *,
+        lists: bool = True,
+        raises_refusals: bool = False,
+    ) -> None:
+        super().__init__(what, MAX_BACKOFF, raises_refusals=raises_refusals)
+        self._client = client
+        self._collection = collection
+        self._lists = lists
+        self._revision = ""  # to continue from; empty if the collection has to be read
+
+    def _is_refusal(self, failure: SvcError) -> bool:
+        return failure.status in _REFUSED if isinstance(failure, ApiError) else not isinstance(failure, Unreachable)
+
+    def _attempt(self) -> Iterator[Change]:
+        collection = self._collection()
+        if not self._revision:
+            yield from self._begin(collection)
+        stream = self._open(collection)
+        try:
+            with self._holding(stream):
+                yield OPENED, {}
+                yield from self._changes(collection, stream)
+        finally:
+            stream.release()
+
+    def _begin(self, collection: Collection) -> Iterator[Change]:
+        if self._lists:
+            listing = self._client.list(collection.path, **collection.params)
+            self._revision = listing.revision
+            yield LISTED, listing.items
+        else:
+            first = self._client.get(collection.path, limit="1", **collection.params)
+            self._revision = str(first["metadata"]["resourceVersion"])
+
+    def _open(self, collection: Collection) -> Stream:
+        try:
+            return self._client.watch(collection.path, self._revision, accept=self.accept, **collection.params)
+        except ApiError:
+            self._revision = ""
+            raise
+
+    def _changes(self, collection: Collection, stream: Stream) -> Iterator[Change]:
+        for kind, data in stream:
+            if kind == "ERROR":
+                self._revision = ""
+                if data.get("code") != _EXPIRED:
+                    _log.warning("watch of %s: %s", collection.path, data.get("message"))
+                return
+            self._revision = revision_of(data)
+            if kind != "BOOKMARK":
+                yield kind, data
+
+
+class ObjectWatch(CollectionWatch):
+    """The same with whole objects."""
+
+    accept = "application/json"
+
+
+class EventReader:
+    """The events that the changes of a collection mean for a query."""
+
+    def __init__(self, collection: Collection, wanted: Callable[[Key], bool]) -> None:
+        self._collection = collection
+        self._wanted = wanted
+        self._present = PresentKeys()
+
+    def events(self, change: Change) -> Sequence[Event]:
+        """Return the events of one change."""
+        kind, data = change
+        if kind == LISTED:
+            return self._present.listed((name_of(each), self._entries(each)) for each in data)
+        if kind == OPENED:
+            return ()
+        return self._present.changed(name_of(data), () if kind == DELETED else self._entries(data))
+
+    def _entries(self, data: Json) -> Sequence[Entry]:
+        return [entry for entry in self._collection.entries([data]) if self._wanted(entry.key)]
+
+
+class ChangeFilter:
+    """Tells changes of resources from those of other parts of the objects, such as the status of a node."""
+
+    def __init__(self, collection: Callable[[], Collection]) -> None:
+        self._collection = collection
+        self._fingerprints: dict[tuple[str, str], Hashable] = {}
+
+    def is_change(self, change: Change) -> bool:
+        """Return whether a resource may have changed."""
+        kind, data = change
+        if kind == OPENED:
+            return True
+        name = name_of(data)
+        if kind == DELETED:
+            self._fingerprints.pop(name, None)
+            return True
+        before, now = self._fingerprints.get(name), self._collection().fingerprint(data)
+        self._fingerprints[name] = now
+        return before != now

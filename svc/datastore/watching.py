@@ -1,0 +1,182 @@
+"""What the watches of all stores share: the loop that opens a stream again, the events of a query, the keys reported so far."""
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Generic, Protocol, TypeVar
+
+from svc.datastore.api import Entry, Event, Watch
+from svc.model.errors import SvcError
+from svc.model.keys import Key
+from svc.retry import Backoff
+
+MIN_BACKOFF = 0.1  # seconds before a stream is opened again
+
+Step = TypeVar("Step")
+AnyWatch = TypeVar("AnyWatch", bound=Watch)
+
+_log = logging.getLogger(__name__)
+
+
+class Stream(Protocol):
+    """An open stream of changes. One thread reads it; `close`, from any thread, ends the reading."""
+
+    def close(self) -> None: ...
+
+
+class Reconnecting(Generic[Step]):
+    """A watch that is opened again until `close`. One thread iterates over `steps`; any thread may close."""
+
+    def __init__(self, what: str, max_backoff: float, *, raises_refusals: bool = False) -> None:
+        """Name what is watched, for the log. With `raises_refusals` an error that no retry can end is raised."""
+        self._what = what
+        self._max_backoff = max_backoff
+        self._raises_refusals = raises_refusals
+        self._lock = threading.Lock()
+        self._stream: Stream | None = None
+        self._closed = threading.Event()
+
+    @property
+    def is_closed(self) -> bool:
+        """Return whether `close` was called."""
+        return self._closed.is_set()
+
+    def steps(self) -> Generator[Step | None, None, None]:
+        """Yield what each attempt yields, and None when it has ended or failed: changes may be missed until the next step."""
+        backoff, interrupted = Backoff(MIN_BACKOFF, self._max_backoff), False
+        while not self._closed.is_set():
+            try:
+                for step in self._attempt():
+                    if interrupted:
+                        _log.info("the watch of %s continues", self._what)
+                    interrupted = False
+                    backoff.reset()
+                    yield step
+            except SvcError as failure:
+                self._report(failure, interrupted=interrupted)
+                interrupted = True
+            yield None
+            if not self._closed.is_set():
+                delay = backoff.next()
+                self._before_retry(delay)
+                self._closed.wait(delay)
+
+    def close(self) -> None:
+        """End the iteration."""
+        with self._lock:
+            self._closed.set()
+            if self._stream is not None:
+                self._stream.close()
+
+    def _attempt(self) -> Iterator[Step]:
+        """Open a stream and yield its changes. Raise SvcError if it breaks."""
+        raise NotImplementedError
+
+    def _is_refusal(self, failure: SvcError) -> bool:
+        """Return whether no retry can end this failure."""
+        raise NotImplementedError
+
+    def _before_retry(self, seconds: float) -> None:
+        """Prepare the attempt that follows after so many seconds."""
+
+    @contextmanager
+    def _holding(self, stream: Stream) -> Iterator[None]:
+        """Let `close` close the stream while the block runs."""
+        self._hold(stream)
+        try:
+            yield
+        finally:
+            self._hold(None)
+
+    def _hold(self, stream: Stream | None) -> None:
+        with self._lock:
+            self._stream = stream
+            if stream is not None and self._closed.is_set():
+                stream.close()
+
+    def _report(self, failure: SvcError, *, interrupted: bool) -> None:
+        """Log the first failure of an outage, as text: the frames of the error hold sockets."""
+        if self._closed.is_set():
+            return
+        if self._raises_refusals and self._is_refusal(failure):
+            raise failure
+        if not interrupted:
+            _log.warning("the watch of %s is interrupted and will be opened again: %s", self._what, str(failure))
+
+
+class EventStream:
+    """The events of a query, as `svc.datastore.api.Watch` says: those that each step of a watch means."""
+
+    def __init__(self, watch: Reconnecting[Step], events: Callable[[Step], Iterable[Event]]) -> None:
+        self._watch: Reconnecting[Any] = watch
+        self._events = (event for step in watch.steps() if step is not None for event in events(step))
+
+    def __iter__(self) -> "EventStream":
+        return self
+
+    def __next__(self) -> Event:
+        if self._watch.is_closed:
+            raise StopIteration
+        return next(self._events)
+
+    def close(self) -> None:
+        """End the iteration. The thread that waits for an event releases the stream; without one this thread does."""
+        self._watch.close()
+        with suppress(ValueError):  # another thread iterates
+            self._events.close()
+
+
+class PresentKeys:
+    """The keys that a watch has reported as present, by the stored object that they were read from."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Sequence[Key]] = {}
+
+    def listed(self, objects: Iterable[tuple[Hashable, Sequence[Entry]]]) -> list[Event]:
+        """Return the events of a new listing: the keys that are gone, then every entry."""
+        before, self._known = self._known, {}
+        entries = [entry for name, found in objects for entry in self._remember(name, found)]
+        present = {entry.key for entry in entries}
+        gone = [Event(key, None) for keys in before.values() for key in keys if key not in present]
+        return gone + [Event(entry.key, entry) for entry in entries]
+
+    def changed(self, name: Hashable, found: Sequence[Entry]) -> list[Event]:
+        """Return the events of a change of one object, which has these entries now."""
+        before = self._known.pop(name, ())
+        present = {entry.key for entry in self._remember(name, found)}
+        gone = [Event(key, None) for key in before if key not in present]
+        return gone + [Event(entry.key, entry) for entry in found]
+
+    def _remember(self, name: Hashable, found: Sequence[Entry]) -> Sequence[Entry]:
+        if found:
+            self._known[name] = [entry.key for entry in found]
+        return found
+
+
+class OpenWatches(Generic[AnyWatch]):
+    """The watches of one store, held weakly: a watch that its caller drops is removed. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watches: weakref.WeakSet[AnyWatch] = weakref.WeakSet()
+
+    def __bool__(self) -> bool:
+        """Return whether there is a watch."""
+        return bool(self._watches)
+
+    def __iter__(self) -> Iterator[AnyWatch]:
+        with self._lock:
+            return iter(tuple(self._watches))
+
+    def add(self, watch: AnyWatch) -> AnyWatch:
+        """Return the watch, which `close` closes from now on."""
+        with self._lock:
+            self._watches.add(watch)
+        return watch
+
+    def close(self) -> None:
+        """Close all of them."""
+        for watch in self:
+            watch.close()
