@@ -119,10 +119,7 @@ def _in_pool(backend: Backend, address: Address) -> Entry | None:
     pool = read_pools(backend).pool_of(address)
     if pool is None:
         return None
-    try:
-        return backend.get(BlockKey(pool.cidr.block_of(address, pool.block_size)))
-    except NotFound:
-        return None
+    return backend.find(BlockKey(pool.cidr.block_of(address, pool.block_size)))
 
 
 def _anywhere(backend: Backend, address: Address) -> Entry | None:

@@ -95,9 +95,8 @@ def edit_profiles(session: Session, record: Record, *, add: bool) -> None:
 
 def has_profile(session: Session, record: Record) -> bool:
     """Whether the endpoint that the record shares is its container's, and names its network. StoreError."""
-    try:
-        entry = session.backend.get(record.endpoint_key(session.names))
-    except NotFound:
+    entry = session.backend.find(record.endpoint_key(session.names))
+    if entry is None:
         return False
     return _container(entry) == record.id.container_id and record.id.network in _profiles(entry)
 
@@ -107,9 +106,8 @@ def endpoint_stands(session: Session, record: Record) -> bool:
     that is no endpoint."""
     if not has_endpoint(session.names, record.workload, record.id.ifname):
         return True
-    try:
-        entry = session.backend.get(record.endpoint_key(session.names))
-    except NotFound:
+    entry = session.backend.find(record.endpoint_key(session.names))
+    if entry is None:
         return False
     assert isinstance(entry.value, Resource)
     networks = [str(address.host()) for address in record.address_list()]
@@ -118,9 +116,8 @@ def endpoint_stands(session: Session, record: Record) -> bool:
 
 def stored_endpoint(session: Session, record: Record) -> Resource | None:
     """As the datastore has it now, whoever's it is. StoreError."""
-    try:
-        entry = session.backend.get(record.endpoint_key(session.names))
-    except NotFound:
+    entry = session.backend.find(record.endpoint_key(session.names))
+    if entry is None:
         return None
     assert isinstance(entry.value, Resource)
     return entry.value
@@ -129,9 +126,8 @@ def stored_endpoint(session: Session, record: Record) -> Resource | None:
 def endpoint_owner(session: Session, record: Record) -> tuple[str | None, str | None]:
     """The container that the endpoint says it belongs to, and its first profile, which for a bare container is the network
     that made it; None where there is no endpoint, or it does not say."""
-    try:
-        entry = session.backend.get(record.endpoint_key(session.names))
-    except NotFound:
+    entry = session.backend.find(record.endpoint_key(session.names))
+    if entry is None:
         return None, None
     return _container(entry), next(iter(_profiles(entry)), None)
 

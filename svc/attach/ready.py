@@ -126,6 +126,7 @@ class Guarded:
         self.atomic = inner.atomic
         self.needs_node = inner.needs_node
         self.get = inner.get
+        self.find = inner.find
         self.get_all = inner.get_all
         self.list = inner.list
         self.check_writable = inner.check_writable

@@ -127,7 +127,10 @@ class Position:
 
 
 class Backend(Protocol):
-    """A datastore session; safe to use from several threads at once. Errors: StoreError and its subclasses."""
+    """A datastore session; safe to use from several threads at once. Errors: StoreError and its subclasses.
+
+    Stores inherit from it.
+    """
 
     @property
     def atomic(self) -> bool:
@@ -143,6 +146,13 @@ class Backend(Protocol):
 
     def get(self, key: Key) -> Entry:
         """NotFound when the key does not exist, Damaged when its value cannot be decoded."""
+
+    def find(self, key: Key) -> Entry | None:
+        """Return the entry, or None if the key does not exist. Raise Damaged as `get`."""
+        try:
+            return self.get(key)
+        except NotFound:
+            return None
 
     def get_all(self, keys: Sequence[Key]) -> "Sequence[Found]":
         """What stands at each of these keys, or why there is nothing to be had of it: as `get`, in one request where the store

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from svc.datastore import sqlite
 from svc.datastore.api import (
+    Backend,
     Check,
     Conflict,
     Create,
@@ -93,7 +94,7 @@ class _Committed:
         return None if self.data is None else _entry(self.codec, self.key, self.data, self.number)
 
 
-class EmbeddedStore:
+class EmbeddedStore(Backend):
     """A session with the file at `path`, which is created, with its directory, where it does not exist."""
 
     atomic = True

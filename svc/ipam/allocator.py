@@ -5,11 +5,11 @@ again and planned again; a refusal is only given after everything was read anew.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 
 from svc._core.cidr import Address, Cidr
 from svc.combine import Combiner
-from svc.datastore.api import MAX_WRITES, Backend, Damaged, Entry, Found, NotFound, OutcomeUnknown, entry_of
+from svc.datastore.api import MAX_WRITES, Backend, Damaged, Entry, Found, OutcomeUnknown, entry_of
 from svc.ipam import blocks
 from svc.ipam.assigning import pools_for
 from svc.ipam.group import Group, Outcome
@@ -76,7 +76,8 @@ class Ipam:
         """
         handle = None
         if request.handle not in self._undecided:  # or it is read after what may still be carried out
-            handle = self._stored(request.handle) if stored is None else entry_of(stored)  # callers read side by side
+            key = HandleKey(request.handle)  # read here: callers read in parallel
+            handle = self._backend.find(key) if stored is None else entry_of(stored)
             if handle is None and not request.addresses:
                 return False
         self._combiner.run(_Call(request, handle))
@@ -111,7 +112,7 @@ class Ipam:
 
     def allocations(self, handle: str, addresses: Sequence[Address]) -> tuple[Allocation, ...]:
         """The given addresses with the blocks that the handle names for them, read now. StoreError."""
-        entry = self._stored(handle)
+        entry = self._backend.find(HandleKey(handle))
         if entry is None:
             return ()
         assert isinstance(entry.value, Handle)
@@ -123,12 +124,8 @@ class Ipam:
         pool = read_pools(self._backend).pool_of(address)
         if pool is None:
             return "", ""
-        try:
-            block = self._backend.get(BlockKey(pool.cidr.block_of(address, pool.block_size))).value
-        except NotFound:
-            return pool.name, ""
-        assert isinstance(block, Block)
-        holder = blocks.holder(block, address)
+        block = self._block(pool.cidr.block_of(address, pool.block_size))
+        holder = None if block is None else blocks.holder(block, address)
         return pool.name, (holder.handle_id or "" if holder else "")
 
     def avoid(self, addresses: Iterable[Address]) -> None:
@@ -171,12 +168,11 @@ class Ipam:
         recount(self._backend, handle, [str(cidr) for cidr in cidrs])
 
     def _block(self, cidr: Cidr) -> Block | None:
-        try:
-            block = self._backend.get(BlockKey(cidr)).value
-        except NotFound:
+        entry = self._backend.find(BlockKey(cidr))
+        if entry is None:
             return None
-        assert isinstance(block, Block)
-        return block
+        assert isinstance(entry.value, Block)
+        return entry.value
 
     def pool_of(self, address: Address) -> Cidr | None:
         """That an address lies in, read now. StoreError."""
@@ -195,21 +191,14 @@ class Ipam:
             plan.room.check(plan.block, version, pools_for(plan, version, request))
         return plan.view.faults() if any(not pools.get(version) for version in versions) else ()
 
-    def _stored(self, handle: str) -> Entry | None:
-        try:
-            return self._backend.get(HandleKey(handle))
-        except NotFound:
-            return None
-
     def _blocks_of(self, handle: str) -> Iterator[Block]:
-        entry = self._stored(handle)
+        entry = self._backend.find(HandleKey(handle))
         if entry is None:
             return
         assert isinstance(entry.value, Handle)
         for text in entry.value.blocks:
-            with suppress(NotFound):
-                block = self._backend.get(BlockKey(Cidr(text))).value
-                assert isinstance(block, Block)
+            block = self._block(Cidr(text))
+            if block is not None:
                 yield block
 
     def _carry_out(self, calls: Sequence[_Call]) -> list[Outcome]:

@@ -37,9 +37,8 @@ def own_block(backend: Backend, cidr: Cidr, host: Host) -> Entry:
     """The block behind an affinity of this host, after repairing whatever a broken-off claim left. Raises as `claim`."""
     key = host.claim_on(cidr)
     affinity = backend.get(key)
-    try:
-        block = backend.get(BlockKey(cidr))
-    except NotFound:
+    block = backend.find(BlockKey(cidr))
+    if block is None:
         return claim(backend, cidr, host)
     assert isinstance(block.value, Block)
     assert isinstance(affinity.value, Affinity)

@@ -46,7 +46,7 @@ def drop_abandoned(backend: Backend, cidr: Cidr, rest: Rest) -> None:
 
 
 def _try(backend: Backend, key: AffinityKey, rest: Rest, only_empty: bool, sequence: int | None) -> None:
-    affinity, entry = _found(backend, key), _found(backend, BlockKey(key.cidr))
+    affinity, entry = backend.find(key), backend.find(BlockKey(key.cidr))
     if entry is None:
         _drop(backend, affinity)
         return
@@ -65,13 +65,6 @@ def _try(backend: Backend, key: AffinityKey, rest: Rest, only_empty: bool, seque
         _restore(backend, affinity, marked)
         raise
     _drop(backend, marked)
-
-
-def _found(backend: Backend, key: AffinityKey | BlockKey) -> Entry | None:
-    try:
-        return backend.get(key)
-    except NotFound:
-        return None
 
 
 def _mark(backend: Backend, affinity: Entry | None) -> Entry | None:

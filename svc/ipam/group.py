@@ -8,7 +8,6 @@ tell, for all of them were under way at the same time.
 import copy
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -184,11 +183,8 @@ class Group:
 
     def _stored_handles(self) -> dict[str, Entry]:
         """All of them: where one is not as expected, others may not be either, and each would cost an attempt."""
-        found = {}
-        for name in {request.handle for request in self._open.values() if not isinstance(request, ReleaseAddresses)}:
-            with suppress(NotFound):
-                found[name] = self._backend.get(HandleKey(name))
-        return found
+        names = {request.handle for request in self._open.values() if not isinstance(request, ReleaseAddresses)}
+        return {name: entry for name in names if (entry := self._backend.find(HandleKey(name))) is not None}
 
     def _remember(self, entries: Sequence[Entry | None]) -> None:
         for entry in entries:

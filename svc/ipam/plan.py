@@ -8,7 +8,7 @@ wiser.
 from collections.abc import Iterable, Iterator, Mapping
 
 from svc._core.cidr import Address, Cidr
-from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, Update, Write
+from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, Update, Write
 from svc.ipam import blocks
 from svc.ipam.blocks import Rest
 from svc.ipam.host import Host
@@ -77,10 +77,10 @@ class Plan:
     def stored_handle(self, name: str) -> Handle:
         """With all that the datastore has of it. Conflict when this plan has changed it without having read it."""
         if name not in self._known_handles:
-            try:
-                self._known_handles[name] = self._backend.get(HandleKey(name))
-            except NotFound:
+            entry = self._backend.find(HandleKey(name))
+            if entry is None:
                 return self.handle(name)
+            self._known_handles[name] = entry
             if name in self._handles:
                 raise Conflict(HandleKey(name))
         return self.handle(name)

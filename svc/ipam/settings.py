@@ -32,7 +32,7 @@ def _set_field(field: str, value: str) -> str:
 
 def read_settings(backend: Backend) -> IpamConfig:
     """The defaults where none are stored. Damaged when they cannot be decoded."""
-    present = _present(backend)
+    present = backend.find(IpamConfigKey())
     if present is None:
         return IpamConfig()
     assert isinstance(present.value, IpamConfig)
@@ -56,7 +56,7 @@ def amend(
 
     `instruct` words the remedies."""
     for _ in attempts():
-        present = _present(backend)
+        present = backend.find(IpamConfigKey())
         before = IpamConfig() if present is None else present.value
         assert isinstance(before, IpamConfig)
         wanted = change(before)
@@ -100,13 +100,6 @@ def effective_limit(settings: IpamConfig, requested: int, *, shared: bool) -> in
     if given:
         return min(given)
     return DEFAULT_MAX_BLOCKS if shared else 0
-
-
-def _present(backend: Backend) -> Entry | None:
-    try:
-        return backend.get(IpamConfigKey())
-    except NotFound:
-        return None
 
 
 def _write(present: Entry | None, settings: IpamConfig) -> Write:

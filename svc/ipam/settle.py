@@ -77,7 +77,7 @@ def recount(backend: Backend, name: str, cidrs: Collection[str]) -> None:
     """Makes a handle count what it holds in these blocks. StoreError, PeerError when the races are always lost."""
     for _ in attempts():
         with suppress(Conflict, NotFound):
-            entry = _stored(backend, name)
+            entry = backend.find(HandleKey(name))
             before = after = _value(entry)
             for cidr in cidrs:
                 counted = before.blocks.get(cidr, 0)
@@ -110,9 +110,8 @@ def _is_taken_back(backend: Backend, correction: Correction) -> bool:
 
 def _held(backend: Backend, cidr: Cidr, name: str, counted: int) -> int:
     """How many addresses of the block the handle holds, and will hold once those who counted too many have lost."""
-    try:
-        entry = backend.get(BlockKey(cidr))
-    except NotFound:
+    entry = backend.find(BlockKey(cidr))
+    if entry is None:
         return 0
     block = entry.value
     assert isinstance(block, Block)
@@ -121,13 +120,6 @@ def _held(backend: Backend, cidr: Cidr, name: str, counted: int) -> int:
         block.sequence += 1
         backend.write([Update(entry.key, block, entry.revision)])
     return held
-
-
-def _stored(backend: Backend, name: str) -> Entry | None:
-    try:
-        return backend.get(HandleKey(name))
-    except NotFound:
-        return None
 
 
 def _value(entry: Entry | None) -> Handle:

@@ -82,7 +82,7 @@ class Faults:
             return fault.kind
 
 
-class FaultyBackend:
+class FaultyBackend(Backend):
     """Calls are named as their methods. `close` never fails, or nothing could be cleaned up."""
 
     def __init__(self, inner: Backend, faults: Faults) -> None:

@@ -31,7 +31,7 @@ from svc.names import DEFAULT
 _POLL = 0.001
 
 
-class Through:
+class Through(Backend):
     """Passes everything on; subclasses change one thing. `calls` counts what reached it, by method."""
 
     def __init__(self, inner: Backend) -> None:

@@ -7,6 +7,7 @@ from typing import NoReturn
 from simulation.blocking import Current
 from simulation.scheduler import Killed, Process
 from svc.datastore.api import (
+    Backend,
     Check,
     Conflict,
     Create,
@@ -126,9 +127,10 @@ class NoWatch:
         return
 
 
-class RemoteStore:
+class RemoteStore(Backend):
     """A process's session with the cluster."""
 
+    atomic = True
     needs_node = True
     place = "the simulated cluster"
 

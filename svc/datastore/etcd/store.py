@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from svc.datastore.api import Damaged, Entries, Entry, Event, Found, NotFound, Position, Write, found_by
+from svc.datastore.api import Backend, Damaged, Entries, Entry, Event, Found, NotFound, Position, Write, found_by
 from svc.datastore.etcd import txn
 from svc.datastore.etcd.commit import commit
 from svc.datastore.etcd.discovery import Resolver
@@ -33,7 +33,7 @@ PAGE = 2000  # entries that are read at once; a block of 64 addresses is 1 to 10
 _log = logging.getLogger(__name__)
 
 
-class EtcdStore:
+class EtcdStore(Backend):
     """A session. CallerError for settings that cannot be used; servers are first spoken to by the first call."""
 
     atomic = True

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from svc.datastore.api import (
+    Backend,
     Check,
     Create,
     Delete,
@@ -69,7 +70,7 @@ _APPLY: dict[type, Callable[[Shelf, Any], Entry | None]] = {
 }
 
 
-class OrchStore:
+class OrchStore(Backend):
     """A session. Settings, all optional: kubeconfig, orch_api_root, api_group, k8s_auth_token, k8s_client_certificate,
     k8s_client_key, k8s_certificate_authority. CallerError when they lead to no server; nothing is asked of it yet."""
 
