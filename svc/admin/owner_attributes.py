@@ -99,12 +99,11 @@ def _changed(address: Address, which: str, present: dict[str, str] | None, chang
     return dict(sorted(change.attributes.items())) or None
 
 
-def _held(backend: Backend, address: Address) -> tuple[Entry, Block, Attribute] | None:
+def _held(backend: Backend, address: Address) -> tuple[Entry[Block], Block, Attribute] | None:
     """Return the entry of the address's block, in a pool or orphaned, a copy of the block to change, and the attributes."""
     entry = _in_pool(backend, address) or _anywhere(backend, address)
     if entry is None:
         return None
-    assert isinstance(entry.value, Block)
     block = entry.value.copy()
     blocks.collect(block, rest_of(read_settings(backend)))
     attribute = blocks.holder(block, address)
@@ -115,13 +114,13 @@ def _held(backend: Backend, address: Address) -> tuple[Entry, Block, Attribute] 
     return entry, block, attribute
 
 
-def _in_pool(backend: Backend, address: Address) -> Entry | None:
+def _in_pool(backend: Backend, address: Address) -> Entry[Block] | None:
     pool = read_pools(backend).pool_of(address)
     if pool is None:
         return None
     return backend.find(BlockKey(pool.cidr.block_of(address, pool.block_size)))
 
 
-def _anywhere(backend: Backend, address: Address) -> Entry | None:
+def _anywhere(backend: Backend, address: Address) -> Entry[Block] | None:
     entries = backend.list(BlockQuery(address.version))
-    return next((entry for entry in entries if isinstance(entry.key, BlockKey) and address in entry.key.cidr), None)
+    return next((entry for entry in entries if address in entry.value.cidr), None)

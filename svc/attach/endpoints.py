@@ -49,7 +49,7 @@ def write_endpoint(session: Session, resource: Resource) -> None:
     raise _kept_changing(key)
 
 
-def deletion(record: Record, found: Found) -> Delete | None:
+def deletion(record: Record, found: Found[Resource]) -> Delete | None:
     """Of the endpoint as it was read; None when it is gone, or another sandbox of the workload has it. Damaged."""
     entry = entry_of(found)
     if entry is None or _container(entry) not in (record.id.container_id, None):
@@ -109,7 +109,6 @@ def endpoint_stands(session: Session, record: Record) -> bool:
     entry = session.backend.find(record.endpoint_key(session.names))
     if entry is None:
         return False
-    assert isinstance(entry.value, Resource)
     networks = [str(address.host()) for address in record.address_list()]
     return _container(entry) == record.id.container_id and entry.value.spec.get("ipNetworks") == networks
 
@@ -119,7 +118,6 @@ def stored_endpoint(session: Session, record: Record) -> Resource | None:
     entry = session.backend.find(record.endpoint_key(session.names))
     if entry is None:
         return None
-    assert isinstance(entry.value, Resource)
     return entry.value
 
 
@@ -135,7 +133,6 @@ def endpoint_owner(session: Session, record: Record) -> tuple[str | None, str | 
 def endpoint_of_interface(session: Session, host_name: str) -> str | None:
     """The container whose endpoint on this node has the host interface; None if no endpoint has it. StoreError."""
     for entry in session.backend.list(ResourceQuery(KIND)):
-        assert isinstance(entry.value, Resource)
         spec = entry.value.spec
         if (spec.get("interfaceName"), spec.get("node")) == (host_name, session.node):
             return _container(entry)
@@ -145,7 +142,6 @@ def endpoint_of_interface(session: Session, host_name: str) -> str | None:
 def drop_endpoints_of(session: Session, container_id: str) -> None:
     """Delete the endpoints of a container on this node. Raise StoreError."""
     for entry in session.backend.list(ResourceQuery(KIND)):
-        assert isinstance(entry.value, Resource)
         spec = entry.value.spec
         if (spec.get("containerID"), spec.get("node")) == (container_id, session.node):
             with suppress(NotFound):
@@ -174,22 +170,19 @@ def endpoint_addresses(session: Session, record: Record) -> list[str]:
     return [str(Cidr.masked(text).first) for text in resource.spec.get("ipNetworks") or ()]
 
 
-def _take_over(session: Session, present: Entry, resource: Resource) -> None:
-    assert isinstance(present.value, Resource)
+def _take_over(session: Session, present: Entry[Resource], resource: Resource) -> None:
     kept = {name: present.value.metadata[name] for name in ("uid", "creationTimestamp") if name in present.value.metadata}
     taken = Resource(resource.kind, resource.metadata | kept, resource.spec, extra=present.value.extra)
     session.backend.write([Update(present.key, taken, present.revision)])
 
 
-def _write_profiles(session: Session, entry: Entry, profiles: list[str]) -> None:
-    assert isinstance(entry.value, Resource)
+def _write_profiles(session: Session, entry: Entry[Resource], profiles: list[str]) -> None:
     spec = {name: value for name, value in (entry.value.spec | {"profiles": profiles}).items() if value}
     changed = replace(entry.value, spec=spec)
     session.backend.write([Update(entry.key, changed, entry.revision)])
 
 
-def _profiles(entry: Entry) -> list[str]:
-    assert isinstance(entry.value, Resource)
+def _profiles(entry: Entry[Resource]) -> list[str]:
     return list(entry.value.spec.get("profiles") or ())
 
 
@@ -197,8 +190,7 @@ def _without(profiles: list[str], name: str) -> list[str]:
     return [each for each in profiles if each != name]
 
 
-def _container(entry: Entry) -> str | None:
-    assert isinstance(entry.value, Resource)
+def _container(entry: Entry[Resource]) -> str | None:
     return entry.value.spec.get("containerID") or None
 
 

@@ -8,7 +8,9 @@ from svc.attach.record import Record
 from svc.attach.session import Session
 from svc.attach.sources.select import source_of
 from svc.datastore.api import Conflict, Delete, Found, KeyedError, NotFound
+from svc.model.ipam import Handle
 from svc.model.keys import HandleKey, Key
+from svc.model.resource import Resource
 from svc.trace import Trace
 from svc.values import dataclass
 
@@ -18,8 +20,8 @@ class Holdings:
     """The endpoint and the handle as they were read in this session; None for what was not."""
 
     session: Session
-    endpoint: Found | None = None
-    handle: Found | None = None
+    endpoint: Found[Resource] | None = None
+    handle: Found[Handle] | None = None
 
 
 def read(session: Session, record: Record) -> Holdings:

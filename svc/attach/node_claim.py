@@ -54,12 +54,12 @@ def this_claimant(state_dir: Path, boot: str) -> Claimant:
 class _Held:
     """The claim is this claimant's. `fence` is None where the datastore has no transactions."""
 
-    claim: Entry
-    fence: Entry | None
+    claim: Entry[NodeClaim]
+    fence: Entry[NodeFence] | None
 
     @property
     def value(self) -> NodeClaim:
-        return _claim_of(self.claim)
+        return self.claim.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class _Watched:
     value: NodeClaim
     since: float
     alive: bool = False
-    former: Entry | None = None
+    former: Entry[NodeFence] | None = None
     lost: float = 0.0
 
 
@@ -208,7 +208,7 @@ class NodeNameClaim:
         claim, fence = present.get(NodeClaimKey(self._node)), present.get(NodeFenceKey(self._node))
         if claim is None:
             return self._take(Create(NodeClaimKey(self._node), NodeClaim(self._claimant)), fence)
-        value = _claim_of(claim)
+        value: NodeClaim = claim.value
         if value.claimant == self._claimant:
             if fence is None and self._backend.atomic:
                 return self._take(Update(claim.key, value.renewed(), claim.revision), fence)
@@ -220,11 +220,11 @@ class NodeNameClaim:
         successor = NodeClaim(self._claimant, predecessor=value.claimant, ended=int(time.time()))
         return self._take(Update(claim.key, successor, claim.revision), fence)
 
-    def _take(self, write: Create | Update, fence: Entry | None) -> _Held:
+    def _take(self, write: Create | Update, fence: Entry[NodeFence] | None) -> _Held:
         writes: list[Write] = [write]
         if self._backend.atomic:
             key = NodeFenceKey(self._node)
-            writes.append(Create(key, NodeFence()) if fence is None else Update(key, _fence_of(fence).moved(), fence.revision))
+            writes.append(Create(key, NodeFence()) if fence is None else Update(key, fence.value.moved(), fence.revision))
         return _held(self._backend.write(writes))
 
     def _watched(self, value: NodeClaim) -> _Watched:
@@ -289,10 +289,10 @@ class NodeNameClaim:
             except (Conflict, NotFound, Forbidden):
                 self._looks.run(None)
 
-    def _renew(self, held: _Held, *, fence: Entry | None) -> None:
+    def _renew(self, held: _Held, *, fence: Entry[NodeFence] | None) -> None:
         writes: list[Write] = [Update(held.claim.key, held.value.renewed(), held.claim.revision)]
         if fence is not None:
-            writes.append(Update(fence.key, _fence_of(fence).moved(), fence.revision))
+            writes.append(Update(fence.key, fence.value.moved(), fence.revision))
         renewed = _held(self._backend.write(writes))
         with self._lock:
             if self._situation is held:
@@ -320,7 +320,7 @@ def _is_open(situation: _Situation) -> bool:
     return isinstance(situation, _Watched) and not situation.alive
 
 
-def _fence_to_compare(situation: _Situation) -> Entry | None:
+def _fence_to_compare(situation: _Situation) -> Entry[NodeFence] | None:
     if isinstance(situation, _Held):
         return situation.fence
     if isinstance(situation, _Watched) and time.monotonic() < situation.lost + LOST_SECONDS:
@@ -336,16 +336,6 @@ def _held(entries: Sequence[Entry | None]) -> _Held:
     claim, *fences = entries
     assert claim is not None
     return _Held(claim, fences[0] if fences else None)
-
-
-def _claim_of(entry: Entry) -> NodeClaim:
-    assert isinstance(entry.value, NodeClaim)
-    return entry.value
-
-
-def _fence_of(entry: Entry) -> NodeFence:
-    assert isinstance(entry.value, NodeFence)
-    return entry.value
 
 
 def _contended(node: str) -> StoreError:

@@ -56,7 +56,7 @@ class Readiness:
     def __init__(self, backend: Backend, identity: StoreIdentity | None = None) -> None:
         self._backend = backend
         self._identity = identity
-        self._last: Entry | None = None
+        self._last: Entry[Resource] | None = None
         self._readers: Combiner[Sequence[Key], Sequence[Found]] = Combiner(self._read, lambda: backend.place, limit=_READERS)
 
     def require(self, keys: Sequence[Key] = ()) -> Sequence[Found]:
@@ -69,7 +69,7 @@ class Readiness:
         the datastore does not answer."""
         self._read([()])
 
-    def expected(self) -> Entry:
+    def expected(self) -> Entry[Resource]:
         """What was read last, and said that the datastore is ready: for a `Check`. Locked; StoreError."""
         if self._identity is not None and self._identity.has_moved(self._backend):
             self.forget()
@@ -92,20 +92,18 @@ class Readiness:
         ready, *others = self._backend.get_all([KEY, *wanted]) if wanted else [found_by(self._backend.get, KEY)]
         entry = _demand_ready(ready)
         if self._identity is not None:
-            assert isinstance(entry.value, Resource)
             self._identity.observe(self._backend, str(entry.value.spec.get("clusterGUID") or ""))
         self._last = entry
         found = dict(zip(wanted, others, strict=True))
         return [[found[key] for key in keys] for keys in readers]
 
 
-def _demand_ready(found: Found) -> Entry:
+def _demand_ready(found: Found[Resource]) -> Entry[Resource]:
     """Locked; StoreError."""
     if isinstance(found, NotFound):
         raise _not_initialised()
     if isinstance(found, Damaged):  # for IPAM that would be one of its documents, which it goes without
         raise StoreError(found.msg, details=found.details)
-    assert isinstance(found.value, Resource)
     ready = found.value.spec.get("datastoreReady")
     if ready is not True:
         raise _locked() if ready is False else _not_initialised() if ready is None else _unclear(ready)

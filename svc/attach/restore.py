@@ -21,7 +21,6 @@ from svc.dataplane.kernel import addresses_of, link_of
 from svc.model.endpoint import KIND, Workload, host_interface
 from svc.model.errors import SvcError
 from svc.model.keys import ResourceQuery
-from svc.model.resource import Resource
 from svc.names import Names
 from svc.trace import Trace
 from svc.values import dataclass
@@ -180,7 +179,6 @@ def _records(
     context: Context, session: Session, profile: str, links: dict[str, Link], locate: Locate | None, trace: Trace
 ) -> Iterator[Record]:
     for entry in session.backend.list(ResourceQuery(KIND)):
-        assert isinstance(entry.value, Resource)
         spec = entry.value.spec
         link = links.get(str(spec.get("interfaceName")))
         if link is None or spec.get("node") != session.node or not spec.get("containerID"):

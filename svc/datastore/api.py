@@ -16,27 +16,26 @@ A revision is an opaque string; it changes with every change of its key's value.
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Protocol
+from typing import Generic, Protocol
 
-from svc.model.codec import Value as Value
 from svc.model.errors import Code, PeerError
-from svc.model.keys import Key, Query
+from svc.model.keys import Key, Query, V, V_co
 from svc.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Generic[V_co]):
     """A key, its value, and the revision at which it was read or written. The value belongs to the caller."""
 
-    key: Key
-    value: Value
+    key: Key[V_co]
+    value: V_co
     revision: str
 
 
-class Entries(list[Entry]):
+class Entries(list[Entry[V]]):
     """The answers to a query. `left_out` has the places of documents that cannot be decoded, each with its fault."""
 
-    def __init__(self, entries: Iterable[Entry] = (), left_out: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(self, entries: Iterable[Entry[V]] = (), left_out: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(entries)
         self.left_out = dict(left_out)
 
@@ -47,19 +46,19 @@ class Entries(list[Entry]):
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class Create(Generic[V_co]):
     """Fails with Conflict when the key exists."""
 
-    key: Key
-    value: Value
+    key: Key[V_co]
+    value: V_co
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class Update(Generic[V_co]):
     """Fails with Conflict unless the key stands at this revision."""
 
-    key: Key
-    value: Value
+    key: Key[V_co]
+    value: V_co
     revision: str
 
 
@@ -144,21 +143,21 @@ class Backend(Protocol):
     def place(self) -> str:
         """Where it is, for errors: what is asked, and the address or path."""
 
-    def get(self, key: Key) -> Entry:
+    def get(self, key: Key[V]) -> Entry[V]:
         """NotFound when the key does not exist, Damaged when its value cannot be decoded."""
 
-    def find(self, key: Key) -> Entry | None:
+    def find(self, key: Key[V]) -> Entry[V] | None:
         """Return the entry, or None if the key does not exist. Raise Damaged as `get`."""
         try:
             return self.get(key)
         except NotFound:
             return None
 
-    def get_all(self, keys: Sequence[Key]) -> "Sequence[Found]":
+    def get_all(self, keys: Sequence[Key[V]]) -> "Sequence[Found[V]]":
         """What stands at each of these keys, or why there is nothing to be had of it: as `get`, in one request where the store
         can do that, and then of one moment. At most MAX_WRITES keys."""
 
-    def list(self, query: Query) -> Entries:
+    def list(self, query: Query[V]) -> Entries[V]:
         """In key order. What cannot be decoded is left out, and the answer tells of it."""
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
@@ -228,11 +227,11 @@ class Damaged(StoreError):
     """What is stored at one key cannot be decoded; the datastore itself is well."""
 
 
-Found = Entry | NotFound | Damaged
+Found = Entry[V] | NotFound | Damaged
 """What `get_all` says of one key."""
 
 
-def found_by(get: Callable[[Key], Entry], key: Key) -> Found:
+def found_by(get: Callable[[Key[V]], Entry[V]], key: Key[V]) -> Found[V]:
     """As `get_all`, of one key."""
     try:
         return get(key)
@@ -240,7 +239,7 @@ def found_by(get: Callable[[Key], Entry], key: Key) -> Found:
         return reason
 
 
-def entry_of(found: Found) -> Entry | None:
+def entry_of(found: Found[V]) -> Entry[V] | None:
     """The entry; None when there is none. Raise Damaged."""
     if isinstance(found, Damaged):
         raise found

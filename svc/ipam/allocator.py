@@ -33,7 +33,7 @@ class _Call:
     """A request, and the handle that it is about as its caller has read it."""
 
     request: Request
-    handle: Entry | None = None
+    handle: Entry[Handle] | None = None
 
 
 class Ipam:
@@ -69,7 +69,7 @@ class Ipam:
         assert isinstance(answer, Assigned)
         return answer
 
-    def release(self, request: Release, stored: Found | None = None) -> bool:
+    def release(self, request: Release, stored: Found[Handle] | None = None) -> bool:
         """Returns when nothing but `keep` is held: whether there was anything to look at, and its companion went along.
 
         `stored` is the handle as the caller has read it. SvcError: then it may be repeated; KeyedError of the companion's key.
@@ -115,7 +115,6 @@ class Ipam:
         entry = self._backend.find(HandleKey(handle))
         if entry is None:
             return ()
-        assert isinstance(entry.value, Handle)
         cidrs = [Cidr(text) for text in entry.value.blocks]
         return tuple(Allocation(address, cidr) for address in addresses for cidr in cidrs if address in cidr)
 
@@ -156,11 +155,7 @@ class Ipam:
     def counts(self) -> dict[str, tuple[Cidr, ...]]:
         """Return the blocks of which each handle counts addresses, in one listing. Raise StoreError."""
         entries = self._backend.list(HandleQuery())
-        return {
-            entry.key.handle: tuple(map(Cidr, entry.value.blocks))
-            for entry in entries
-            if isinstance(entry.key, HandleKey) and isinstance(entry.value, Handle)
-        }
+        return {entry.key.handle: tuple(map(Cidr, entry.value.blocks)) for entry in entries if isinstance(entry.key, HandleKey)}
 
     def recount(self, handle: str, cidrs: Sequence[Cidr]) -> None:
         """Make the handle count what these blocks show of it; no address is freed. An assignment to it that is in flight is
@@ -171,7 +166,6 @@ class Ipam:
         entry = self._backend.find(BlockKey(cidr))
         if entry is None:
             return None
-        assert isinstance(entry.value, Block)
         return entry.value
 
     def pool_of(self, address: Address) -> Cidr | None:
@@ -195,7 +189,6 @@ class Ipam:
         entry = self._backend.find(HandleKey(handle))
         if entry is None:
             return
-        assert isinstance(entry.value, Handle)
         for text in entry.value.blocks:
             block = self._block(Cidr(text))
             if block is not None:

@@ -11,14 +11,14 @@ from svc.datastore.api import Backend, Conflict, Create, Damaged, Delete, Entry,
 from svc.ipam import blocks
 from svc.ipam.host import Host
 from svc.model.ipam import CONFIRMED, PENDING, Affinity, Block
-from svc.model.keys import AffinityKey, BlockKey
+from svc.model.keys import AffinityKey, BlockKey, V
 
 
 class ClaimLost(Exception):
     """The block belongs to somebody else."""
 
 
-def claim(backend: Backend, cidr: Cidr, host: Host) -> Entry:
+def claim(backend: Backend, cidr: Cidr, host: Host) -> Entry[Block]:
     """Makes the block this host's own and returns it. ClaimLost when somebody else has it, Conflict when it is contended,
     Damaged when it cannot be read."""
     key = host.claim_on(cidr)
@@ -33,15 +33,13 @@ def claim(backend: Backend, cidr: Cidr, host: Host) -> Entry:
     return block
 
 
-def own_block(backend: Backend, cidr: Cidr, host: Host) -> Entry:
+def own_block(backend: Backend, cidr: Cidr, host: Host) -> Entry[Block]:
     """The block behind an affinity of this host, after repairing whatever a broken-off claim left. Raises as `claim`."""
     key = host.claim_on(cidr)
     affinity = backend.get(key)
     block = backend.find(BlockKey(cidr))
     if block is None:
         return claim(backend, cidr, host)
-    assert isinstance(block.value, Block)
-    assert isinstance(affinity.value, Affinity)
     if block.value.affinity != host.affinity:
         _drop(backend, affinity)
         raise ClaimLost
@@ -53,54 +51,51 @@ def own_block(backend: Backend, cidr: Cidr, host: Host) -> Entry:
     return block
 
 
-def moved(affinity: Entry, state: str) -> Update:
+def moved(affinity: Entry[Affinity], state: str) -> Update[Affinity]:
     """The next state of an affinity."""
-    assert isinstance(affinity.value, Affinity)
     return Update(affinity.key, affinity.value.moved(state), affinity.revision)
 
 
-def _pending_affinity(backend: Backend, key: AffinityKey) -> Entry:
+def _pending_affinity(backend: Backend, key: AffinityKey) -> Entry[Affinity]:
     try:
         return _write(backend, Create(key, Affinity(PENDING)))
     except Conflict:
         return backend.get(key)
 
 
-def _create_or_adopt(backend: Backend, cidr: Cidr, host: Host) -> Entry:
+def _create_or_adopt(backend: Backend, cidr: Cidr, host: Host) -> Entry[Block]:
     try:
         return _write(backend, Create(BlockKey(cidr), blocks.new_block(cidr, host.affinity, datetime.now(timezone.utc))))
     except Conflict:
         present = backend.get(BlockKey(cidr))
-    assert isinstance(present.value, Block)
     if present.value.affinity != host.affinity:
         raise ClaimLost
     return present
 
 
-def _touch(backend: Backend, entry: Entry) -> Entry:
+def _touch(backend: Backend, entry: Entry[Block]) -> Entry[Block]:
     """Rewrites the block unchanged: anybody who holds its old revision loses the race."""
-    assert isinstance(entry.value, Block)
     entry.value.sequence += 1
     return _write(backend, Update(entry.key, entry.value, entry.revision))
 
 
-def _confirm(backend: Backend, affinity: Entry) -> None:
+def _confirm(backend: Backend, affinity: Entry[Affinity]) -> None:
     try:
         _write(backend, moved(affinity, CONFIRMED))
     except Conflict:
         current = backend.get(affinity.key)
-        if not (isinstance(current.value, Affinity) and current.value.is_confirmed):
+        if not current.value.is_confirmed:
             raise
 
 
-def _drop(backend: Backend, affinity: Entry) -> None:
+def _drop(backend: Backend, affinity: Entry[Affinity]) -> None:
     try:
         backend.write([Delete(affinity.key, affinity.revision)])
     except (Conflict, NotFound):
         return
 
 
-def _write(backend: Backend, write: Create | Update) -> Entry:
+def _write(backend: Backend, write: Create[V] | Update[V]) -> Entry[V]:
     (entry,) = backend.write([write])
     assert entry is not None
     return entry

@@ -13,7 +13,7 @@ from svc.ipam import blocks, errors
 from svc.ipam.blocks import Rest
 from svc.ipam.claim import ClaimLost, moved
 from svc.ipam.host import Host
-from svc.model.ipam import PENDING_DELETION, Block
+from svc.model.ipam import PENDING_DELETION, Affinity, Block
 from svc.model.keys import AffinityKey, BlockKey
 from svc.retry import ATTEMPTS, attempts
 
@@ -67,28 +67,27 @@ def _try(backend: Backend, key: AffinityKey, rest: Rest, only_empty: bool, seque
     _drop(backend, marked)
 
 
-def _mark(backend: Backend, affinity: Entry | None) -> Entry | None:
+def _mark(backend: Backend, affinity: Entry[Affinity] | None) -> Entry[Affinity] | None:
     if affinity is None:
         return None
     (marked,) = backend.write([moved(affinity, PENDING_DELETION)])
     return marked
 
 
-def _restore(backend: Backend, affinity: Entry | None, marked: Entry | None) -> None:
+def _restore(backend: Backend, affinity: Entry[Affinity] | None, marked: Entry[Affinity] | None) -> None:
     """The block is in use after all: its owner need not wonder."""
     if affinity is not None and marked is not None:
         with suppress(KeyedError):
             backend.write([Update(marked.key, affinity.value, marked.revision)])
 
 
-def _collected(entry: Entry, rest: Rest) -> Block:
-    assert isinstance(entry.value, Block)
+def _collected(entry: Entry[Block], rest: Rest) -> Block:
     block = entry.value.copy()
     blocks.collect(block, rest)
     return block
 
 
-def _without_owner(entry: Entry, block: Block) -> Write:
+def _without_owner(entry: Entry[Block], block: Block) -> Write:
     if blocks.is_empty(block):
         return Delete(entry.key, entry.revision)
     block.affinity, block.claimed_at = None, None
@@ -96,7 +95,7 @@ def _without_owner(entry: Entry, block: Block) -> Write:
     return Update(entry.key, block, entry.revision)
 
 
-def _drop(backend: Backend, affinity: Entry | None) -> None:
+def _drop(backend: Backend, affinity: Entry[Affinity] | None) -> None:
     """Unless somebody has changed it: then it is in use again."""
     if affinity is not None:
         with suppress(KeyedError):

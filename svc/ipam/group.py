@@ -37,7 +37,7 @@ from svc.ipam.requests import Answer, Assign, Assigned, Freed, Held, Release, Re
 from svc.ipam.settle import Progress, corrections, settle
 from svc.ipam.view import View, node_labels
 from svc.model.errors import SvcError
-from svc.model.ipam import Block
+from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey, Key, ResourceKey
 from svc.retry import ATTEMPTS, ATTEMPTS_BEFORE_BACKOFF, attempts, is_after_backoff
 
@@ -56,7 +56,7 @@ class Group:
     """Some requests, in order, until each has its outcome. `handles` are those of them that were read already."""
 
     def __init__(
-        self, backend: Backend, view: View, host: Host, requests: Sequence[Request], handles: Iterable[Entry] = ()
+        self, backend: Backend, view: View, host: Host, requests: Sequence[Request], handles: Iterable[Entry[Handle]] = ()
     ) -> None:
         self._backend = backend
         self._view = view
@@ -181,7 +181,7 @@ class Group:
             if isinstance(request, Assign):
                 request.explain(lambda: f"planned again: {lost or 'the claim of a block is lost'}")
 
-    def _stored_handles(self) -> dict[str, Entry]:
+    def _stored_handles(self) -> dict[str, Entry[Handle]]:
         """All of them: where one is not as expected, others may not be either, and each would cost an attempt."""
         names = {request.handle for request in self._open.values() if not isinstance(request, ReleaseAddresses)}
         return {name: entry for name in names if (entry := self._backend.find(HandleKey(name))) is not None}

@@ -35,14 +35,14 @@ class Planned:
 class Plan:
     """What stands in the datastore, what the requests of one group make of it, and the writes that this comes to."""
 
-    def __init__(self, backend: Backend, view: View, host: Host, known_handles: dict[str, Entry]) -> None:
+    def __init__(self, backend: Backend, view: View, host: Host, known_handles: dict[str, Entry[Handle]]) -> None:
         view.look()
         self.host = host
         self.view = view
         self.room = Room(backend, view, host, self.rest)
         self._backend = backend
         self._known_handles = known_handles
-        self._base: dict[Cidr, Entry] = {}
+        self._base: dict[Cidr, Entry[Block]] = {}
         self._collected: dict[Cidr, Block] = {}
         self._blocks: dict[Cidr, Block] = {}
         self._handles: dict[str, Handle] = {}
@@ -70,7 +70,7 @@ class Plan:
         """As far as it is known."""
         return self._handles.get(name) or self._before(name)
 
-    def known_handle(self, name: str) -> Entry | None:
+    def known_handle(self, name: str) -> Entry[Handle] | None:
         """As it was read, before anything was written; None when it is not known to exist."""
         return self._known_handles.get(name)
 
@@ -133,7 +133,6 @@ class Plan:
         if cidr not in self._base:
             self._base[cidr] = self.view.block(cidr)
         value = self._base[cidr].value
-        assert isinstance(value, Block)
         if self.view.has_resting(value):
             value = value.copy()
             blocks.collect(value, self.rest())
@@ -142,7 +141,7 @@ class Plan:
 
     def _before(self, name: str) -> Handle:
         known = self._known_handles.get(name)
-        return known.value if known is not None and isinstance(known.value, Handle) else Handle({})
+        return Handle({}) if known is None else known.value
 
     def _only_shrinks(self, name: str) -> bool:
         if name not in self._known_handles or name in self._takers:

@@ -35,7 +35,6 @@ def read_settings(backend: Backend) -> IpamConfig:
     present = backend.find(IpamConfigKey())
     if present is None:
         return IpamConfig()
-    assert isinstance(present.value, IpamConfig)
     return present.value
 
 
@@ -58,7 +57,6 @@ def amend(
     for _ in attempts():
         present = backend.find(IpamConfigKey())
         before = IpamConfig() if present is None else present.value
-        assert isinstance(before, IpamConfig)
         wanted = change(before)
         check_settings(wanted, instruct)
         if wanted == before:
@@ -102,7 +100,7 @@ def effective_limit(settings: IpamConfig, requested: int, *, shared: bool) -> in
     return DEFAULT_MAX_BLOCKS if shared else 0
 
 
-def _write(present: Entry | None, settings: IpamConfig) -> Write:
+def _write(present: Entry[IpamConfig] | None, settings: IpamConfig) -> Write:
     if present is None:
         return Create(IpamConfigKey(), settings)
     return Update(IpamConfigKey(), settings, present.revision)

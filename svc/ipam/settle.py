@@ -20,7 +20,7 @@ from svc._core.cidr import Cidr
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, KeyedError, NotFound, PartialWrite, Update, Write
 from svc.ipam import blocks, errors
 from svc.ipam.plan import Plan
-from svc.model.ipam import Block, Handle
+from svc.model.ipam import Handle
 from svc.model.keys import BlockKey, HandleKey, Key
 from svc.retry import ATTEMPTS, attempts
 from svc.values import dataclass
@@ -30,7 +30,7 @@ from svc.values import dataclass
 class Correction:
     """A handle as it was last seen by us, and by how many addresses it counts too many (negative) in which blocks."""
 
-    entry: Entry | None
+    entry: Entry[Handle] | None
     changes: dict[str, int] = field(default_factory=dict)
 
 
@@ -114,7 +114,6 @@ def _held(backend: Backend, cidr: Cidr, name: str, counted: int) -> int:
     if entry is None:
         return 0
     block = entry.value
-    assert isinstance(block, Block)
     held = len(blocks.held_by(block, name))
     if held != counted:
         block.sequence += 1
@@ -122,11 +121,11 @@ def _held(backend: Backend, cidr: Cidr, name: str, counted: int) -> int:
     return held
 
 
-def _value(entry: Entry | None) -> Handle:
-    return entry.value if entry is not None and isinstance(entry.value, Handle) else Handle({})
+def _value(entry: Entry[Handle] | None) -> Handle:
+    return Handle({}) if entry is None else entry.value
 
 
-def _write(key: Key, entry: Entry | None, after: Handle) -> Write:
+def _write(key: Key, entry: Entry[Handle] | None, after: Handle) -> Write:
     if entry is None:
         return Create(key, after)
     return Update(key, after, entry.revision) if after.blocks else Delete(key, entry.revision)

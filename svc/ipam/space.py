@@ -41,7 +41,6 @@ class Space:
         for cidr in owned:
             self._present.insert(cidr, None)
         for entry in backend.list(BlockQuery(version)):
-            assert isinstance(entry.value, Block)
             blocks.collect(entry.value, rest)
             self._note(entry.value)
 

@@ -19,7 +19,6 @@ from svc.ipam.settings import read_settings
 from svc.model.ipam import Affinity, Block, IpamConfig
 from svc.model.keys import IPAM_CONFIG, AffinityKey, AffinityQuery, BlockKey, BlockQuery, ResourceKey, ResourceQuery
 from svc.model.pool import Pool
-from svc.model.resource import Resource
 
 AVOID_SECONDS: Final = 60.0
 _KINDS: Final = ("IPPool", "Node", RESERVATION, IPAM_CONFIG)
@@ -59,7 +58,7 @@ class View:
         self._avoided: dict[Address, float] = {}  # until when, of the monotonic clock
         self._reserved = _Remembered(lambda: read_reserved(backend))
         self._settings = _Remembered(lambda: read_settings(backend))
-        self._blocks: dict[Cidr, Entry] = {}
+        self._blocks: dict[Cidr, Entry[Block]] = {}
         self._own: dict[int, tuple[Cidr, ...]] = {}
         self._doubtful: set[Cidr] = set()
         self._resting: set[Cidr] = set()
@@ -132,7 +131,7 @@ class View:
         """Whether addresses of it may be resting."""
         return block.cidr in self._resting if block.cidr in self._blocks else blocks.has_resting(block)
 
-    def block(self, cidr: Cidr) -> Entry:
+    def block(self, cidr: Cidr) -> Entry[Block]:
         """The remembered or freshly read block; NotFound, Damaged."""
         if cidr not in self._blocks:
             entry = self._backend.get(BlockKey(cidr))
@@ -140,9 +139,8 @@ class View:
             return entry
         return self._blocks[cidr]
 
-    def remember(self, entry: Entry) -> None:
+    def remember(self, entry: Entry[Block]) -> None:
         """Keeps a block that was just read or written, if it is this host's own."""
-        assert isinstance(entry.value, Block)
         cidr = entry.value.cidr
         if entry.value.affinity != self._host.affinity:
             self._blocks.pop(cidr, None)
@@ -165,10 +163,9 @@ class View:
         """When they were written."""
         self._doubtful_blocks.pop(handle, None)
 
-    def own(self, entry: Entry) -> None:
+    def own(self, entry: Entry[Block]) -> None:
         """Keeps a block whose claim is confirmed."""
         self.remember(entry)
-        assert isinstance(entry.value, Block)
         cidr = entry.value.cidr
         self._doubtful.discard(cidr)
         self._own[cidr.version] = tuple(sorted({*self.own_blocks(cidr.version), cidr}))
@@ -229,7 +226,6 @@ def read_pools(backend: Backend) -> PoolSet:
     pools: list[Pool] = []
     unreadable = undecodable("IP pool", entries.left_out)
     for entry in entries:
-        assert isinstance(entry.value, Resource)
         try:
             pools.append(Pool.from_resource(entry.value))
         except ValueError as error:
@@ -240,7 +236,6 @@ def read_pools(backend: Backend) -> PoolSet:
 def read_blocks(backend: Backend, version: int = 0) -> Iterator[Block]:
     """Every block, or those of one IP version, as far as they can be understood."""
     for entry in backend.list(BlockQuery(version)):
-        assert isinstance(entry.value, Block)
         yield entry.value
 
 
@@ -254,11 +249,10 @@ def node_labels(backend: Backend, host: Host) -> Mapping[str, str]:
         if backend.needs_node:
             raise errors.node_missing(host.name, missing.details) from None
         return {}
-    assert isinstance(entry.value, Resource)
     return entry.value.labels
 
 
 def read_reserved(backend: Backend) -> Reserved:
     """Every reservation that can be understood, and the faults of the others."""
     entries = backend.list(ResourceQuery(RESERVATION))
-    return read_reservations((entry.value for entry in entries if isinstance(entry.value, Resource)), entries.left_out)
+    return read_reservations((entry.value for entry in entries), entries.left_out)

@@ -39,6 +39,7 @@ from svc.model.keys import (
     Query,
     ResourceKey,
     ResourceQuery,
+    V_co,
 )
 from svc.model.resource import Resource
 from svc.names import Names
@@ -78,6 +79,7 @@ class Codec:
                 return f"{self._claims}{node}/fence"
             case IpamConfigKey():
                 return f"{self._ipam}config"
+        raise TypeError(f"{key!r} is not a key")
 
     def key(self, path: str) -> Key | None:
         """What is kept at a path; None when it is not ours or cannot be parsed."""
@@ -105,6 +107,7 @@ class Codec:
                 if kind in NAMESPACED:
                     return f"{self._resources}{PLURALS[kind]}/" + (f"{namespace}/{prefix}" if namespace else "")
                 return f"{self._resources}{PLURALS[kind]}/{prefix}"
+        raise TypeError(f"{query!r} is not a query")
 
     def encode(self, value: Value) -> bytes:
         """The document to store."""
@@ -115,7 +118,7 @@ class Codec:
                 return orjson.dumps(value.to_json(Attribute.encoded))
         return orjson.dumps(value.to_json())
 
-    def decode(self, key: Key, data: bytes) -> Value:
+    def decode(self, key: Key[V_co], data: bytes) -> V_co:
         """The value of a document read at `key`; ValueError when the document is no value for this key."""
         try:
             document = orjson.loads(data or b"{}")
@@ -123,7 +126,8 @@ class Codec:
             raise ValueError(f"it is not JSON: {error}") from None
         if not isinstance(document, dict):
             raise ValueError(f"it is {json_kind(document)}, not an object")
-        return _decode(key, document)
+        value: V_co = _decode(key, document)
+        return value
 
 
 def matches(query: Query, key: Key) -> bool:
@@ -189,7 +193,7 @@ def _resource_key(parts: list[str]) -> Key | None:
     return None
 
 
-def _decode(key: Key, data: Any) -> Value:
+def _decode(key: Key, data: Any) -> Any:
     match key:
         case BlockKey(cidr):
             return _decode_block(cidr, data)
@@ -205,8 +209,7 @@ def _decode(key: Key, data: Any) -> Value:
             return IpamConfig.from_json(data)
         case ResourceKey(kind):
             return _decode_resource(kind, data)
-        case HostKey():
-            raise ValueError("nobody needs what it says")
+    raise ValueError("svc does not read this key")
 
 
 def _decode_block(cidr: Cidr, data: Any) -> Block:

@@ -22,12 +22,8 @@ from svc.model.keys import (
     BlockQuery,
     HandleKey,
     HandleQuery,
-    HostKey,
     IpamConfigKey,
     Key,
-    NodeClaimKey,
-    NodeClaimQuery,
-    NodeFenceKey,
     Query,
     ResourceKey,
     ResourceQuery,
@@ -121,9 +117,9 @@ class Objects:
                 return HANDLE
             case IpamConfigKey():
                 return self._config
-            case HostKey() | NodeClaimKey() | NodeClaimQuery() | NodeFenceKey():
-                raise TypeError(f"no object is made of {key}")
-        return key.kind
+            case ResourceKey(kind) | ResourceQuery(kind):
+                return kind
+        raise TypeError(f"no object is made of {key}")
 
     def place(self, key: Key) -> Place:
         plural = kind_plural(self.kind(key))

@@ -21,9 +21,9 @@ from svc.datastore.api import (
     PartialWrite,
     StoreError,
     Update,
-    Value,
     Write,
 )
+from svc.model.codec import Value
 from svc.model.ipam import CONFIRMED, PENDING, Affinity, Handle, IpamConfig
 from svc.model.keys import (
     AffinityKey,

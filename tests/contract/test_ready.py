@@ -19,7 +19,7 @@ def put_ready(backend: Backend, ready: bool | None, **spec: str) -> None:
     except NotFound:
         backend.write([Create(KEY, value)])
         return
-    value.metadata = present.value.metadata  # type: ignore[union-attr]
+    value.metadata = present.value.metadata
     backend.write([Update(KEY, value, present.revision)])
 
 

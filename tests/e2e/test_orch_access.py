@@ -20,11 +20,12 @@ from svc import deadline
 from svc._core.cidr import Cidr
 from svc.admin import pools
 from svc.attach.orchestrators import Orchestrators
-from svc.datastore.api import Create, Delete, Forbidden, NotFound, StoreError, Update, Value
+from svc.datastore.api import Create, Delete, Forbidden, NotFound, StoreError, Update
 from svc.datastore.orch.client import ApiError, Unreachable
 from svc.datastore.orch.store import OrchStore
 from svc.deploy.rbac import binding, role, role_name
 from svc.model.claim import Claimant, NodeClaim
+from svc.model.codec import Value
 from svc.model.errors import SvcError
 from svc.model.ipam import CONFIRMED, PENDING, Affinity, IpamConfig
 from svc.model.keys import (

@@ -14,9 +14,10 @@ from harness.ipam import in_threads, settle
 from harness.kube import ADMIN_TOKEN, Kube, Refused, running
 from harness.orch import install, put_core_node, put_pod
 from svc._core.cidr import Cidr
-from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, PartialWrite, StoreError, Update, Value, Write
+from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, PartialWrite, StoreError, Update, Write
 from svc.datastore.orch import client
 from svc.datastore.orch.store import OrchStore
+from svc.model.codec import Value
 from svc.model.endpoint import Workload, endpoint, endpoint_key
 from svc.model.ipam import CONFIRMED, PENDING, Affinity, Handle, IpamConfig
 from svc.model.keys import (

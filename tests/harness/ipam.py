@@ -10,11 +10,12 @@ from typing import Any
 
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Address, Cidr
-from svc.datastore.api import MAX_WRITES, Backend, Create, Delete, Entry, NotFound, Update, Value, Write
+from svc.datastore.api import MAX_WRITES, Backend, Create, Delete, Entry, NotFound, Update, Write
 from svc.ipam.allocator import Ipam
 from svc.ipam.blocks import stamp
 from svc.ipam.requests import Assign, Release
 from svc.ipam.reserved import KIND as RESERVATION
+from svc.model.codec import Value
 from svc.model.ipam import CONFIRMED, Affinity, Attribute, Block, Handle, IpamConfig
 from svc.model.keys import (
     AffinityKey,
@@ -124,7 +125,7 @@ def just_now() -> str:
     return stamp(datetime.now(timezone.utc))
 
 
-IPAM_QUERIES = (BlockQuery(), AffinityQuery(), HandleQuery())
+IPAM_QUERIES: tuple[Query, ...] = (BlockQuery(), AffinityQuery(), HandleQuery())
 EVERYTHING = (*IPAM_QUERIES, ResourceQuery("IPPool"), ResourceQuery("Node"), ResourceQuery(RESERVATION))
 
 
@@ -214,12 +215,7 @@ def handles(backend: Backend) -> dict[str, dict[str, int]]:
 
 def document(backend: Backend) -> list[tuple[Key, str, Any]]:
     """Everything that address management keeps: keys, revisions and documents."""
-    found: list[tuple[Key, str, Any]] = []
-    for query in IPAM_QUERIES:
-        for entry in backend.list(query):
-            assert not isinstance(entry.value, Resource)
-            found.append((entry.key, entry.revision, entry.value.to_json()))
-    return found
+    return [(entry.key, entry.revision, entry.value.to_json()) for query in IPAM_QUERIES for entry in backend.list(query)]
 
 
 def holdings(backend: Backend) -> Holdings:

@@ -21,14 +21,13 @@ from svc.datastore.api import (
     Position,
     StoreError,
     Update,
-    Value,
     Watch,
     Write,
     found_by,
 )
-from svc.model.codec import Codec, matches
+from svc.model.codec import Codec, Value, matches
 from svc.model.endpoint import KIND as ENDPOINT
-from svc.model.keys import Key, Query, ResourceKey, counted_kind
+from svc.model.keys import Key, Query, ResourceKey, V, counted_kind
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 
@@ -245,5 +244,5 @@ def _frozen(write: Write) -> Write:
     return write
 
 
-def _copy(key: Key, value: Value) -> Value:
+def _copy(key: Key[V], value: Value) -> V:
     return CODEC.decode(key, CODEC.encode(value))

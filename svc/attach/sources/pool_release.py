@@ -11,6 +11,7 @@ from svc.attach.session import Session
 from svc.datastore.api import Delete, Found, NotFound
 from svc.ipam.requests import Held, Release
 from svc.model.errors import Code, PeerError
+from svc.model.ipam import Handle
 from svc.trace import Trace
 
 
@@ -20,7 +21,7 @@ def release(
     record: Record,
     trace: Trace,
     extra_write: Delete | None,
-    handle: Found | None,
+    handle: Found[Handle] | None,
     addresses: tuple[Address, ...],
 ) -> bool:
     """Release what the handle holds, but not the addresses of other attachments with the same handle. Return whether

@@ -16,7 +16,6 @@ from svc.datastore.orch import shelf
 from svc.datastore.orch.client import ApiError, Client, segment
 from svc.datastore.orch.collection import Collection, revision_of
 from svc.model.claim import NodeClaim
-from svc.model.codec import Value
 from svc.model.keys import Key, NodeClaimKey, Query
 from svc.names import Names
 
@@ -39,7 +38,7 @@ class Leases:
         self._prefix = names.plugin
         self._annotation = f"{names.label_prefix}/node-claim"
 
-    def of(self, node: str) -> Entries:
+    def of(self, node: str) -> Entries[NodeClaim]:
         """Return the claim on a node's name, or nothing."""
         key = NodeClaimKey(node)
         try:
@@ -47,7 +46,7 @@ class Leases:
         except NotFound:
             return Entries()
 
-    def get(self, key: Key) -> Entry:
+    def get(self, key: Key) -> Entry[NodeClaim]:
         data = _permitted(lambda: shelf.present(self._client, self._path(key)))
         if data is None:
             raise NotFound(key)
@@ -83,8 +82,7 @@ class Leases:
         data = shelf.present(self._client, self._path(key))
         return data if data is not None and _annotations(data) == _annotations(body) else None
 
-    def _lease(self, key: Key, value: Value, revision: str | None = None) -> Json:
-        assert isinstance(value, NodeClaim)
+    def _lease(self, key: Key, value: NodeClaim, revision: str | None = None) -> Json:
         now = datetime.now(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
         metadata: Json = {"name": self._name(key), "namespace": NAMESPACE}
         metadata["annotations"] = {self._annotation: orjson.dumps(value.to_json()).decode()}
@@ -97,7 +95,7 @@ class Leases:
         }
         return {"apiVersion": _API_VERSION, "kind": "Lease", "metadata": metadata, "spec": spec}
 
-    def _entry(self, key: Key, data: Json) -> Entry:
+    def _entry(self, key: Key, data: Json) -> Entry[NodeClaim]:
         try:
             document = orjson.loads(_annotations(data)[self._annotation])
             return Entry(key, NodeClaim.from_json(document), revision_of(data))

@@ -68,8 +68,7 @@ class Pods:
     def delete(self, write: Delete) -> None:
         self._patch(write.key, unwiring(self._names, self._interface(write.key).interface), write.revision)
 
-    def _wire(self, key: Key, value: Value, revision: str | None) -> Entry:
-        assert isinstance(value, Resource)
+    def _wire(self, key: Key, value: Resource, revision: str | None) -> Entry:
         pod = self._patch(key, wiring(self._names, self._interface(key).interface, value), revision)
         return self._entry(key, pod) or Entry(key, value, revision_of(pod))
 
