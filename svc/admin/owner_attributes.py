@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from svc._core.cidr import Address
-from svc.datastore.api import Backend, Conflict, Entry, NotFound, Update
+from svc.datastore.api import Backend, Entry
 from svc.ipam import blocks, errors
+from svc.ipam.blocks import Rest
 from svc.ipam.releasing import bare
 from svc.ipam.settings import read_settings, rest_of
 from svc.ipam.view import read_pools
 from svc.model.ipam import Attribute, Block
 from svc.model.keys import BlockKey, BlockQuery
-from svc.retry import ATTEMPTS, attempts
 from svc.values import dataclass
 
 
@@ -47,8 +47,8 @@ class SetOwner:
 
 def find(backend: Backend, address: Address) -> Attribute | None:
     """Return the attributes of an address; None if it is not assigned. Raise CallerError if it is in cooldown."""
-    held = _held(backend, address)
-    return held[2] if held else None
+    entry = _block_of(backend, address)
+    return None if entry is None else _allocation(entry.value, address, rest_of(read_settings(backend)))[1]
 
 
 def attributes_of(backend: Backend, address: Address) -> Attribute:
@@ -66,28 +66,28 @@ def set_owners(
 
     Raise CallerError, without a change, if the address has another handle or an owner is not the expected one; PeerError if all
     attempts conflict."""
-    for _ in attempts():
-        held = _held(backend, address)
-        if held is None:
+    entry, rest = _block_of(backend, address), rest_of(read_settings(backend))
+    if entry is None:
+        raise errors.not_assigned(address)
+
+    def changed(stored: Block | None) -> Block | None:
+        block, present = _allocation(stored, address, rest)
+        if block is None or present is None:
             raise errors.not_assigned(address)
-        entry, block, present = held
         if bare(present.handle_id) != bare(handle):
             raise errors.other_handle(address, present.handle_id, handle)
-        changed = replace(
+        wanted = replace(
             present,
             secondary=_changed(address, "active", present.secondary, active),
             alternate=_changed(address, "alternate", present.alternate, alternate),
         )
-        if changed == present:
-            return
-        blocks.set_attribute(block, block.cidr.ordinal(address), changed)
+        if wanted == present:
+            return stored
+        blocks.set_attribute(block, block.cidr.ordinal(address), wanted)
         block.sequence += 1
-        try:
-            backend.write([Update(entry.key, block, entry.revision)])
-            return
-        except (Conflict, NotFound):
-            continue
-    raise errors.too_much_contention(ATTEMPTS)
+        return block
+
+    backend.update(entry.key, changed)
 
 
 def _changed(address: Address, which: str, present: dict[str, str] | None, change: SetOwner | None) -> dict[str, str] | None:
@@ -99,19 +99,21 @@ def _changed(address: Address, which: str, present: dict[str, str] | None, chang
     return dict(sorted(change.attributes.items())) or None
 
 
-def _held(backend: Backend, address: Address) -> tuple[Entry[Block], Block, Attribute] | None:
-    """Return the entry of the address's block, in a pool or orphaned, a copy of the block to change, and the attributes."""
-    entry = _in_pool(backend, address) or _anywhere(backend, address)
-    if entry is None:
-        return None
-    block = entry.value.copy()
-    blocks.collect(block, rest_of(read_settings(backend)))
+def _allocation(stored: Block | None, address: Address, rest: Rest) -> tuple[Block | None, Attribute | None]:
+    """Return a copy of the block to change, and the attributes of the address. Raise CallerError if it is in cooldown."""
+    if stored is None:
+        return None, None
+    block = stored.copy()
+    blocks.collect(block, rest)
     attribute = blocks.holder(block, address)
-    if attribute is None:
-        return None
-    if attribute.released_at:
+    if attribute is not None and attribute.released_at:
         raise errors.resting(address, attribute.released_at)
-    return entry, block, attribute
+    return block, attribute
+
+
+def _block_of(backend: Backend, address: Address) -> Entry[Block] | None:
+    """Return the entry of the address's block, in a pool or orphaned."""
+    return _in_pool(backend, address) or _anywhere(backend, address)
 
 
 def _in_pool(backend: Backend, address: Address) -> Entry[Block] | None:

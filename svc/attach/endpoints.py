@@ -7,13 +7,14 @@ from datetime import datetime, timezone
 from svc._core.cidr import Cidr
 from svc.attach.record import Record
 from svc.attach.session import Session
-from svc.datastore.api import Conflict, Create, Delete, Entry, Found, NotFound, StoreError, Update, entry_of
+from svc.datastore.api import Conflict, Contended, Create, Delete, Entry, Found, NotFound, StoreError, Update, entry_of
 from svc.model.endpoint import KIND, Workload, has_endpoint
 from svc.model.errors import Code
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.resource import Resource, new_uid, stamp
+from svc.retry import attempts
 
-_TRIES = 6
+_ATTEMPTS = 6
 
 
 def require_endpoint_support(session: Session, workload: Workload) -> None:
@@ -33,7 +34,7 @@ def write_endpoint(session: Session, resource: Resource) -> None:
     """Creates it, or takes over the one that an earlier sandbox of the same workload has left. StoreError."""
     create = creation(resource)
     key = ResourceKey(KIND, resource.name, resource.namespace)
-    for _ in range(_TRIES):
+    for _ in attempts(_ATTEMPTS):
         try:
             session.backend.write([create])
             return
@@ -46,31 +47,22 @@ def write_endpoint(session: Session, resource: Resource) -> None:
             return
         except (Conflict, NotFound):
             continue
-    raise _kept_changing(key)
+    raise Contended(key)
 
 
 def deletion(record: Record, found: Found[Resource]) -> Delete | None:
     """Of the endpoint as it was read; None when it is gone, or another sandbox of the workload has it. Damaged."""
     entry = entry_of(found)
-    if entry is None or _container(entry) not in (record.id.container_id, None):
+    if entry is None or not _is_own(entry.value, record):
         return None
     return Delete(entry.key, entry.revision)
 
 
 def drop_endpoint(session: Session, record: Record) -> None:
     """Deletes it unless another sandbox of the workload has it by now. StoreError."""
-    key = record.endpoint_key(session.names)
-    for _ in range(_TRIES):
-        try:
-            wanted = deletion(record, session.backend.get(key))
-            if wanted is not None:
-                session.backend.write([wanted])
-            return
-        except NotFound:
-            return
-        except Conflict:
-            continue
-    raise _kept_changing(key)
+    session.backend.update(
+        record.endpoint_key(session.names), lambda present: None if present and _is_own(present, record) else present
+    )
 
 
 def edit_profiles(session: Session, record: Record, *, add: bool) -> None:
@@ -78,19 +70,9 @@ def edit_profiles(session: Session, record: Record, *, add: bool) -> None:
     is no endpoint of its container; StoreError.
     """
     key = record.endpoint_key(session.names)
-    for _ in range(_TRIES):
-        entry = session.backend.get(key)
-        if _container(entry) != record.id.container_id:
-            raise NotFound(key)
-        present = _profiles(entry)
-        if (record.id.network in present) == add:
-            return
-        try:
-            _write_profiles(session, entry, [*present, record.id.network] if add else _without(present, record.id.network))
-            return
-        except Conflict:
-            continue
-    raise _kept_changing(key)
+    entry = session.backend.update(key, lambda present: present and _with_profiles(present, record, add=add))
+    if entry is None or _container(entry.value) != record.id.container_id:
+        raise NotFound(key)
 
 
 def has_profile(session: Session, record: Record) -> bool:
@@ -98,7 +80,7 @@ def has_profile(session: Session, record: Record) -> bool:
     entry = session.backend.find(record.endpoint_key(session.names))
     if entry is None:
         return False
-    return _container(entry) == record.id.container_id and record.id.network in _profiles(entry)
+    return _container(entry.value) == record.id.container_id and record.id.network in _profiles(entry.value)
 
 
 def endpoint_stands(session: Session, record: Record) -> bool:
@@ -110,7 +92,7 @@ def endpoint_stands(session: Session, record: Record) -> bool:
     if entry is None:
         return False
     networks = [str(address.host()) for address in record.address_list()]
-    return _container(entry) == record.id.container_id and entry.value.spec.get("ipNetworks") == networks
+    return _container(entry.value) == record.id.container_id and entry.value.spec.get("ipNetworks") == networks
 
 
 def stored_endpoint(session: Session, record: Record) -> Resource | None:
@@ -127,7 +109,7 @@ def endpoint_owner(session: Session, record: Record) -> tuple[str | None, str | 
     entry = session.backend.find(record.endpoint_key(session.names))
     if entry is None:
         return None, None
-    return _container(entry), next(iter(_profiles(entry)), None)
+    return _container(entry.value), next(iter(_profiles(entry.value)), None)
 
 
 def endpoint_of_interface(session: Session, host_name: str) -> str | None:
@@ -135,7 +117,7 @@ def endpoint_of_interface(session: Session, host_name: str) -> str | None:
     for entry in session.backend.list(ResourceQuery(KIND)):
         spec = entry.value.spec
         if (spec.get("interfaceName"), spec.get("node")) == (host_name, session.node):
-            return _container(entry)
+            return _container(entry.value)
     return None
 
 
@@ -176,22 +158,27 @@ def _take_over(session: Session, present: Entry[Resource], resource: Resource) -
     session.backend.write([Update(present.key, taken, present.revision)])
 
 
-def _write_profiles(session: Session, entry: Entry[Resource], profiles: list[str]) -> None:
-    spec = {name: value for name, value in (entry.value.spec | {"profiles": profiles}).items() if value}
-    changed = replace(entry.value, spec=spec)
-    session.backend.write([Update(entry.key, changed, entry.revision)])
+def _with_profiles(endpoint: Resource, record: Record, *, add: bool) -> Resource:
+    """Return the endpoint with or without the record's network; unchanged if it is another container's."""
+    present, network = _profiles(endpoint), record.id.network
+    if _container(endpoint) != record.id.container_id or (network in present) == add:
+        return endpoint
+    profiles = [*present, network] if add else [each for each in present if each != network]
+    spec = {name: value for name, value in (endpoint.spec | {"profiles": profiles}).items() if value}
+    return replace(endpoint, spec=spec)
 
 
-def _profiles(entry: Entry[Resource]) -> list[str]:
-    return list(entry.value.spec.get("profiles") or ())
+def _profiles(endpoint: Resource) -> list[str]:
+    return list(endpoint.spec.get("profiles") or ())
 
 
-def _without(profiles: list[str], name: str) -> list[str]:
-    return [each for each in profiles if each != name]
+def _is_own(endpoint: Resource, record: Record) -> bool:
+    """Return whether no other sandbox of the workload has it."""
+    return _container(endpoint) in (record.id.container_id, None)
 
 
-def _container(entry: Entry[Resource]) -> str | None:
-    return entry.value.spec.get("containerID") or None
+def _container(endpoint: Resource) -> str | None:
+    return endpoint.spec.get("containerID") or None
 
 
 def _pod_gone(resource: Resource) -> StoreError:
@@ -200,7 +187,3 @@ def _pod_gone(resource: Resource) -> StoreError:
         details="it has been deleted: nothing needs to be done. Or CNI_ARGS name another one",
         code=Code.ORCHESTRATOR,
     )
-
-
-def _kept_changing(key: ResourceKey) -> StoreError:
-    return StoreError(f"endpoint {key.name!r} kept changing", details="something else writes it all the time")

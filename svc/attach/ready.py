@@ -26,12 +26,13 @@ from svc.model.errors import Code
 from svc.model.faults import json_kind, shown
 from svc.model.keys import Key, NodeFenceKey, Query, ResourceKey
 from svc.model.resource import Resource
+from svc.retry import attempts
 
 KEY = ResourceKey("ClusterInformation", "default")
 
 MAX_KEYS = 7
 _READERS = (MAX_WRITES - 1) // MAX_KEYS  # calls of one reading
-_TRIES = 10  # of a write, against others who keep changing the flag's resource
+_ATTEMPTS = 10  # of a write, against others who keep changing the flag's resource
 
 
 class Locked(StoreError):
@@ -116,6 +117,8 @@ class Guarded:
     With a `claim`, its fence is compared as well: writes of a claimant that was replaced fail (PeerError, NODE_CLAIMED).
     """
 
+    update = Backend.update
+
     def __init__(self, inner: Backend, readiness: Readiness, claim: NodeNameClaim | None = None) -> None:
         assert inner.atomic
         self._inner = inner
@@ -140,7 +143,7 @@ class Guarded:
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         ready = self._readiness.expected()
         changes = self._readiness.changes
-        for _ in range(_TRIES):
+        for _ in attempts(_ATTEMPTS):
             if self._readiness.changes != changes:
                 raise StoreReplaced
             checks = [Check(ready.key, ready.revision), *(self._claim.checks() if self._claim else ())]

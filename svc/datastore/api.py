@@ -15,11 +15,13 @@ A revision is an opaque string; it changes with every change of its key's value.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Generic, Protocol
 
 from svc.model.errors import Code, PeerError
-from svc.model.keys import Key, Query, V, V_co
+from svc.model.keys import Key, Query, ResourceKey, V, V_co
+from svc.retry import ATTEMPTS, attempts
 from svc.values import dataclass
 
 
@@ -160,6 +162,23 @@ class Backend(Protocol):
     def list(self, query: Query[V]) -> Entries[V]:
         """In key order. What cannot be decoded is left out, and the answer tells of it."""
 
+    def update(self, key: Key[V], change: Callable[[V | None], V | None], *, durable: bool = False) -> Entry[V] | None:
+        """Store what `change` makes of the value at a key; return the entry as it is then, None for a missing key.
+
+        `change` gets None for a missing key. It returns the same object to leave it as it is, another one to store, or None to
+        delete the key; it does not modify what it gets. Read and call `change` again after a Conflict or NotFound, also one
+        that `change` raises. Raise Contended when every attempt has failed.
+        """
+        for _ in attempts():
+            with suppress(Conflict, NotFound):
+                entry = self.find(key)
+                value = None if entry is None else entry.value
+                wanted = change(value)
+                if wanted is not value:
+                    (entry,) = self.write([_replacement(key, entry, wanted)], durable=durable)
+                return entry
+        raise Contended(key)
+
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         """The new entry of each write, None for a Delete or a Check. Values are stored as they are at the call."""
 
@@ -215,6 +234,16 @@ class Conflict(KeyedError):
     """The key exists already, or was changed by somebody else since it was read."""
 
 
+class Contended(StoreError):
+    """Other writers changed a key during every attempt to change it."""
+
+    code = Code.CONCURRENCY
+
+    def __init__(self, key: Key) -> None:
+        what = f"{key.kind} {key.name!r}" if isinstance(key, ResourceKey) else str(key)
+        super().__init__(f"{what} kept changing under {ATTEMPTS} attempts to change it", details="try again")
+
+
 class NoSpace(StoreError):
     """There is no room for the write; a smaller one may still fit."""
 
@@ -237,6 +266,12 @@ def found_by(get: Callable[[Key[V]], Entry[V]], key: Key[V]) -> Found[V]:
         return get(key)
     except (NotFound, Damaged) as reason:
         return reason
+
+
+def _replacement(key: Key[V], entry: Entry[V] | None, value: V | None) -> Write:
+    if entry is None:
+        return Create(key, value)
+    return Delete(key, entry.revision) if value is None else Update(key, value, entry.revision)
 
 
 def entry_of(found: Found[V]) -> Entry[V] | None:

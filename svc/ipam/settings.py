@@ -8,14 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from svc.datastore.api import Backend, Conflict, Create, Entry, NotFound, Update, Write
-from svc.ipam import errors
+from svc.datastore.api import Backend
 from svc.ipam.blocks import Rest
 from svc.model.errors import Code
 from svc.model.faults import Faults
 from svc.model.ipam import IpamConfig
 from svc.model.keys import IpamConfigKey
-from svc.retry import ATTEMPTS, attempts
 
 DEFAULT_MAX_BLOCKS = 20  # of one node, where nobody sets a number
 MAX_COOLDOWN_SECONDS = 1200  # as the definition of the resource says in the orchestrator's API
@@ -54,19 +52,17 @@ def amend(
     """Store, durably, what `change` makes of the present settings; return these and those. Raise CallerError as `configure`.
 
     `instruct` words the remedies."""
-    for _ in attempts():
-        present = backend.find(IpamConfigKey())
-        before = IpamConfig() if present is None else present.value
+    before = wanted = IpamConfig()
+
+    def changed(present: IpamConfig | None) -> IpamConfig | None:
+        nonlocal before, wanted
+        before = present or IpamConfig()
         wanted = change(before)
         check_settings(wanted, instruct)
-        if wanted == before:
-            return before, wanted
-        try:
-            backend.write([_write(present, wanted)], durable=True)
-        except (Conflict, NotFound):
-            continue
-        return before, wanted
-    raise errors.too_much_contention(ATTEMPTS)
+        return present if wanted == before else wanted
+
+    backend.update(IpamConfigKey(), changed, durable=True)
+    return before, wanted
 
 
 def check_settings(settings: IpamConfig, instruct: Instruct = _set_field) -> None:
@@ -98,9 +94,3 @@ def effective_limit(settings: IpamConfig, requested: int, *, shared: bool) -> in
     if given:
         return min(given)
     return DEFAULT_MAX_BLOCKS if shared else 0
-
-
-def _write(present: Entry[IpamConfig] | None, settings: IpamConfig) -> Write:
-    if present is None:
-        return Create(IpamConfigKey(), settings)
-    return Update(IpamConfigKey(), settings, present.revision)

@@ -13,16 +13,14 @@ that were written make of it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import field
 
 from svc._core.cidr import Cidr
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, KeyedError, NotFound, PartialWrite, Update, Write
-from svc.ipam import blocks, errors
+from svc.ipam import blocks
 from svc.ipam.plan import Plan
 from svc.model.ipam import Handle
 from svc.model.keys import BlockKey, HandleKey, Key
-from svc.retry import ATTEMPTS, attempts
 from svc.values import dataclass
 
 
@@ -75,17 +73,17 @@ def settle(backend: Backend, due: Mapping[str, Correction]) -> None:
 
 def recount(backend: Backend, name: str, cidrs: Collection[str]) -> None:
     """Makes a handle count what it holds in these blocks. StoreError, PeerError when the races are always lost."""
-    for _ in attempts():
-        with suppress(Conflict, NotFound):
-            entry = backend.find(HandleKey(name))
-            before = after = _value(entry)
-            for cidr in cidrs:
-                counted = before.blocks.get(cidr, 0)
-                after = after.changed(cidr, _held(backend, Cidr(cidr), name, counted) - counted)
-            if after != before:
-                backend.write([_write(HandleKey(name), entry, after)])
-            return
-    raise errors.too_much_contention(ATTEMPTS)
+    backend.update(HandleKey(name), lambda present: _recounted(backend, name, present, cidrs))
+
+
+def _recounted(backend: Backend, name: str, present: Handle | None, cidrs: Collection[str]) -> Handle | None:
+    before = after = present or Handle({})
+    for cidr in cidrs:
+        counted = before.blocks.get(cidr, 0)
+        after = after.changed(cidr, _held(backend, Cidr(cidr), name, counted) - counted)
+    if after == before:
+        return present
+    return after if after.blocks else None
 
 
 def _due(plan: Plan, progress: Progress, cidr: str, difference: int) -> int:
