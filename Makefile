@@ -9,13 +9,13 @@ SEED ?= 0
 SYSTEM_PACKAGES := gcc libc6-dev musl-tools python3-dev python3-venv iproute2 iputils-ping iptables \
                    containernetworking-plugins strace etcd-server etcd-client dnsmasq-base openssl util-linux \
                    containerd runc busybox-static podman
-BUILT_FROM := $(wildcard _core/*) CMakeLists.txt pyproject.toml Makefile  # Python modules run from the checkout
+BUILT_FROM := $(wildcard _core/* svc/_core/*.pxd) CMakeLists.txt pyproject.toml Makefile  # Python modules run from the checkout
 
 KUBE_PROGRAMS := $(or $(SVC_TESTCACHE),/var/cache/svc-tests)/kube
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations=20 --durations-min=0.5 $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint quick unit e2e test cover simulate bench kube-programs clean
+.PHONY: help demo lint quick unit e2e test cover sanitize simulate bench kube-programs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -32,7 +32,8 @@ lint: $(VENV)/.installed ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/cython-lint _core
+	$(BIN)/cython-lint _core svc/_core
+	$(BIN)/stubtest --allowlist tests/harness/stubtest.allow $(addprefix svc._core.,bitmap cidr netns rtnl)
 
 quick: lint ## lint, unit tests, and the contract tests that need no server: for every change
 	$(PYTEST) -m "not server and not slow" tests/unit tests/contract
@@ -52,6 +53,9 @@ cover: $(VENV)/.installed kube-programs ## measure the branch coverage of unit, 
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage html --quiet
 	$(BIN)/coverage report
+
+sanitize: $(VENV)/.installed ## test the compiled core and the executable with the address and undefined behaviour sanitizers
+	sh tests/harness/sanitize.sh $(VENV) build/sanitize $(ARGS)
 
 simulate: $(VENV)/.installed ## run simulated schedules of calls, kills and faults
 	PYTHONPATH=tests $(BIN)/python -m simulation --schedules $(SCHEDULES) --seed $(SEED)

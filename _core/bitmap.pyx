@@ -1,16 +1,15 @@
-# cython: language_level=3, wraparound=False, auto_pickle=False
 """Ordinals of one address block: a block of 2**bits addresses, 0 <= bits <= 12.
 
-A block is one array with a slot for every ordinal and one slot more, the gate. A slot holds the tag of its ordinal and
-two links; the free slots and the gate form a ring: after the gate stands the head of the queue, before it the tail.
-Taking any ordinal and giving it back are a handful of stores, whatever the size, and no end of the ring is special.
+A block is one array with a slot for every ordinal and one more, the sentinel. A slot holds the tag of its ordinal and
+two links. The free slots and the sentinel form a ring: the sentinel is between the tail and the head of the queue.
+Taking and releasing any ordinal are a few stores, whatever the size, and no end of the ring is special.
 
 Rules:
-1. A slot is in the ring exactly when its tag is FREE; the links of a taken slot mean nothing.
-2. A slot leaves the ring in `take` and enters it in `join`, nowhere else; these two keep `free` as well.
+1. A slot is in the ring exactly if its tag is FREE; the links of a taken slot mean nothing.
+2. Only `append` adds a slot to the ring and only `unlink` removes one; both also update `free`.
 3. Arguments are converted and checked before the first change: a method that raises has changed nothing.
-4. Reserved ordinals are the caller's affair. They are passed over where they stand, so they keep their place, and each
-   one at the head of the queue costs every allocation one step.
+4. The caller passes the reserved ordinals. They are skipped in the queue and keep their place, so each one at the head
+   of the queue costs every allocation one step.
 """
 
 cimport cython
@@ -20,7 +19,7 @@ from libc.stdint cimport int16_t, uint64_t
 from libc.string cimport memcpy
 
 cdef extern from "Python.h":
-    # With no exception given, a number too large is clipped, and our range check words the error.
+    # Without an exception, a number that is too large is clipped, and the range check raises the error.
     Py_ssize_t clipped "PyNumber_AsSsize_t"(object number, PyObject *overflow) except? -1
 
 cdef enum:
@@ -54,7 +53,7 @@ cdef int place_of(object number, int size) except -1:
 
 
 cdef Py_ssize_t stored_number(object item) except? -1:
-    """-1, which no list may hold, for what is no number at all: stored data is at fault then, not the caller's type."""
+    """Return -1, which is never valid, if the item is not an integer: then the data is wrong, not the caller's type."""
     return clipped(item, NULL) if isinstance(item, int) else -1
 
 
@@ -80,7 +79,7 @@ cdef class OrdinalSet:
         return 0 <= ordinal < self.size and self.words[ordinal >> 6] >> (ordinal & 63) & 1
 
     def add_range(self, first, last):
-        """Adds first..last, both included."""
+        """Add first..last, both included."""
         cdef int low = place_of(first, self.size), high = place_of(last, self.size), ordinal
         if low > high:
             raise IndexError(f"range {low}..{high} ends before it starts")
@@ -106,19 +105,19 @@ cdef class Ordinals:
 
     cdef readonly int size
     cdef readonly int free
-    cdef Slot *slots  # owned; size + 1 of them, the gate last
+    cdef Slot *slots  # owned; size + 1 of them, the sentinel last
 
     def __cinit__(self, bits):
         cdef Py_ssize_t power = clipped(bits, NULL)
         if not 0 <= power <= LAST_BIT:
             raise ValueError(f"bits {bits!r} is outside 0..{LAST_BIT}")
         self.size = 1 << <int> power
-        self.slots = <Slot *> PyMem_Malloc((self.size + 1) * sizeof(Slot))
+        self.slots = <Slot *> PyMem_Malloc(<size_t> (self.size + 1) * sizeof(Slot))
         if self.slots is NULL:
             raise MemoryError
         self.empty_queue()
         for ordinal in range(self.size):
-            self.join(ordinal)
+            self.append(ordinal)
 
     def __dealloc__(self):
         PyMem_Free(self.slots)
@@ -167,19 +166,19 @@ cdef class Ordinals:
             raise ValueError(f"unallocated[{place}] is {item}, which is allocated")
         if self.slots[ordinal].next != UNLINKED:
             raise ValueError(f"unallocated[{place}] is {item}, which stands there twice")
-        self.join(<int> ordinal)
+        self.append(<int> ordinal)
         return 0
 
-    cdef void join(self, int ordinal) noexcept:
-        """Lets a slot in at the tail."""
-        cdef int gate = self.size, tail = self.slots[gate].prev
-        self.slots[ordinal] = Slot(FREE, <int16_t> gate, <int16_t> tail)
+    cdef void append(self, int ordinal) noexcept:
+        """Add a slot at the tail."""
+        cdef int sentinel = self.size, tail = self.slots[sentinel].prev
+        self.slots[ordinal] = Slot(FREE, <int16_t> sentinel, <int16_t> tail)
         self.slots[tail].next = <int16_t> ordinal
-        self.slots[gate].prev = <int16_t> ordinal
+        self.slots[sentinel].prev = <int16_t> ordinal
         self.free += 1
 
-    cdef void take(self, int ordinal, int tag) noexcept:
-        """Lets a slot out, wherever in the ring it stands."""
+    cdef void unlink(self, int ordinal, int tag) noexcept:
+        """Remove a slot, wherever in the ring it is."""
         cdef Slot *slot = &self.slots[ordinal]
         self.slots[slot.prev].next = slot.next
         self.slots[slot.next].prev = slot.prev
@@ -187,7 +186,7 @@ cdef class Ordinals:
         self.free -= 1
 
     cdef int candidate(self, OrdinalSet reserved) noexcept:
-        """The first free ordinal that is not reserved; the gate when there is none."""
+        """Return the first free ordinal that is not reserved; the sentinel if there is none."""
         cdef int ordinal = self.slots[self.size].next
         if reserved is not None:
             while ordinal != self.size and reserved.has(ordinal):
@@ -207,15 +206,15 @@ cdef class Ordinals:
         return count
 
     def allocate(self, tag, OrdinalSet reserved=None):
-        """Takes the first free ordinal that is not reserved; -1 when there is none."""
+        """Take the first free ordinal that is not reserved; -1 if there is none."""
         cdef int number = tag_of(tag), ordinal = self.candidate(reserved)
         if ordinal == self.size:
             return -1
-        self.take(ordinal, number)
+        self.unlink(ordinal, number)
         return ordinal
 
     def allocate_many(self, count, tag, OrdinalSet reserved=None):
-        """Takes up to `count` ordinals, in queue order."""
+        """Take up to `count` ordinals, in queue order."""
         cdef Py_ssize_t wanted = clipped(count, NULL)
         cdef int number = tag_of(tag), ordinal
         cdef list taken = []
@@ -224,23 +223,23 @@ cdef class Ordinals:
             if ordinal == self.size:
                 break
             taken.append(ordinal)
-            self.take(ordinal, number)
+            self.unlink(ordinal, number)
         return taken
 
     def allocate_at(self, ordinal, tag):
-        """Takes this very ordinal; False when it is taken already."""
+        """Take this ordinal; False if it is already taken."""
         cdef int place = place_of(ordinal, self.size), number = tag_of(tag)
         if self.slots[place].tag != FREE:
             return False
-        self.take(place, number)
+        self.unlink(place, number)
         return True
 
     def release(self, ordinal):
-        """Gives it back to the tail of the queue; False when it was free."""
+        """Release it to the tail of the queue; False if it was free."""
         return self.give_back(place_of(ordinal, self.size))
 
     def release_many(self, ordinals):
-        """Releases in the given order; the number that were taken."""
+        """Release in the given order; return how many were taken."""
         cdef list places = [place_of(ordinal, self.size) for ordinal in ordinals]
         cdef int count = 0
         for place in places:
@@ -250,15 +249,15 @@ cdef class Ordinals:
     cdef bint give_back(self, int place) noexcept:
         if self.slots[place].tag == FREE:
             return False
-        self.join(place)
+        self.append(place)
         return True
 
     def tag(self, ordinal):
-        """The tag, or -1 when free."""
+        """The tag, or -1 if free."""
         return self.slots[place_of(ordinal, self.size)].tag
 
     def retag(self, ordinal, tag):
-        """Changes the tag of a taken ordinal."""
+        """Change the tag of a taken ordinal."""
         cdef int place = place_of(ordinal, self.size), number = tag_of(tag)
         if self.slots[place].tag == FREE:
             raise KeyError(f"ordinal {place} is free")
@@ -270,7 +269,7 @@ cdef class Ordinals:
         return [ordinal for ordinal in range(self.size) if self.slots[ordinal].tag == number]
 
     def renumber(self, new_tags):
-        """Replaces every tag t by new_tags[t]."""
+        """Replace every tag t by new_tags[t]."""
         cdef list table = list(new_tags)
         cdef int16_t fresh[MAX_SIZE]
         cdef int ordinal, tag
@@ -297,7 +296,7 @@ cdef class Ordinals:
 
     def copy(self):
         cdef Ordinals twin = Ordinals.__new__(Ordinals, bits_of(self.size))
-        memcpy(twin.slots, self.slots, (self.size + 1) * sizeof(Slot))
+        memcpy(twin.slots, self.slots, <size_t> (self.size + 1) * sizeof(Slot))
         twin.free = self.free
         return twin
 

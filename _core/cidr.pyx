@@ -1,12 +1,11 @@
-# cython: language_level=3, wraparound=False, auto_pickle=False
-"""Addresses, networks and the pool index; the numbers, texts and hash table they stand on are the cidr_*.pxd files.
+"""Addresses, networks and the pool index. cidr_bits, cidr_text and cidr_table are their numbers, texts and hash table.
 
 Rules:
-1. `Address` and `Cidr` never change once made, and two of them are equal exactly when their texts are.
+1. `Address` and `Cidr` are immutable, and two of them are equal exactly if their texts are.
 2. Bits right of a network's length, and right of the 32 of IPv4, are zero everywhere.
-3. A wrong value is a ValueError, or an IndexError where it counts places; only a wrong type is a TypeError.
-4. `CidrIndex` keeps its table in C and its values in a Python list, which is what the garbage collector sees. It lets
-   go of a value last, when all is in order: that may run any code, and the code may use the index.
+3. A wrong value is a ValueError, or an IndexError if it is an ordinal; only a wrong type is a TypeError.
+4. `CidrIndex` keeps its table in C and its values in a Python list, which the garbage collector sees. It drops a value
+   last, when its state is consistent: that may run any code, and the code may use the index.
 """
 
 cimport cython
@@ -15,14 +14,14 @@ from cpython.number cimport PyNumber_Index
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t
 
-from cidr_bits cimport Prefix, comes_before, holds, mask_of, mixed, raised, same, u128
-from cidr_table cimport EMPTY, Table, find, insert, longest_match, remove, use_slots
-from cidr_text cimport TEXT_SIZE, parse_address, parse_network, put, put_address, put_decimal
+from svc._core.cidr_bits cimport Prefix, comes_before, holds, mask_of, mixed, raised, same, u128
+from svc._core.cidr_table cimport EMPTY, Table, find, insert, longest_match, remove, use_slots
+from svc._core.cidr_text cimport TEXT_SIZE, parse_address, parse_network, put_address, put_network
 
 from types import GenericAlias
 
 cdef extern from "Python.h":
-    # With no exception given, a number too large is clipped, and our range check words the error.
+    # Without an exception, a number that is too large is clipped, and the range check raises the error.
     Py_ssize_t clipped "PyNumber_AsSsize_t"(object number, PyObject *overflow) except? -1
 
 
@@ -83,9 +82,9 @@ cdef class Address:
             raise ValueError(f"a packed address has 4 or 16 bytes, not {len(packed)}")
         cdef int bits = 8 * <int> len(packed)
         cdef u128 value = 0
-        cdef unsigned char byte
+        cdef char byte
         for byte in packed:
-            value = value << 8 | byte
+            value = value << 8 | <unsigned char> byte
         return new_address(value << (128 - bits), bits)
 
     @property
@@ -113,7 +112,7 @@ cdef class Address:
 
     def __str__(self):
         cdef char text[TEXT_SIZE]
-        cdef char *end = put_address(text, self.prefix.value, self.prefix.bits)
+        cdef char *end = put_address(text, self.prefix)
         return text[:end - text].decode("ascii")
 
     def __repr__(self):
@@ -229,8 +228,7 @@ cdef class Cidr:
 
     def __str__(self):
         cdef char text[TEXT_SIZE]
-        cdef char *slash = put_address(text, self.prefix.value, self.prefix.bits)
-        cdef char *end = put_decimal(put(slash, c'/'), self.prefix.length)
+        cdef char *end = put_network(text, self.prefix)
         return text[:end - text].decode("ascii")
 
     def __repr__(self):
@@ -267,12 +265,12 @@ cdef class CidrIndex:
         PyMem_Free(self.table.slots)
 
     cdef int resize(self, int32_t entries) except -1:
-        """Makes room for that many entries, a power of two, and for twice as many slots."""
-        cdef void *moved = PyMem_Realloc(self.table.entries, entries * sizeof(Prefix))
+        """Make room for that many entries, a power of two, and for twice as many slots."""
+        cdef void *moved = PyMem_Realloc(self.table.entries, <size_t> entries * sizeof(Prefix))
         if moved is NULL:
             raise MemoryError
         self.table.entries = <Prefix *> moved
-        cdef int32_t *slots = <int32_t *> PyMem_Malloc(2 * entries * sizeof(int32_t))
+        cdef int32_t *slots = <int32_t *> PyMem_Malloc(<size_t> entries * 2 * sizeof(int32_t))
         if slots is NULL:
             raise MemoryError
         PyMem_Free(self.table.slots)
@@ -283,7 +281,7 @@ cdef class CidrIndex:
         return self.table.count
 
     def insert(self, Cidr network not None, value):
-        """Adds or replaces."""
+        """Add or replaces."""
         cdef int32_t number = find(&self.table, network.prefix)
         if number != EMPTY:
             self.values[number] = value

@@ -1,4 +1,4 @@
-"""Netlink bytes: the buffer behind `Batch`, the cursor, the kernel's answers. The rules are in netlink.pxd."""
+"""Netlink bytes: the buffer behind `Batch`, the cursor, the kernel's answers. See svc/_core/netlink.pxd."""
 
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.errno cimport EBADMSG
@@ -52,7 +52,7 @@ cdef class Messages:
         return len(self.labels)
 
     def __bytes__(self):
-        return (<char *>self.data)[:self.sealed]
+        return (<char *>self.data)[:<Py_ssize_t>self.sealed]
 
     def clear(self):
         self.used = self.sealed = 0
@@ -100,7 +100,7 @@ cdef class Messages:
         header.nlmsg_type = kind
         header.nlmsg_flags = flags | uapi.NLM_F_REQUEST | uapi.NLM_F_ACK
         header.nlmsg_seq = <uint32_t>len(self.labels) + 1
-        self.used = self.sealed  # a draft that failed is forgotten here
+        self.used = self.sealed  # discards a draft that failed
         return self.put(&header, sizeof(header))
 
     cdef int end(self, str verb, object target, int length, uint32_t index) except -1:
@@ -177,12 +177,12 @@ cdef int next_attribute(Cursor *cursor, uint16_t *kind, Cursor *body) except -1 
         return 0
     memcpy(&header, take(cursor, sizeof(header)), sizeof(header))
     take_body(cursor, header.nla_len, sizeof(header), body)
-    kind[0] = header.nla_type & uapi.NLA_TYPE_MASK
+    kind[0] = header.nla_type & <uint16_t>uapi.NLA_TYPE_MASK
     return 1
 
 
 cdef int take_body(Cursor *cursor, size_t length, size_t header, Cursor *body) except -1 nogil:
-    """What a length field promises after its header, and the padding if it is there."""
+    """Set `body` to the bytes that a length field counts after its header; skip the padding if it exists."""
     if length < header:
         malformed("a message or attribute is shorter than its header")
     body.left = length - header
@@ -198,7 +198,7 @@ cdef uint32_t as_u32(Cursor value) except? 0xffffffff:
 
 
 cdef bytes as_bytes(Cursor value):
-    return (<const char *>value.at)[:value.left]
+    return (<const char *>value.at)[:<Py_ssize_t>value.left]
 
 
 cdef str as_text(Cursor value):
@@ -229,7 +229,7 @@ def split(bytes data not None):
     start = 0
     while next_message(&rest, &header, &body):
         messages.append((header.nlmsg_type, header.nlmsg_seq, data[start:start + header.nlmsg_len]))
-        start = len(data) - rest.left
+        start = len(data) - <Py_ssize_t>rest.left
     return messages
 
 

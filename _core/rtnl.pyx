@@ -230,7 +230,7 @@ cdef class Batch(Messages):
         uint8_t scope=uapi.RT_SCOPE_UNIVERSE, uint32_t metric=0, bint replace=False,
     ):
         """ip route add|replace DESTINATION/LENGTH [via GATEWAY] dev INDEX [scope S] [metric M]"""
-        cdef uint16_t flags = uapi.NLM_F_CREATE | (uapi.NLM_F_REPLACE if replace else uapi.NLM_F_EXCL)
+        cdef uint16_t flags = <uint16_t>(uapi.NLM_F_CREATE | uapi.NLM_F_REPLACE) if replace else NEW
         self.pack_route(uapi.RTM_NEWROUTE, flags, index, destination, length, gateway, scope, metric)
         self.end("replace route" if replace else "add route", destination, length, index)
 

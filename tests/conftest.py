@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from harness.kube import Kube, running
 from harness.leaks import Footprint, adopt_orphans, demand_nothing_since
 from harness.skips import unexpected
-from svc._core import nsock
+from svc._core import netns
 
 
 def pytest_configure() -> None:
@@ -60,7 +60,7 @@ def why_not_root() -> str:
     if os.geteuid() != 0:
         return "needs root: it makes network namespaces"
     try:
-        nsock.self_check()
+        netns.self_check()
     except OSError as refusal:
         return f"needs CAP_SYS_ADMIN to enter network namespaces: {refusal}"
     return ""

@@ -1,5 +1,5 @@
 """The compiled core: allocation bitmaps, CIDR matching, netlink packing, and the few system calls they need.
 
-Sources are in the top-level `_core/` folder; this package holds what Python sees of them. It is pure: it imports
-nothing of `svc`, logs nothing and reads no clock.
+The sources are in the top-level directory `_core/`. This package declares what they offer: the stubs (`.pyi`) to Python, the
+`.pxd` files to each other. The core imports nothing else of `svc`, logs nothing and reads no clock.
 """

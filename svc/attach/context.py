@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from svc._core import nsock
+from svc._core import netns
 from svc.attach.credentials import Credentials
 from svc.attach.health import Health
 from svc.attach.journal import Journal
@@ -63,7 +63,7 @@ class Context:
         self.resident = resident
         self.require_state = require_state
         self.boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        self.own_netns = nsock.own_netns_identity()
+        self.own_netns = netns.own_netns_identity()
         self.journal = Journal(state_dir / "journal.db")
         self.sessions = Sessions(open_backend, this_claimant(state_dir, self.boot_id), renews=resident, memory=self._memory)
         self.orchestrators = Orchestrators()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from svc._core import nsock
+from svc._core import netns
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
 from svc.attach.endpoints import endpoint_addresses, endpoint_of_interface, endpoint_owner
@@ -68,7 +68,7 @@ def _spare_other_interfaces(context: Context, record: Record, sandbox: Sandbox) 
     """Release no address of another interface in the sandbox, which may have no row either: all share the handle."""
     if record.recorded_only or not source_of(record).uses_pools:
         return
-    with nsock.Socket(sandbox.fd) as socket:
+    with netns.Socket(sandbox.fd) as socket:
         present = addresses_of(socket)
         link = link_of(socket, name=record.id.ifname)
     own = present.pop(link["index"], []) if link else []
@@ -151,7 +151,7 @@ def _recorded_addresses(context: Context, record: Record) -> list[str]:
 
 def _remove_inside(context: Context, record: Record, sandbox: Sandbox) -> None:
     """Remove an interface that is left in the sandbox under the attachment's name, unless it is another container's."""
-    with nsock.Socket(sandbox.fd) as socket:
+    with netns.Socket(sandbox.fd) as socket:
         link = link_of(socket, name=record.id.ifname)
         if link is None or _is_of_another_container(context, record, link):
             return

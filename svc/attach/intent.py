@@ -3,7 +3,7 @@
 import time
 from contextlib import suppress
 
-from svc._core import nsock
+from svc._core import netns
 from svc.attach.adopt import adopt
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
@@ -126,7 +126,7 @@ def _is_in_sandbox(record: Record, request: AddRequest) -> bool:
     """Return whether the interface is in the sandbox. A restored row names no sandbox: the pair of interfaces decides."""
     if not record.is_restored or request.sandbox is None:
         return record.sandbox == _identity(request)
-    with nsock.Socket(request.sandbox.fd) as socket:
+    with netns.Socket(request.sandbox.fd) as socket:
         link = link_of(socket, name=record.id.ifname)
     if link is not None and not record.mac:  # a pod's endpoint on the API does not have it
         record.mac = link["mac"].hex(":")

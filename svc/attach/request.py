@@ -2,7 +2,7 @@
 
 import os
 
-from svc._core import nsock
+from svc._core import netns
 from svc._core.cidr import Address, Cidr
 from svc.attach.record import AttachmentId
 from svc.attach.sources.base import AddressSource
@@ -71,7 +71,7 @@ def open_sandbox(path: str, received_fd: int, own: tuple[int, int]) -> Sandbox:
     """
     fd = received_fd if received_fd >= 0 else _open(path)
     try:
-        identity = nsock.netns_identity(fd)
+        identity = netns.netns_identity(fd)
     except (OSError, ValueError) as failure:
         os.close(fd)
         if lack := shortage(failure):

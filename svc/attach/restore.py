@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from svc._core import nsock
+from svc._core import netns
 from svc._core.cidr import Address, Cidr
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
@@ -118,7 +118,7 @@ def _records_of_pairs(context: Context, session: Session, profile: str, own: Own
     hosts = {link["index"]: link for link in unknown_links(context, session.names).values()}
     handle = handle_of(session.names, own.id.network, own.id.container_id)
     held = frozenset(session.ipam.addresses_of(handle))
-    with nsock.Socket(sandbox.fd) as socket:
+    with netns.Socket(sandbox.fd) as socket:
         for index, addresses in addresses_of(socket).items():
             link = link_of(socket, index=index)
             host = hosts.get(link["peer_index"]) if link else None

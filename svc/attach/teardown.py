@@ -5,7 +5,7 @@ there, nobody else may get it.
 """
 
 from svc import deadline
-from svc._core import nsock
+from svc._core import netns
 from svc.attach import holdings
 from svc.attach.context import Context
 from svc.attach.holdings import Holdings
@@ -66,7 +66,7 @@ def unwire(context: Context, record: Record) -> bool:
 
 def _remove_inside(record: Record, sandbox: Sandbox) -> bool:
     """Remove the sandbox's side of a pair whose other side has left the host; return whether it was there."""
-    with nsock.Socket(sandbox.fd) as socket:
+    with netns.Socket(sandbox.fd) as socket:
         link = link_of(socket, name=record.id.ifname)
         if link is None or (link["index"], link["peer_index"]) != (record.peer_index, record.host_index):
             return False

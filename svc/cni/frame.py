@@ -1,4 +1,4 @@
-"""The frames between the executable (`_core/shim.c`) and the agent, as bytes; no I/O.
+"""The frames between the executable (`_core/shim_agent.c`) and the agent, as bytes; no I/O.
 
 One request and one reply per connection. All integers are little-endian u32. Each side sends the layout that the request has.
 

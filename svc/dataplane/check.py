@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from svc._core import nsock, rtnl
+from svc._core import netns, rtnl
 from svc.dataplane import plan
 from svc.dataplane.kernel import Kernel, link_of, routes_of
 from svc.dataplane.wire import Wired
@@ -10,7 +10,7 @@ from svc.dataplane.wire import Wired
 
 def differences(kernel: Kernel, wiring: plan.Wiring, wired: Wired, ns_fd: int) -> list[str]:
     """Every difference in words, empty when all is as wired. What others added is none of our business."""
-    with nsock.Socket(ns_fd) as sandbox:
+    with netns.Socket(ns_fd) as sandbox:
         found = [*_sandbox_links(sandbox, wiring, wired)]
         if not found:
             found += _sandbox_addresses(sandbox, wiring, wired)
@@ -24,7 +24,7 @@ def differences(kernel: Kernel, wiring: plan.Wiring, wired: Wired, ns_fd: int) -
 def stands(kernel: Kernel, wiring: plan.Wiring, wired: Wired, ns_fd: int) -> bool:
     """Return whether the pair, its addresses and its routes in the host are there. MAC, MTU and sysctls do not count: other
     plugins of the chain may have changed them."""
-    with nsock.Socket(ns_fd) as sandbox:
+    with netns.Socket(ns_fd) as sandbox:
         inside = link_of(sandbox, name=wiring.ifname)
         if inside is None or (inside["index"], inside["peer_index"]) != (wired.peer_index, wired.host_index):
             return False
@@ -34,7 +34,7 @@ def stands(kernel: Kernel, wiring: plan.Wiring, wired: Wired, ns_fd: int) -> boo
     return outside is not None and outside["name"] == wiring.host_name and not any(_host_routes(kernel, wiring, wired))
 
 
-def _sandbox_links(sandbox: nsock.Socket, wiring: plan.Wiring, wired: Wired) -> Iterator[str]:
+def _sandbox_links(sandbox: netns.Socket, wiring: plan.Wiring, wired: Wired) -> Iterator[str]:
     link = link_of(sandbox, name=wiring.ifname)
     if link is None:
         yield f"interface {wiring.ifname} is missing in the sandbox"
@@ -73,20 +73,20 @@ def _link_state(link: dict[str, object], wiring: plan.Wiring, what: str) -> Iter
         yield f"{what} has MTU {link['mtu']}, not {plan.effective_mtu(wiring.mtu)}"
 
 
-def _sandbox_addresses(sandbox: nsock.Socket, wiring: plan.Wiring, wired: Wired) -> Iterator[str]:
+def _sandbox_addresses(sandbox: netns.Socket, wiring: plan.Wiring, wired: Wired) -> Iterator[str]:
     present = _addresses(sandbox, wired.peer_index)
     for address in wiring.addresses:
         if (address.packed, address.bits) not in present:
             yield f"sandbox interface {wiring.ifname} lacks address {address.host()}"
 
 
-def _addresses(socket: nsock.Socket, index: int) -> set[tuple[bytes, int]]:
+def _addresses(socket: netns.Socket, index: int) -> set[tuple[bytes, int]]:
     request = rtnl.Batch()
     request.dump_addresses(index)
     return {(item["address"], item["length"]) for item in map(rtnl.unpack_address, socket.query(request))}
 
 
-def _sandbox_routes(sandbox: nsock.Socket, wiring: plan.Wiring, wired: Wired) -> Iterator[str]:
+def _sandbox_routes(sandbox: netns.Socket, wiring: plan.Wiring, wired: Wired) -> Iterator[str]:
     present = {key for version in _versions(wiring) for key in routes_of(sandbox, version, wired.peer_index)}
     for route in plan.sandbox_routes(wiring):
         if (route.destination, route.length, route.gateway) not in present:
@@ -103,8 +103,8 @@ def _host_expected(wiring: plan.Wiring) -> dict[str, str]:
     return expected
 
 
-def _sysctls(ns_fd: int, expected: dict[str, str], where: str, procfs: nsock.Procfs | None = None) -> Iterator[str]:
-    values = nsock.read_sysctls(ns_fd, list(expected), procfs)
+def _sysctls(ns_fd: int, expected: dict[str, str], where: str, procfs: netns.Procfs | None = None) -> Iterator[str]:
+    values = netns.read_sysctls(ns_fd, list(expected), procfs)
     for (path, wanted), value in zip(expected.items(), values, strict=True):
         if value != wanted:
             yield f"{where} sysctl {path} is {value}, not {wanted}"

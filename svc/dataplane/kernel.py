@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from svc._core import nsock, rtnl
+from svc._core import netns, rtnl
 from svc._core.cidr import Address
 from svc.dataplane.plan import HOST_MAC
 from svc.model.errors import Code, PeerError
@@ -22,13 +22,13 @@ class Kernel:
 
     def __init__(self) -> None:
         self._local = threading.local()
-        self.procfs = nsock.Procfs()  # for sandboxes
+        self.procfs = netns.Procfs()  # for sandboxes
         self.has_ipv6 = os.path.exists("/proc/sys/net/ipv6")
 
-    def host(self) -> nsock.Socket:
+    def host(self) -> netns.Socket:
         socket = getattr(self._local, "socket", None)
         if socket is None:
-            socket = self._local.socket = nsock.Socket()
+            socket = self._local.socket = netns.Socket()
         return socket
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class Kernel:
             raise refused(refusal) from refusal
 
 
-def link_of(socket: nsock.Socket, *, index: int = 0, name: str = "") -> dict[str, Any] | None:
+def link_of(socket: netns.Socket, *, index: int = 0, name: str = "") -> dict[str, Any] | None:
     """The link that a socket's namespace has by this index or name; None when there is none."""
     request = rtnl.Batch()
     request.get_link(index, name)
@@ -67,7 +67,7 @@ def is_host_side(link: Mapping[str, Any], peer_index: int) -> bool:
     return bool(link["kind"] == "veth" and link["mac"] == HOST_MAC and link["peer_index"] == peer_index)
 
 
-def addresses_of(socket: nsock.Socket) -> dict[int, list[Address]]:
+def addresses_of(socket: netns.Socket) -> dict[int, list[Address]]:
     """The global addresses of each link of a socket's namespace, by its index."""
     request = rtnl.Batch()
     request.dump_addresses()
@@ -78,7 +78,7 @@ def addresses_of(socket: nsock.Socket) -> dict[int, list[Address]]:
     return found
 
 
-def routes_of(socket: nsock.Socket, version: int, index: int) -> set[tuple[bytes, int, bytes]]:
+def routes_of(socket: netns.Socket, version: int, index: int) -> set[tuple[bytes, int, bytes]]:
     """(destination, length, gateway) of the routes that leave by this link; an absent gateway is empty."""
     request = rtnl.Batch()
     request.dump_routes(rtnl.AF_INET if version == 4 else rtnl.AF_INET6, index)
@@ -86,7 +86,7 @@ def routes_of(socket: nsock.Socket, version: int, index: int) -> set[tuple[bytes
     return {(route["destination"], route["length"], route["gateway"]) for route in routes if route["index"] == index}
 
 
-def delete_link(socket: nsock.Socket, index: int) -> None:
+def delete_link(socket: netns.Socket, index: int) -> None:
     """Delete a link of a socket's namespace, and wait for the acknowledgement, which is slow. A link that is gone already
     is not an error. Raise PeerError."""
     batch = rtnl.Batch()

@@ -16,7 +16,7 @@ import threading
 from contextlib import suppress
 
 from svc import deadline
-from svc._core import nsock, rtnl
+from svc._core import netns, rtnl
 from svc.dataplane.kernel import Kernel, failed, is_host_side, refused
 from svc.model.errors import Code, PeerError
 from svc.model.shortage import no_thread
@@ -56,7 +56,7 @@ class Reaper:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._monitor = nsock.LinkMonitor()
+        self._monitor = netns.LinkMonitor()
         self._groups = itertools.count(_GROUP_BASE)
         self._lock = threading.Condition()
         self._asked: list[_Removal] = []

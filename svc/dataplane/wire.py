@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-from svc._core import nsock, rtnl
+from svc._core import netns, rtnl
 from svc._core.cidr import Address
 from svc.dataplane import plan
 from svc.dataplane.kernel import Kernel, delete_link, failed, is_host_side, link_of, refused, routes_of, sysctl_failed
@@ -63,7 +63,7 @@ def wire(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> Wired:
     with _undone_on_failure(kernel, wired.host_index):
         _write_sysctls(-1, plan.host_sysctls(wiring), optional=not wiring.has(6))
         _write_sysctls(ns_fd, plan.sandbox_sysctls(wiring), kernel.procfs)
-        with nsock.Socket(ns_fd) as sandbox:
+        with netns.Socket(ns_fd) as sandbox:
             _set_up_sandbox(sandbox, wiring, wired.peer_index)
     return wired
 
@@ -116,7 +116,7 @@ def _refuse_taken_route(wiring: plan.Wiring, refusal: rtnl.NetlinkError) -> NoRe
 
 def _refuse_taken_name(kernel: Kernel, wiring: plan.Wiring, ns_fd: int, refusal: rtnl.NetlinkError) -> None:
     """Raise PairTaken if one pair has both names, CallerError if the sandbox has that interface, or HostNameTaken."""
-    with nsock.Socket(ns_fd) as sandbox:
+    with netns.Socket(ns_fd) as sandbox:
         inside = link_of(sandbox, name=wiring.ifname)
     outside = kernel.find_link(name=wiring.host_name)
     if inside is not None:
@@ -136,7 +136,7 @@ def interface_exists(ifname: str) -> CallerError:
     )
 
 
-def _set_up_sandbox(sandbox: nsock.Socket, wiring: plan.Wiring, index: int) -> None:
+def _set_up_sandbox(sandbox: netns.Socket, wiring: plan.Wiring, index: int) -> None:
     """Where an earlier interface has the routes already, ours stand behind them: it stays the one that traffic leaves by."""
     try:
         sandbox.execute(plan.sandbox_batch(wiring, index))
@@ -153,10 +153,10 @@ def _set_up_sandbox(sandbox: nsock.Socket, wiring: plan.Wiring, index: int) -> N
 
 
 def _write_sysctls(
-    ns_fd: int, items: list[tuple[str, str]], procfs: nsock.Procfs | None = None, *, optional: bool = False
+    ns_fd: int, items: list[tuple[str, str]], procfs: netns.Procfs | None = None, *, optional: bool = False
 ) -> None:
     try:
-        nsock.write_sysctls(ns_fd, items, procfs)
+        netns.write_sysctls(ns_fd, items, procfs)
     except OSError as failure:
         if optional and failure.errno == errno.ENOENT:
             return  # a kernel without IPv6 has nothing to switch off

@@ -18,7 +18,7 @@ from harness.node import Node, netconf
 from harness.patience import wait_until
 from harness.pod import Pod
 from harness.site import EtcdSite, furnish
-from svc._core import nsock
+from svc._core import netns
 from svc.netconf.installed import Installed, add_installed
 
 pytestmark = pytest.mark.root
@@ -40,7 +40,7 @@ sys.exit(svc.agent.main.main())
 def copy_package(target: Path, version: str) -> None:
     """Copy the package with its compiled modules, as an installation has it."""
     shutil.copytree(Path(svc.__file__).parent, target / "svc", ignore=shutil.ignore_patterns("__pycache__"))
-    for module in Path(str(nsock.__file__)).parent.glob("*.so"):
+    for module in Path(str(netns.__file__)).parent.glob("*.so"):
         shutil.copy(module, target / "svc" / "_core")
     metadata = target / f"{DISTRIBUTION}-{version}.dist-info" / "METADATA"
     metadata.parent.mkdir()

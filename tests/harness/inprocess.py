@@ -10,8 +10,8 @@ from harness.audit import Books
 from harness.faulty import Faults, FaultyBackend, FaultyJournal
 from harness.netns import Netns
 from harness.node import POOL4, POOL6
-from svc._core import nsock
 from svc._core.cidr import Address
+from svc._core.netns import own_netns_identity
 from svc.attach.add import add
 from svc.attach.check import check
 from svc.attach.context import Context
@@ -112,7 +112,7 @@ class Host:
 @contextmanager
 def opened(netns: Netns) -> Iterator[Sandbox]:
     """The namespace as a call brings it along."""
-    sandbox = open_sandbox(netns.path, -1, nsock.own_netns_identity())
+    sandbox = open_sandbox(netns.path, -1, own_netns_identity())
     try:
         yield sandbox
     finally:

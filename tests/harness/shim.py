@@ -42,13 +42,15 @@ Result = subprocess.CompletedProcess[bytes]
 
 def compile_shim(target: Path, *extra: str) -> Path:
     """By the command line of the build, with musl where it is there."""
-    compiler = shutil.which("musl-gcc") or shutil.which("gcc")
+    sanitizers = shlex.split(os.environ.get("SVC_SANITIZERS", ""))  # set by `make sanitize`; they need a dynamic executable
+    compiler = (not sanitizers and shutil.which("musl-gcc")) or shutil.which("gcc")
     if not compiler:
         pytest.skip("no C compiler")
     recipe = re.search(r"COMMAND \$\{shim_cc\}(.*?)-o svc\b", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL)
     assert recipe, "the build's command line is not where it was"
     flags = shlex.split(recipe[1].replace("${SKBUILD_PROJECT_VERSION}", "1.2.3"))
-    subprocess.run([compiler, *flags, *extra, "-o", target, ROOT / "_core/shim.c"], check=True)
+    flags = [flag for flag in flags if flag not in ("-static", "-s")] + sanitizers if sanitizers else flags
+    subprocess.run([compiler, *flags, *extra, "-o", target, *(ROOT / "_core").glob("shim*.c")], check=True)
     return target
 
 

@@ -9,8 +9,9 @@ from itertools import count
 import pytest
 
 from harness.netns import Netns, run
-from svc._core import nsock, rtnl
+from svc._core import rtnl
 from svc._core.cidr import Address
+from svc._core.netns import Procfs, write_sysctls
 from svc.attach.request import Sandbox
 from svc.dataplane import plan
 from svc.dataplane import wire as wiring_module
@@ -195,14 +196,14 @@ def test_unwritable_sysctl_leaves_nothing(
     netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, place: int
 ) -> None:
     """As in a container with a read-only /proc/sys; those of the host are written first, then those of the sandbox."""
-    places, write = count(1), nsock.write_sysctls
+    places, write = count(1), write_sysctls
 
-    def failing(fd: int, items: list[tuple[str, str]], procfs: nsock.Procfs | None) -> None:
+    def failing(fd: int, items: list[tuple[str, str]], procfs: Procfs | None) -> None:
         if next(places) == place:
             raise OSError(errno.EROFS, "Read-only file system", items[0][0])
         write(fd, items, procfs)
 
-    monkeypatch.setattr("svc.dataplane.wire.nsock.write_sysctls", failing)
+    monkeypatch.setattr("svc.dataplane.wire.netns.write_sysctls", failing)
     with pytest.raises(PeerError, match=r"cannot write /proc/sys/net/ipv[46]/.*Read-only file system"):
         wire(kernel, BOTH, sandbox.fd)
     nothing_is_left(netns, pod)
@@ -273,7 +274,7 @@ def test_check_tells_a_changed_sysctl(kernel: Kernel, sandbox: Sandbox, where: s
     forwarded(BOTH)
     wired = wire(kernel, BOTH, sandbox.fd)
     changed = "0" if where == "host" else "1"
-    nsock.write_sysctls(-1 if where == "host" else sandbox.fd, [(path, changed)])
+    write_sysctls(-1 if where == "host" else sandbox.fd, [(path, changed)])
     (told,) = differences(kernel, BOTH, wired, sandbox.fd)
     assert told == f"{where} sysctl {path} is {changed}, not {1 - int(changed)}"
 

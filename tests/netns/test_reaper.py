@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from harness.netns import Netns, run
-from svc._core import nsock, rtnl
+from svc._core import rtnl
+from svc._core.netns import Socket
 from svc.dataplane.kernel import Kernel
 from svc.dataplane.reaper import Reaper
 from svc.model.errors import Code, PeerError
@@ -42,7 +43,7 @@ class WatchedKernel(Kernel):
 
 
 class _WatchedSocket:
-    def __init__(self, socket: nsock.Socket, kernel: WatchedKernel) -> None:
+    def __init__(self, socket: Socket, kernel: WatchedKernel) -> None:
         self._socket, self._kernel = socket, kernel
         self.query, self.close = socket.query, socket.close
 
@@ -222,7 +223,7 @@ def test_lost_notifications_are_made_good_by_acknowledgements(
             self._woken.wait(0.01)
             raise OSError(errno.ENOBUFS, "lost")
 
-    monkeypatch.setattr("svc.dataplane.reaper.nsock.LinkMonitor", Deaf)
+    monkeypatch.setattr("svc.dataplane.reaper.netns.LinkMonitor", Deaf)
     reaper = Reaper(kernel)
     settled([callers.submit(reaper.remove, *link) for link in make_links(20)])
     reaper.close()

@@ -9,7 +9,7 @@ import pytest
 
 from harness.inprocess import Host, opened
 from harness.netns import Netns, run
-from svc._core import nsock
+from svc._core import netns
 from svc.attach import add as adding
 from svc.attach.record import DELETING
 from svc.attach.request import Sandbox
@@ -137,10 +137,10 @@ def test_unanswered_creation_leaves_nothing(host: Host, sandbox: Sandbox, pod: N
 
 
 def test_unwritable_sysctl_leaves_nothing(host: Host, sandbox: Sandbox, pod: Netns, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(fd: int, items: list[tuple[str, str]], procfs: nsock.Procfs | None) -> None:
+    def failing(fd: int, items: list[tuple[str, str]], procfs: netns.Procfs | None) -> None:
         raise OSError(errno.EROFS, "Read-only file system", items[0][0])
 
-    monkeypatch.setattr(nsock, "write_sysctls", failing)
+    monkeypatch.setattr(netns, "write_sysctls", failing)
     with pytest.raises(PeerError, match="Read-only file system: the agent needs a writable /proc/sys"):
         host.add(sandbox)
     assert host.left_over() == []

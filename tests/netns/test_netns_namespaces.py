@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from harness.sides import Side, side
-from svc._core import nsock
+from svc._core import netns
 
 pytestmark = pytest.mark.root
 
-CORE = Path(nsock.__file__).parents[2]  # what sys.path needs to find this very core
+CORE = Path(netns.__file__).parents[2]  # what sys.path needs to find this very core
 
 VISITORS: list[Callable[[int], object]] = [
-    lambda fd: nsock.Socket(fd),
-    lambda fd: nsock.LinkMonitor(fd),
-    lambda fd: nsock.write_sysctls(fd, [("net/ipv4/ip_forward", "1")]),
-    lambda fd: nsock.read_sysctls(fd, ["net/ipv4/ip_forward"]),
+    lambda fd: netns.Socket(fd),
+    lambda fd: netns.LinkMonitor(fd),
+    lambda fd: netns.write_sysctls(fd, [("net/ipv4/ip_forward", "1")]),
+    lambda fd: netns.read_sysctls(fd, ["net/ipv4/ip_forward"]),
 ]
 
 
@@ -34,22 +34,22 @@ def sandbox() -> Iterator[Side]:
 def test_identity_is_that_of_stat(sandbox: Side) -> None:
     """Device and inode, of this process and of another namespace."""
     there, here = os.stat(sandbox.netns.path), os.stat("/proc/thread-self/ns/net")
-    assert nsock.netns_identity(sandbox.fd) == (there.st_dev, there.st_ino)
-    assert nsock.own_netns_identity() == (here.st_dev, here.st_ino)
-    assert nsock.netns_identity(sandbox.fd) != nsock.own_netns_identity()
+    assert netns.netns_identity(sandbox.fd) == (there.st_dev, there.st_ino)
+    assert netns.own_netns_identity() == (here.st_dev, here.st_ino)
+    assert netns.netns_identity(sandbox.fd) != netns.own_netns_identity()
 
 
 @pytest.mark.parametrize("path", ["/dev/null", "/proc/self/ns/uts", "/proc/self/cmdline"])
 def test_other_descriptors_have_no_identity(path: str) -> None:
     """A device, a namespace of another kind, a file."""
     with open(path, "rb") as opened, pytest.raises(ValueError, match="no network namespace"):
-        nsock.netns_identity(opened.fileno())
+        netns.netns_identity(opened.fileno())
 
 
 def test_closed_descriptor_has_no_identity() -> None:
     """The kernel says so."""
     with pytest.raises(OSError, match="Bad file descriptor"):
-        nsock.netns_identity(12345)
+        netns.netns_identity(12345)
 
 
 @pytest.mark.parametrize("visit", VISITORS)
@@ -80,42 +80,42 @@ def test_nothing_stays_open(sandbox: Side) -> None:
                 visit(fd)
             except OSError:
                 assert fd != sandbox.fd
-    with pytest.raises(ValueError, match="time-out"):
-        nsock.Socket(sandbox.fd, timeout=0)
+    with pytest.raises(ValueError, match="timeout"):
+        netns.Socket(sandbox.fd, timeout=0)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_sysctls_are_written_inside(sandbox: Side) -> None:
     """And nowhere else; in the order given."""
     path = "net/ipv4/conf/default/rp_filter"
-    outside = nsock.read_sysctls(-1, [path])
-    nsock.write_sysctls(sandbox.fd, [(path, "1"), (path, "2")])
+    outside = netns.read_sysctls(-1, [path])
+    netns.write_sysctls(sandbox.fd, [(path, "1"), (path, "2")])
     assert sandbox.netns.sysctl(path) == "2"
-    assert nsock.read_sysctls(sandbox.fd, [path, "net/ipv4/ip_forward"]) == ["2", sandbox.netns.sysctl("net/ipv4/ip_forward")]
-    assert nsock.read_sysctls(-1, [path]) == outside
+    assert netns.read_sysctls(sandbox.fd, [path, "net/ipv4/ip_forward"]) == ["2", sandbox.netns.sysctl("net/ipv4/ip_forward")]
+    assert netns.read_sysctls(-1, [path]) == outside
 
 
 def test_own_procfs_is_worn_out_and_replaced(sandbox: Side) -> None:
     """It shows the same files as /proc; a failure, and any number of visits, leave no descriptor but its own."""
-    procfs, path = nsock.Procfs(), "net/ipv4/conf/default/rp_filter"
+    procfs, path = netns.Procfs(), "net/ipv4/conf/default/rp_filter"
     before = len(os.listdir("/proc/self/fd"))
     for number in range(200):
-        nsock.write_sysctls(sandbox.fd, [(path, str(number % 3))], procfs)
-        assert sandbox.netns.sysctl(path) == nsock.read_sysctls(sandbox.fd, [path], procfs)[0] == str(number % 3)
+        netns.write_sysctls(sandbox.fd, [(path, str(number % 3))], procfs)
+        assert sandbox.netns.sysctl(path) == netns.read_sysctls(sandbox.fd, [path], procfs)[0] == str(number % 3)
     with pytest.raises(FileNotFoundError):
-        nsock.write_sysctls(sandbox.fd, [("net/ipv4/gone", "1")], procfs)
+        netns.write_sysctls(sandbox.fd, [("net/ipv4/gone", "1")], procfs)
     assert len(os.listdir("/proc/self/fd")) == before + 1
     procfs.close()
     assert len(os.listdir("/proc/self/fd")) == before
-    assert nsock.read_sysctls(-1, ["net/ipv4/ip_forward"], procfs) == nsock.read_sysctls(-1, ["net/ipv4/ip_forward"])
+    assert netns.read_sysctls(-1, ["net/ipv4/ip_forward"], procfs) == netns.read_sysctls(-1, ["net/ipv4/ip_forward"])
     procfs.close()
 
 
 def test_missing_sysctl_reads_as_none(sandbox: Side) -> None:
     """The others are read all the same."""
     paths = ["net/ipv4/conf/gone/forwarding", "net/ipv4/ip_forward"]
-    assert nsock.read_sysctls(sandbox.fd, paths) == [None, sandbox.netns.sysctl("net/ipv4/ip_forward")]
-    assert nsock.read_sysctls(sandbox.fd, []) == []
+    assert netns.read_sysctls(sandbox.fd, paths) == [None, sandbox.netns.sysctl("net/ipv4/ip_forward")]
+    assert netns.read_sysctls(sandbox.fd, []) == []
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_writing_stops_at_the_first_failure(sandbox: Side, item: tuple[str, str]
     """The exception names the file; what came before stays written."""
     path = "net/ipv4/conf/default/arp_ignore"
     with pytest.raises(kind) as failure:
-        nsock.write_sysctls(sandbox.fd, [(path, "1"), item, (path, "2")])
+        netns.write_sysctls(sandbox.fd, [(path, "1"), item, (path, "2")])
     assert failure.value.filename == item[0]
     assert sandbox.netns.sysctl(path) == "1"
 
@@ -135,26 +135,26 @@ def test_writing_stops_at_the_first_failure(sandbox: Side, item: tuple[str, str]
 def test_path_stays_below_proc_sys(path: str) -> None:
     """Refused before any file is opened."""
     with pytest.raises(ValueError, match="no path below"):
-        nsock.write_sysctls(-1, [(path, "1")])
+        netns.write_sysctls(-1, [(path, "1")])
     with pytest.raises(ValueError, match="no path below"):
-        nsock.read_sysctls(-1, [path])
+        netns.read_sysctls(-1, [path])
 
 
 def test_value_of_more_than_a_page_is_refused() -> None:
     """Nothing in /proc/sys takes it."""
     with pytest.raises(ValueError, match="5000 bytes"):
-        nsock.write_sysctls(-1, [("net/ipv4/ip_forward", "1" * 5000)])
+        netns.write_sysctls(-1, [("net/ipv4/ip_forward", "1" * 5000)])
 
 
 def test_self_check_passes_for_root() -> None:
     """It changes nothing."""
-    nsock.self_check()
+    netns.self_check()
 
 
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv (util-linux) is missing")
 def test_self_check_misses_the_capability() -> None:
     """Root without CAP_SYS_ADMIN may not enter namespaces."""
-    program = "from svc._core import nsock; nsock.self_check()"
+    program = "from svc._core import netns; netns.self_check()"
     command = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", sys.executable, "-c", program]
     done = subprocess.run(command, cwd=CORE, capture_output=True, text=True, check=False)
     assert "PermissionError: [Errno 1]" in done.stderr
@@ -182,7 +182,7 @@ def test_process_dies_when_the_way_back_fails(sandbox: Side, tmp_path: Path) -> 
     (tmp_path / "lost.c").write_text(LOST)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "lost.so", tmp_path / "lost.c"], check=True)
     program = (
-        f"import os; from svc._core import nsock; nsock.Socket(os.open({sandbox.netns.path!r}, os.O_RDONLY)); print('alive')"
+        f"import os; from svc._core import netns; netns.Socket(os.open({sandbox.netns.path!r}, os.O_RDONLY)); print('alive')"
     )
     environment = {**os.environ, "LD_PRELOAD": str(tmp_path / "lost.so")}
     command = [sys.executable, "-c", program]

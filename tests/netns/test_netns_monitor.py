@@ -11,7 +11,7 @@ from time import monotonic
 import pytest
 
 from harness.sides import Side, side
-from svc._core import nsock
+from svc._core import netns
 from svc._core.rtnl import Batch
 
 pytestmark = pytest.mark.root
@@ -33,19 +33,19 @@ def sandbox() -> Iterator[Side]:
 
 
 @pytest.fixture
-def host_socket(host: Side) -> Iterator[nsock.Socket]:
-    with nsock.Socket(host.fd) as opened:
+def host_socket(host: Side) -> Iterator[netns.Socket]:
+    with netns.Socket(host.fd) as opened:
         yield opened
 
 
 @pytest.fixture
-def monitor(host: Side) -> Iterator[nsock.LinkMonitor]:
-    opened = nsock.LinkMonitor(host.fd)
+def monitor(host: Side) -> Iterator[netns.LinkMonitor]:
+    opened = netns.LinkMonitor(host.fd)
     yield opened
     opened.close()
 
 
-def create(host_socket: nsock.Socket, sandbox: Side, indexes: range) -> None:
+def create(host_socket: netns.Socket, sandbox: Side, indexes: range) -> None:
     batch = Batch()
     for index in indexes:
         batch.create_veth(f"svc{index}", index, b"", 0, 1, f"eth{index}", 0, b"", sandbox.fd)
@@ -59,7 +59,7 @@ def deletion(index: int) -> Batch:
     return batch
 
 
-def wait_for(monitor: nsock.LinkMonitor, number: int) -> list[int]:
+def wait_for(monitor: netns.LinkMonitor, number: int) -> list[int]:
     """Several notifications may need several calls."""
     found: list[int] = []
     deadline = monotonic() + LONG
@@ -68,7 +68,7 @@ def wait_for(monitor: nsock.LinkMonitor, number: int) -> list[int]:
     return found
 
 
-def test_deletion_is_told_before_its_ack(host_socket: nsock.Socket, sandbox: Side, monitor: nsock.LinkMonitor) -> None:
+def test_deletion_is_told_before_its_ack(host_socket: netns.Socket, sandbox: Side, monitor: netns.LinkMonitor) -> None:
     """The kernel answers after an RCU barrier; one early notification in five is enough on a busy machine."""
     indexes = range(1000, 1005)
     create(host_socket, sandbox, indexes)
@@ -82,12 +82,12 @@ def test_deletion_is_told_before_its_ack(host_socket: nsock.Socket, sandbox: Sid
     assert early
 
 
-def acknowledged_at(host_socket: nsock.Socket, index: int) -> float:
+def acknowledged_at(host_socket: netns.Socket, index: int) -> float:
     host_socket.execute(deletion(index))
     return monotonic()
 
 
-def test_only_deletions_are_told(host: Side, host_socket: nsock.Socket, sandbox: Side, monitor: nsock.LinkMonitor) -> None:
+def test_only_deletions_are_told(host: Side, host_socket: netns.Socket, sandbox: Side, monitor: netns.LinkMonitor) -> None:
     """Not a creation, not a change, not a port that leaves its bridge."""
     create(host_socket, sandbox, range(1000, 1001))
     host.netns.run("ip", "link", "add", "br0", "type", "bridge")
@@ -98,14 +98,14 @@ def test_only_deletions_are_told(host: Side, host_socket: nsock.Socket, sandbox:
     assert monitor.wait(LONG) == [1000]
 
 
-def test_deletion_elsewhere_is_not_told(host: Side, sandbox: Side, monitor: nsock.LinkMonitor) -> None:
+def test_deletion_elsewhere_is_not_told(host: Side, sandbox: Side, monitor: netns.LinkMonitor) -> None:
     """The namespace of the monitor counts."""
     sandbox.netns.run("ip", "link", "add", "other", "type", "bridge")
     sandbox.netns.run("ip", "link", "del", "other")
     assert monitor.wait(0) == []
 
 
-def test_group_dies_in_one_deletion(host: Side, host_socket: nsock.Socket, sandbox: Side, monitor: nsock.LinkMonitor) -> None:
+def test_group_dies_in_one_deletion(host: Side, host_socket: netns.Socket, sandbox: Side, monitor: netns.LinkMonitor) -> None:
     """Each link of it is told; another group lives on."""
     create(host_socket, sandbox, range(1000, 1020))
     bystander = Batch()
@@ -118,7 +118,7 @@ def test_group_dies_in_one_deletion(host: Side, host_socket: nsock.Socket, sandb
     assert host.netns.links() == ["stays"]
 
 
-def test_wake_ends_a_wait(monitor: nsock.LinkMonitor) -> None:
+def test_wake_ends_a_wait(monitor: netns.LinkMonitor) -> None:
     """From another thread, and ahead of the wait; it counts once."""
     started = monotonic()
     timer = threading.Timer(0.02, monitor.wake)
@@ -134,7 +134,7 @@ def test_wake_ends_a_wait(monitor: nsock.LinkMonitor) -> None:
     assert monotonic() - started >= 0.02
 
 
-def test_close_ends_a_wait(monitor: nsock.LinkMonitor) -> None:
+def test_close_ends_a_wait(monitor: netns.LinkMonitor) -> None:
     """The waiting thread gets nothing; whoever comes later is refused, and the thread may just be that late."""
     started = monotonic()
     with ThreadPoolExecutor(1) as pool:
@@ -151,13 +151,13 @@ def test_close_ends_a_wait(monitor: nsock.LinkMonitor) -> None:
 
 
 @pytest.mark.parametrize("timeout", [-1.0, float("nan")])
-def test_impossible_timeout_is_refused(monitor: nsock.LinkMonitor, timeout: float) -> None:
+def test_impossible_timeout_is_refused(monitor: netns.LinkMonitor, timeout: float) -> None:
     """No sign for "for ever"."""
-    with pytest.raises(ValueError, match="time-out"):
+    with pytest.raises(ValueError, match="timeout"):
         monitor.wait(timeout)
 
 
-def test_lost_notifications_are_told(host_socket: nsock.Socket, sandbox: Side, monitor: nsock.LinkMonitor) -> None:
+def test_lost_notifications_are_told(host_socket: netns.Socket, sandbox: Side, monitor: netns.LinkMonitor) -> None:
     """The loss, then what was kept, then the monitor works again."""
     with socket.socket(fileno=os.dup(monitor.fileno())) as same:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # the least the kernel allows: a few notifications

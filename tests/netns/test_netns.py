@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.sides import Side, side
-from svc._core import nsock, rtnl
+from svc._core import netns, rtnl
 from svc._core.rtnl import Batch, NetlinkError
 
 pytestmark = pytest.mark.root
@@ -53,8 +53,8 @@ def sandbox() -> Iterator[Side]:
 
 
 @pytest.fixture
-def host_socket(host: Side) -> Iterator[nsock.Socket]:
-    with nsock.Socket(host.fd) as opened:
+def host_socket(host: Side) -> Iterator[netns.Socket]:
+    with netns.Socket(host.fd) as opened:
         yield opened
 
 
@@ -82,9 +82,9 @@ def wire(host: Side, sandbox: Side, number: int) -> Pod:
     """A dual-stack attachment: a batch on each side, and the sysctls that no message sets."""
     pod = Pod(1000 + number, bytes([10, 65, 0, number]), socket.inet_pton(socket.AF_INET6, f"fd00:65::{number:x}"))
     name = f"svc{number}"
-    with nsock.Socket(host.fd) as outside, nsock.Socket(sandbox.fd) as inside:
+    with netns.Socket(host.fd) as outside, netns.Socket(sandbox.fd) as inside:
         outside.execute(host_batch(name, pod, sandbox.fd))
-        nsock.write_sysctls(host.fd, [(f"net/ipv6/conf/{name}/{key}", value) for key, value in HOST_IPV6.items()])
+        netns.write_sysctls(host.fd, [(f"net/ipv6/conf/{name}/{key}", value) for key, value in HOST_IPV6.items()])
         inside.execute(sandbox_batch(pod))
     return pod
 
@@ -123,7 +123,7 @@ def test_wired_pods_answer_in_both_families(host: Side, sandbox: Side) -> None:
     """Host to pod, pod to host, pod to pod, from the first packet on."""
     for line in UPLINK.strip().splitlines():
         host.netns.run("ip", *line.split())
-    nsock.write_sysctls(host.fd, [("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "1")])
+    netns.write_sysctls(host.fd, [("net/ipv4/ip_forward", "1"), ("net/ipv6/conf/all/forwarding", "1")])
     with side() as other:
         wire(host, sandbox, 1)
         wire(host, other, 2)
@@ -143,10 +143,10 @@ def test_wired_link_is_what_was_asked_for(host: Side, sandbox: Side) -> None:
     assert host.netns.addresses("svc1", "link") == ["fe80::ecee:eeff:feee:eeee/64"]
     assert sandbox.netns.addresses("eth0") == ["10.65.0.1/32", "fd00:65::1/128"]
     paths = [f"net/ipv4/conf/svc1/{name}" for name in ("forwarding", "proxy_arp", "route_localnet")]
-    assert nsock.read_sysctls(host.fd, [*paths, "net/ipv4/neigh/svc1/proxy_delay"]) == ["1", "1", "1", "0"]
+    assert netns.read_sysctls(host.fd, [*paths, "net/ipv4/neigh/svc1/proxy_delay"]) == ["1", "1", "1", "0"]
 
 
-def test_link_is_read_back(host: Side, sandbox: Side, host_socket: nsock.Socket) -> None:
+def test_link_is_read_back(host: Side, sandbox: Side, host_socket: netns.Socket) -> None:
     """By index and by name; the peer's namespace is another one."""
     pod = wire(host, sandbox, 1)
     by_index = host_socket.query(batch_of(lambda batch: batch.get_link(pod.index)))
@@ -161,7 +161,7 @@ def test_link_is_read_back(host: Side, sandbox: Side, host_socket: nsock.Socket)
 # --- dumps
 
 
-def test_address_dump_is_of_one_link(host: Side, sandbox: Side, host_socket: nsock.Socket) -> None:
+def test_address_dump_is_of_one_link(host: Side, sandbox: Side, host_socket: netns.Socket) -> None:
     """As `ip address show dev`."""
     host.netns.run("ip", "link", "set", "lo", "up")
     pod = wire(host, sandbox, 1)
@@ -175,7 +175,7 @@ def test_address_dump_is_of_one_link(host: Side, sandbox: Side, host_socket: nso
 def test_route_dump_is_of_one_link(sandbox: Side, host: Side) -> None:
     """As `ip route show dev`, the main table only."""
     wire(host, sandbox, 1)
-    with nsock.Socket(sandbox.fd) as inside:
+    with netns.Socket(sandbox.fd) as inside:
         for family, option in ((rtnl.AF_INET, "-4"), (rtnl.AF_INET6, "-6")):
             question = Batch()
             question.dump_routes(family, 2)
@@ -193,7 +193,7 @@ def route_text(route: dict[str, Any]) -> tuple[str, str]:
     return text, socket.inet_ntop(family, gateway) if gateway else ""
 
 
-def test_dump_longer_than_a_datagram_is_complete(host: Side, sandbox: Side, host_socket: nsock.Socket) -> None:
+def test_dump_longer_than_a_datagram_is_complete(host: Side, sandbox: Side, host_socket: netns.Socket) -> None:
     """The kernel sends some 20 links at once."""
     indexes = range(1000, 1060)
     host_socket.execute(veths(indexes, sandbox))
@@ -201,13 +201,13 @@ def test_dump_longer_than_a_datagram_is_complete(host: Side, sandbox: Side, host
     assert found == [1, *indexes]
 
 
-def test_missing_table_has_no_routes(host_socket: nsock.Socket) -> None:
+def test_missing_table_has_no_routes(host_socket: netns.Socket) -> None:
     """In a namespace that never had a route, IPv4's main table does not exist."""
     assert host_socket.query(batch_of(lambda batch: batch.dump_routes(rtnl.AF_INET))) == []
     assert host_socket.query(batch_of(lambda batch: batch.dump_routes(rtnl.AF_INET6))) == []
 
 
-def test_question_about_nothing_is_refused(host_socket: nsock.Socket) -> None:
+def test_question_about_nothing_is_refused(host_socket: netns.Socket) -> None:
     """With the label of the question."""
     with pytest.raises(NetlinkError, match=r"^get link svc1: No such device$") as refusal:
         host_socket.query(batch_of(lambda batch: batch.get_link(name="svc1")))
@@ -216,7 +216,7 @@ def test_question_about_nothing_is_refused(host_socket: nsock.Socket) -> None:
         host_socket.query(batch_of(lambda batch: batch.dump_routes(rtnl.AF_INET, 99)))
 
 
-def test_query_takes_one_message(host_socket: nsock.Socket) -> None:
+def test_query_takes_one_message(host_socket: netns.Socket) -> None:
     """More would mix their replies."""
     with pytest.raises(ValueError, match="one message, not 2"):
         host_socket.query(batch_of(lambda batch: batch.get_link(1), lambda batch: batch.get_link(1)))
@@ -225,7 +225,7 @@ def test_query_takes_one_message(host_socket: nsock.Socket) -> None:
 # --- refusals
 
 
-def test_first_refusal_is_told(host: Side, sandbox: Side, host_socket: nsock.Socket) -> None:
+def test_first_refusal_is_told(host: Side, sandbox: Side, host_socket: netns.Socket) -> None:
     """Its place in the batch, the kernel's text, and what was asked."""
     host_socket.execute(veth("svc1", 1000, sandbox))
     batch = batch_of(
@@ -242,7 +242,7 @@ def test_first_refusal_is_told(host: Side, sandbox: Side, host_socket: nsock.Soc
     )
 
 
-def test_name_taken_is_file_exists(sandbox: Side, host_socket: nsock.Socket) -> None:
+def test_name_taken_is_file_exists(sandbox: Side, host_socket: netns.Socket) -> None:
     """On either side."""
     host_socket.execute(veth("svc1", 1000, sandbox))
     for again in (veth("svc1", 1001, sandbox, peer_name="eth1"), veth("svc2", 1001, sandbox)):
@@ -251,7 +251,7 @@ def test_name_taken_is_file_exists(sandbox: Side, host_socket: nsock.Socket) -> 
         assert (refusal.value.errno, refusal.value.index) == (errno.EEXIST, 0)
 
 
-def test_nothing_follows_a_refused_creation(sandbox: Side, host: Side, host_socket: nsock.Socket) -> None:
+def test_nothing_follows_a_refused_creation(sandbox: Side, host: Side, host_socket: netns.Socket) -> None:
     """The index may be of a link of somebody else: it must not be touched."""
     host.netns.run("ip", "link", "add", "stranger", "index", "1001", "type", "bridge")
     before = host.netns.ip("-d", "address", "show", "stranger"), host.netns.ip("route")
@@ -262,7 +262,7 @@ def test_nothing_follows_a_refused_creation(sandbox: Side, host: Side, host_sock
     assert (host.netns.ip("-d", "address", "show", "stranger"), host.netns.ip("route")) == before
 
 
-def test_other_messages_follow_a_refusal(sandbox: Side, host: Side, host_socket: nsock.Socket) -> None:
+def test_other_messages_follow_a_refusal(sandbox: Side, host: Side, host_socket: netns.Socket) -> None:
     """A batch of deletions goes on past what is gone already."""
     batch = batch_of(lambda batch: batch.delete_link(4711))
     batch.create_veth("svc1", 1000, HOST_MAC, 0, 1, "eth0", 0, b"", sandbox.fd)
@@ -273,16 +273,16 @@ def test_other_messages_follow_a_refusal(sandbox: Side, host: Side, host_socket:
     assert "UP" in host.netns.ip("link", "show", "svc1")[0]["flags"]
 
 
-def test_unanswered_exchange_leaves_nothing_behind(host_socket: nsock.Socket, host: Side) -> None:
+def test_unanswered_exchange_leaves_nothing_behind(host_socket: netns.Socket, host: Side) -> None:
     """A dump has no ack: the wait for it ends, and its replies are not taken for those of the next question."""
-    with nsock.Socket(host.fd, timeout=0.05) as impatient:
+    with netns.Socket(host.fd, timeout=0.05) as impatient:
         with pytest.raises(TimeoutError):
             impatient.execute(batch_of(lambda batch: batch.dump_links()))
         impatient.execute(batch_of(lambda batch: batch.set_link(1, up=True)))
         assert len(impatient.query(batch_of(lambda batch: batch.get_link(1)))) == 1
 
 
-def test_large_batch_is_answered_in_full(host_socket: nsock.Socket) -> None:
+def test_large_batch_is_answered_in_full(host_socket: netns.Socket) -> None:
     """The answers wait in the receive buffer until the whole batch is done."""
     batch = batch_of(*[lambda batch: batch.set_link(1, up=True)] * 3000)
     host_socket.execute(batch)
@@ -292,21 +292,21 @@ def test_large_batch_is_answered_in_full(host_socket: nsock.Socket) -> None:
     assert refusal.value.index == 3000
 
 
-def test_batch_too_large_is_refused_whole(host_socket: nsock.Socket) -> None:
+def test_batch_too_large_is_refused_whole(host_socket: netns.Socket) -> None:
     """By the kernel, before any message is read."""
     with pytest.raises(NetlinkError, match="Message too long") as refusal:
         host_socket.execute(batch_of(*[lambda batch: batch.set_link(1)] * 20000))
     assert (refusal.value.errno, refusal.value.index) == (errno.EMSGSIZE, -1)
 
 
-def test_empty_batch_does_nothing(host_socket: nsock.Socket) -> None:
+def test_empty_batch_does_nothing(host_socket: netns.Socket) -> None:
     """A caller need not look first."""
     host_socket.execute(Batch())
 
 
 def test_closed_socket_is_refused(host: Side) -> None:
     """Closing twice is fine."""
-    opened = nsock.Socket(host.fd)
+    opened = netns.Socket(host.fd)
     assert opened.fileno() > 2
     opened.close()
     opened.close()
@@ -320,26 +320,26 @@ def test_closed_socket_is_refused(host: Side) -> None:
 
 def test_threads_use_sockets_of_their_own(host: Side, sandbox: Side) -> None:
     """Each in and out of namespaces, all at once; nobody ends up elsewhere."""
-    home, numbers = nsock.own_netns_identity(), count(1000)
+    home, numbers = netns.own_netns_identity(), count(1000)
 
     def work(_: int) -> tuple[int, int]:
         for _ in range(10):
             attach(next(numbers))
-        return nsock.own_netns_identity()
+        return netns.own_netns_identity()
 
     def attach(index: int) -> None:
-        with nsock.Socket(host.fd) as outside, nsock.Socket(sandbox.fd) as inside:
+        with netns.Socket(host.fd) as outside, netns.Socket(sandbox.fd) as inside:
             outside.execute(veth(f"svc{index}", index, sandbox, peer_name=f"eth{index}"))
             (peer,) = inside.query(batch_of(lambda batch: batch.get_link(name=f"eth{index}")))
             inside.execute(batch_of(lambda batch: batch.set_link(rtnl.unpack_link(peer)["index"], up=True)))
-        nsock.write_sysctls(host.fd, [(f"net/ipv4/conf/svc{index}/forwarding", "1")])
+        netns.write_sysctls(host.fd, [(f"net/ipv4/conf/svc{index}/forwarding", "1")])
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(work, range(8))) == [home] * 8
     assert len(host.netns.links()) == len(sandbox.netns.links()) == 80
 
 
-def test_threads_may_share_a_socket(host_socket: nsock.Socket) -> None:
+def test_threads_may_share_a_socket(host_socket: netns.Socket) -> None:
     """One exchange after another: nobody gets the answer of somebody else."""
 
     def work(number: int) -> bool:

@@ -1,15 +1,15 @@
 """Netlink bytes (RFC 3549): one growable buffer to write messages with, one bounds-checked cursor to read them with.
 
-Read this first. `Messages` is what goes into one sendmsg:
+`Messages` is what goes into one send:
 
     messages.begin(RTM_NEWLINK, flags)      # message header, its length still 0
     messages.put(&header, sizeof(header))   # the fixed part of this kind of message
     messages.put_u32(IFLA_MTU, 1500)        # an attribute
     start = messages.begin_nest(IFLA_...)   # an attribute that holds attributes
     messages.end_nest(start)                # ... its length is written back
-    messages.end("set link", ...)           # ... as is that of the message: from now on it is part of the batch
+    messages.end("set link", ...)           # ... as is that of the message, which is now part of the batch
 
-and a `Cursor` is what came from one recvmsg:
+and a `Cursor` is what came from one receive:
 
     while next_message(&rest, &header, &body):
         ...take(&body, sizeof(fixed))...
@@ -18,7 +18,7 @@ and a `Cursor` is what came from one recvmsg:
 
 Rules:
 1. A message that fails before its `end` leaves a draft behind `sealed`; the next `begin` overwrites it.
-2. Only `reserve`, `patch` and `take` move a pointer, and they check first. All else asks them for room or for bytes.
+2. Only `reserve`, `patch` and `take` move a pointer, and they check first. All other functions call them.
 3. Messages and attributes are padded to four bytes as they are written; read, the last padding may be missing.
 """
 
@@ -31,14 +31,14 @@ cdef enum:
 
 
 cdef class Messages:
-    cdef unsigned char *data    # `small`, or a block of PyMem owned by this object when that became too small
+    cdef unsigned char *data    # `small`, or a block of PyMem owned by this object, after that became too small
     cdef size_t room            # bytes that fit at `data`
-    cdef size_t used            # bytes written, a message in the making included
+    cdef size_t used            # bytes written, the unfinished message included
     cdef size_t sealed          # bytes of finished messages: what is sent
     cdef list labels            # (verb, target, prefix length, link index) of each finished message
     cdef unsigned char small[INLINE_ROOM]
 
-    # The one growing place: `length` zeroed bytes and their padding, at the returned address until the next call.
+    # The only growing place. The result is valid until the next call: `length` zeroed bytes and padding.
     cdef unsigned char *reserve(self, size_t length) except NULL
     cdef int put(self, const void *data, size_t length) except -1
     cdef int patch(self, size_t place, const void *data, size_t length) except -1
@@ -61,7 +61,7 @@ cdef struct Cursor:
     size_t left                 # bytes that may be read from there
 
 
-# The next `length` bytes. NetlinkError when fewer are left: all reading below comes down to this.
+# The next `length` bytes. NetlinkError if fewer are left: all functions below read by it.
 cdef const unsigned char *take(Cursor *cursor, size_t length) except NULL nogil
 
 # The cursor over a bytes object, which must outlive it.

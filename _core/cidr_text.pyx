@@ -1,9 +1,9 @@
 """The text of addresses: a strict parser and the canonical printer.
 
-The parser is a cursor that moves over UTF-8. A `read_` function moves it past what it read and returns NULL, or returns
-what is wrong in words; a `parse_` function takes a whole text and raises ValueError. Accepted are all of RFC 4291
-section 2.2 and dotted quads without leading zeros: those mean octal to some readers, and an address that two readers
-understand differently is a hole.
+The parser is a cursor that moves over UTF-8. A `read_` function moves it past what it read and returns NULL, or it
+returns an error message. A `parse_` function takes a whole text and raises ValueError. Accepted are all forms of
+RFC 4291 section 2.2, and dotted quads without leading zeros: some programs read those as octal, and an address that two
+programs understand differently is a security hole.
 
 The printer follows RFC 5952: lower case, no leading zeros, the longest run of two or more zero groups as `::`, first
 of equals; an IPv4-mapped address ends dotted (section 5).
@@ -12,23 +12,20 @@ of equals; an IPv4-mapped address ends dotted (section 5).
 from libc.stdint cimport uint16_t, uint32_t
 from libc.string cimport memchr
 
-from cidr_bits cimport Prefix, u128
+from svc._core.cidr_bits cimport Prefix, u128
 
 cdef extern from "Python.h":
     const char *utf8_of "PyUnicode_AsUTF8AndSize"(object text, Py_ssize_t *size) except NULL
 
 cdef extern from *:
     """
-    /* Digit by byte, plus one. A table, because no processor foresees whether a digit or a letter comes next. */
+    /* Value of a digit, plus one. A table, because branch prediction fails between digits and letters. */
     static const signed char svc_hex[256] = {
         ['0'] = 1, ['1'] = 2, ['2'] = 3, ['3'] = 4, ['4'] = 5, ['5'] = 6, ['6'] = 7, ['7'] = 8, ['8'] = 9, ['9'] = 10,
         ['a'] = 11, ['b'] = 12, ['c'] = 13, ['d'] = 14, ['e'] = 15, ['f'] = 16,
         ['A'] = 11, ['B'] = 12, ['C'] = 13, ['D'] = 14, ['E'] = 15, ['F'] = 16};
     """
     const signed char *HEX "svc_hex"
-
-cdef enum:
-    TEXT_SIZE = 50  # the longest: 45 characters of address, a slash, 3 digits
 
 ctypedef const char *Fault
 
@@ -37,28 +34,28 @@ cdef struct Cursor:
     const unsigned char *end
 
 
-cdef inline unsigned char peek(Cursor *cursor) noexcept nogil:
-    """The next byte; 0, which is part of no address, at the end. The only place that reads the text."""
+cdef unsigned char peek(Cursor *cursor) noexcept nogil:
+    """Return the next byte; at the end 0, which no address contains. Only this function reads the text."""
     return cursor.at[0] if cursor.at < cursor.end else 0
 
 
-cdef inline bint skip(Cursor *cursor, unsigned char wanted) noexcept nogil:
+cdef bint skip(Cursor *cursor, unsigned char wanted) noexcept nogil:
     if peek(cursor) != wanted:
         return False
     cursor.at += 1
     return True
 
 
-cdef inline int hex_digit(unsigned char byte) noexcept nogil:
-    """-1 for anything else."""
+cdef int hex_digit(unsigned char byte) noexcept nogil:
+    """Return -1 for any other byte."""
     return HEX[byte] - 1
 
 
-cdef inline Fault read_decimal(Cursor *cursor, uint32_t limit, uint32_t *value) noexcept nogil:
-    cdef Cursor digits = cursor[0]  # a copy, because the compiler keeps it in registers
+cdef Fault read_decimal(Cursor *cursor, uint32_t limit, uint32_t *value) noexcept nogil:
+    cdef Cursor digits = cursor[0]  # a copy: the compiler keeps it in registers
     cdef uint32_t number = 0, digit = <uint32_t> peek(&digits) - c'0'
     while digit <= 9:
-        if number <= limit:  # beyond it the exact number does not matter, and would overflow
+        if number <= limit:  # above the limit the exact number does not matter, and could overflow
             number = number * 10 + digit
         digits.at += 1
         digit = <uint32_t> peek(&digits) - c'0'
@@ -72,7 +69,7 @@ cdef inline Fault read_decimal(Cursor *cursor, uint32_t limit, uint32_t *value) 
     return NULL
 
 
-cdef inline Fault read_group(Cursor *cursor, uint16_t *group) noexcept nogil:
+cdef Fault read_group(Cursor *cursor, uint16_t *group) noexcept nogil:
     cdef Cursor digits = cursor[0]
     cdef unsigned int number = 0
     cdef int digit = hex_digit(peek(&digits))
@@ -88,7 +85,7 @@ cdef inline Fault read_group(Cursor *cursor, uint16_t *group) noexcept nogil:
     return NULL
 
 
-cdef inline Fault read_ipv4(Cursor *cursor, uint32_t *value) noexcept nogil:
+cdef Fault read_ipv4(Cursor *cursor, uint32_t *value) noexcept nogil:
     cdef uint32_t octet = 0
     cdef int place
     cdef Fault fault
@@ -103,7 +100,7 @@ cdef inline Fault read_ipv4(Cursor *cursor, uint32_t *value) noexcept nogil:
     return NULL
 
 
-cdef inline Fault read_dotted_tail(Cursor *cursor, uint16_t *groups, int *count) noexcept nogil:
+cdef Fault read_dotted_tail(Cursor *cursor, uint16_t *groups, int *count) noexcept nogil:
     cdef uint32_t tail = 0
     cdef Fault fault
     if count[0] > 6:
@@ -116,8 +113,8 @@ cdef inline Fault read_dotted_tail(Cursor *cursor, uint16_t *groups, int *count)
     return fault
 
 
-cdef inline Fault read_groups(Cursor *cursor, uint16_t *groups, int *count, int *gap) noexcept nogil:
-    """Up to 8 groups; `gap` tells how many of them stand before the `::`, -1 without one."""
+cdef Fault read_groups(Cursor *cursor, uint16_t *groups, int *count, int *gap) noexcept nogil:
+    """Read up to 8 groups; `gap` is the number of them before the `::`, -1 without one."""
     cdef const unsigned char *start
     cdef Fault fault
     if peek(cursor) == c':':
@@ -143,7 +140,7 @@ cdef inline Fault read_groups(Cursor *cursor, uint16_t *groups, int *count, int 
     return NULL
 
 
-cdef inline Fault read_ipv6(Cursor *cursor, u128 *value) noexcept nogil:
+cdef Fault read_ipv6(Cursor *cursor, u128 *value) noexcept nogil:
     cdef uint16_t groups[8]
     cdef int count = 0, gap = -1, place
     cdef Fault fault = read_groups(cursor, groups, &count, &gap)
@@ -163,11 +160,11 @@ cdef inline Fault read_ipv6(Cursor *cursor, u128 *value) noexcept nogil:
     return NULL
 
 
-cdef inline Fault read_address(Cursor *cursor, Prefix *address) noexcept nogil:
+cdef Fault read_address(Cursor *cursor, Prefix *address) noexcept nogil:
     cdef uint32_t ipv4 = 0
     cdef Fault fault
     address.bits = address.length = 128
-    if memchr(cursor.at, c':', cursor.end - cursor.at) is not NULL:
+    if memchr(cursor.at, c':', <size_t> (cursor.end - cursor.at)) is not NULL:
         return read_ipv6(cursor, &address.value)
     address.bits = address.length = 32
     fault = read_ipv4(cursor, &ipv4)
@@ -175,14 +172,14 @@ cdef inline Fault read_address(Cursor *cursor, Prefix *address) noexcept nogil:
     return fault
 
 
-cdef inline Fault read_length(Cursor *cursor, Prefix *network) noexcept nogil:
+cdef Fault read_length(Cursor *cursor, Prefix *network) noexcept nogil:
     cdef uint32_t length = 0
-    cdef Fault fault = read_decimal(cursor, network.bits, &length)
+    cdef Fault fault = read_decimal(cursor, <uint32_t> network.bits, &length)
     network.length = <int> length
     return fault
 
 
-cdef inline Fault read_end(Cursor *cursor) noexcept nogil:
+cdef Fault read_end(Cursor *cursor) noexcept nogil:
     if cursor.at == cursor.end:
         return NULL
     if peek(cursor) == c'%':
@@ -190,8 +187,8 @@ cdef inline Fault read_end(Cursor *cursor) noexcept nogil:
     return "a length is not accepted" if peek(cursor) == c'/' else "more text follows"
 
 
-cdef inline Cursor cursor_over(object text) except *:
-    """Valid as long as the text lives."""
+cdef Cursor cursor_over(object text) except *:
+    """Return a cursor that is valid as long as the text exists."""
     cdef Cursor cursor
     cdef Py_ssize_t size = 0
     if not isinstance(text, str):
@@ -201,7 +198,7 @@ cdef inline Cursor cursor_over(object text) except *:
     return cursor
 
 
-cdef inline Prefix parse_address(object text) except *:
+cdef Prefix parse_address(object text) except *:
     cdef Prefix address
     cdef Cursor cursor = cursor_over(text)
     cdef Fault fault = read_address(&cursor, &address)
@@ -212,8 +209,8 @@ cdef inline Prefix parse_address(object text) except *:
     return address
 
 
-cdef inline Prefix parse_network(object text, bint bare_allowed) except *:
-    """Bits right of the length are left as they are."""
+cdef Prefix parse_network(object text, bint bare_allowed) except *:
+    """Parse a network; bits right of the length stay as they are."""
     cdef Prefix network
     cdef Cursor cursor = cursor_over(text)
     cdef Fault fault = read_address(&cursor, &network)
@@ -228,32 +225,34 @@ cdef inline Prefix parse_network(object text, bint bare_allowed) except *:
     return network
 
 
-cdef inline char *put(char *at, unsigned int character) noexcept nogil:
-    at[0] = <char> character
+cdef char *put(char *at, char character) noexcept nogil:
+    at[0] = character
     return at + 1
 
 
-cdef inline char *put_decimal(char *at, unsigned int number) noexcept nogil:
+cdef char *put_digit(char *at, unsigned int digit) noexcept nogil:
+    return put(at, <char> (c'0' + digit if digit < 10 else c'a' + digit - 10))
+
+
+cdef char *put_decimal(char *at, unsigned int number) noexcept nogil:
     if number >= 100:
-        at = put(at, c'0' + number // 100)
+        at = put_digit(at, number // 100U)
     if number >= 10:
-        at = put(at, c'0' + number // 10 % 10)
-    return put(at, c'0' + number % 10)
+        at = put_digit(at, number // 10U % 10U)
+    return put_digit(at, number % 10U)
 
 
-cdef inline char *put_group(char *at, unsigned int group) noexcept nogil:
-    cdef unsigned int digit
+cdef char *put_group(char *at, unsigned int group) noexcept nogil:
     cdef int shift = 12
     while shift and not group >> shift:
         shift -= 4
     while shift >= 0:
-        digit = group >> shift & 15
-        at = put(at, c'0' + digit if digit < 10 else c'a' + digit - 10)
+        at = put_digit(at, group >> shift & 15)
         shift -= 4
     return at
 
 
-cdef inline char *put_ipv4(char *at, uint32_t value) noexcept nogil:
+cdef char *put_ipv4(char *at, uint32_t value) noexcept nogil:
     cdef int shift
     for shift in range(24, -1, -8):
         at = put_decimal(at, value >> shift & 255)
@@ -262,18 +261,20 @@ cdef inline char *put_ipv4(char *at, uint32_t value) noexcept nogil:
     return at
 
 
-cdef inline int longest_zeros(u128 value, int *start) noexcept nogil:
-    """The length of the run of zero groups to leave out, 0 for none."""
+cdef int longest_zeros(u128 value, int *start) noexcept nogil:
+    """Return the length of the run of zero groups to leave out, 0 if there is none."""
     cdef int place, run = 0, longest = 1
     for place in range(8):
-        run = 0 if (value >> (112 - 16 * place)) & 0xFFFF else run + 1
+        run += 1
+        if (value >> (112 - 16 * place)) & 0xFFFF:
+            run = 0
         if run > longest:
             longest = run
             start[0] = place + 1 - run
     return longest if longest > 1 else 0
 
 
-cdef inline char *put_ipv6(char *at, u128 value) noexcept nogil:
+cdef char *put_ipv6(char *at, u128 value) noexcept nogil:
     cdef int place = 0, start = -1
     cdef int run = longest_zeros(value, &start)
     cdef bint mapped = value >> 32 == 0xFFFF
@@ -289,5 +290,9 @@ cdef inline char *put_ipv6(char *at, u128 value) noexcept nogil:
     return put_ipv4(at, <uint32_t> value) if mapped else at
 
 
-cdef inline char *put_address(char *at, u128 value, int bits) noexcept nogil:
-    return put_ipv4(at, <uint32_t> (value >> 96)) if bits == 32 else put_ipv6(at, value)
+cdef char *put_address(char *at, Prefix address) noexcept nogil:
+    return put_ipv4(at, <uint32_t> (address.value >> 96)) if address.bits == 32 else put_ipv6(at, address.value)
+
+
+cdef char *put_network(char *at, Prefix network) noexcept nogil:
+    return put_decimal(put(put_address(at, network), c'/'), <unsigned int> network.length)

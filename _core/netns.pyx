@@ -1,9 +1,7 @@
-"""What the core asks of the kernel: netlink sockets inside a namespace, sysctls, identities.
+"""Netlink sockets inside a network namespace, sysctls, identities of namespaces. The system calls are in syscalls.pyx.
 
-The only file that makes system calls, by way of syscalls.pxd.
-
-A batch goes out in one sendmsg, except that a message which creates a link ends a part: what follows speaks of the new
-link by an index that, had the creation been refused, might be somebody else's.
+A batch is sent by one send, but a message that creates a link ends a part. Later messages name the new link by its
+index: if the kernel refuses the creation, another link may have that index.
 """
 
 cimport cython
@@ -12,6 +10,8 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.errno cimport EAGAIN, EINTR, EMSGSIZE, ENOBUFS, ENOENT, ETIMEDOUT, errno
 from libc.stdint cimport int32_t, uint64_t
 from libc.string cimport memcpy
+from posix.stat cimport fstat, struct_stat
+from posix.unistd cimport close as close_fd, dup, read, write
 
 cimport svc._core.syscalls as calls
 cimport svc._core.uapi as uapi
@@ -26,11 +26,11 @@ from threading import Lock
 from svc._core.netlink import NetlinkError, split, unpack_ack
 
 cdef enum:
-    LONGEST_WAIT = 0x7fffffff   # milliseconds, of poll
+    MAX_WAIT = 0x7fffffff       # milliseconds, of poll
 
 
 cdef int check(ssize_t result, str path=None) except -1:
-    """The result of a system call; OSError when it is a negative errno."""
+    """Return the result of a system call; raise OSError if it is a negative errno."""
     cdef int code = <int>-result
     if result < 0:
         raise OSError(code, strerror(code), path) if path else OSError(code, strerror(code))
@@ -40,29 +40,29 @@ cdef int check(ssize_t result, str path=None) except -1:
 # --- namespaces
 
 def self_check():
-    """Raises OSError when this process may not enter network namespaces."""
-    cdef int home = check(calls.open_home())
-    cdef int code = calls.move(home)  # to where it is: only the permission is asked for
-    calls.close(home)
+    """Raise OSError if this process may not enter network namespaces."""
+    cdef int home = check(calls.open_own_netns())
+    cdef int code = calls.switch_netns(home)  # to its own: only the permission is tested
+    close_fd(home)
     check(code)
 
 
 def netns_identity(int fd):
-    """(device, inode) of a network namespace."""
-    cdef calls.stat_record record
-    if check(calls.namespace_kind(fd)) != calls.CLONE_NEWNET:
+    """Return (device, inode) of a network namespace."""
+    cdef struct_stat record
+    if not check(calls.is_netns(fd)):
         raise ValueError(f"descriptor {fd} is no network namespace")
-    if calls.fstat(fd, &record) != 0:
+    if fstat(fd, &record) != 0:
         check(-errno)
     return record.st_dev, record.st_ino
 
 
 def own_netns_identity():
-    cdef int home = check(calls.open_home())
+    cdef int home = check(calls.open_own_netns())
     try:
         return netns_identity(home)
     finally:
-        calls.close(home)
+        close_fd(home)
 
 
 # --- sysctls
@@ -75,42 +75,42 @@ cdef bytes sysctl_path(str path):
 
 @cython.final
 cdef class Procfs:
-    """/proc, or where the kernel allows it an instance of our own, made anew every VISITS_OF_INSTANCE visits.
+    """/proc, or if the kernel allows it an instance of procfs that is replaced after USES_OF_INSTANCE uses.
 
-    The kernel keeps an entry of a file for every namespace in which somebody opened it, all in one chain of its table.
+    The kernel keeps an entry of a file for every namespace in which it was opened, all in one chain of its table.
     """
 
     def __cinit__(self):
         self.fd = -1
-        self.visits = 0
+        self.uses = 0
 
     def __dealloc__(self):
         self.close()
 
-    cdef int folder(self) except -1:
-        """A descriptor for one visit, the caller's to close: the instance may be replaced meanwhile."""
+    cdef int open(self) except -1:
+        """Return a descriptor for one use, which the caller closes: another thread may replace the instance."""
         cdef int fresh
-        if self.visits % VISITS_OF_INSTANCE == 0:
+        if self.uses % USES_OF_INSTANCE == 0:
             with nogil:
                 fresh = calls.open_procfs()
             if fresh < 0:
-                fresh = check(calls.open_folder(b"/proc"))
+                fresh = check(calls.open_directory(b"/proc"))
             self.close()
             self.fd = fresh
-        self.visits += 1
-        fresh = calls.dup(self.fd)
+        self.uses += 1
+        fresh = dup(self.fd)
         return fresh if fresh >= 0 else check(-errno)
 
     cpdef close(self):
         if self.fd >= 0:
-            calls.close(self.fd)
+            close_fd(self.fd)
         self.fd = -1
-        self.visits = 0
+        self.uses = 0
 
 
 cdef Sysctl *make_files(list paths, size_t skipped) except NULL:
-    """Paths without their first bytes; borrowed: the list must outlive the result, which PyMem_Free frees."""
-    cdef Sysctl *files = <Sysctl *>PyMem_Malloc((len(paths) + 1) * sizeof(Sysctl))
+    """Return files with these paths less their first bytes, to be freed by PyMem_Free. The list must outlive them."""
+    cdef Sysctl *files = <Sysctl *>PyMem_Malloc(<size_t>(len(paths) + 1) * sizeof(Sysctl))
     if files is NULL:
         raise MemoryError()
     for i, path in enumerate(paths):
@@ -119,33 +119,33 @@ cdef Sysctl *make_files(list paths, size_t skipped) except NULL:
 
 
 def write_sysctls(int ns_fd, items, Procfs procfs=None):
-    """Writes each (path below /proc/sys, value) inside the namespace, in order, up to the first failure."""
-    visit(ns_fd, list(items), True, procfs)
+    """Write each (path below /proc/sys, value) inside the namespace, in order, up to the first failure."""
+    access_sysctls(ns_fd, list(items), True, procfs)
 
 
 def read_sysctls(int ns_fd, paths, Procfs procfs=None):
-    """The values, white space stripped; None where the file does not exist."""
-    return visit(ns_fd, [(path, "") for path in paths], False, procfs)
+    """Return the values, white space stripped; None if the file does not exist."""
+    return access_sysctls(ns_fd, [(path, "") for path in paths], False, procfs)
 
 
-cdef list visit(int ns_fd, list items, bint writing, Procfs procfs):
+cdef list access_sysctls(int ns_fd, list items, bint writing, Procfs procfs):
     cdef list paths = [sysctl_path(path) for path, _ in items]
-    cdef Sysctl *files = make_files(paths, 0 if procfs is None else len(b"/proc/"))
+    cdef Sysctl *files = make_files(paths, 0 if procfs is None else <size_t>len(b"/proc/"))
     cdef size_t count = <size_t>len(paths)
-    cdef int code, folder = -1
+    cdef int code, directory = -1
     try:
         if procfs is not None:
-            folder = procfs.folder()
+            directory = procfs.open()
         for i, (path, value) in enumerate(items):
             put_value(&files[i], path, value.encode())
         with nogil:
-            code = calls.visit(ns_fd, folder, files, count, writing)
+            code = calls.access_sysctls(ns_fd, directory, files, count, writing)
         check(code)
         return [get_value(&files[i], path, writing) for i, (path, _) in enumerate(items)]
     finally:
         PyMem_Free(files)
-        if folder >= 0:
-            calls.close(folder)
+        if directory >= 0:
+            close_fd(directory)
 
 
 cdef int put_value(Sysctl *file, str path, bytes value) except -1:
@@ -160,23 +160,23 @@ cdef object get_value(Sysctl *file, str path, bint written):
     if file.error == -ENOENT and not written:
         return None
     check(file.error, path)
-    return file.text[:file.length].decode().strip()
+    return file.text[:<Py_ssize_t>file.length].decode().strip()
 
 
 # --- netlink sockets
 
 cdef int exchange(int fd, Cursor batch, Exchange *state) except -1 nogil:
-    """Sends, then reads answers until none is due, part by part; ends early when a link is not created."""
+    """Send each part and read its answers; end early if a link is not created."""
     cdef unsigned char buffer[ACK_ROOM]
     cdef Cursor part, answers
     cdef ssize_t got
     state.code = state.last = 0
     state.refused = 0
     while batch.left and not state.last and not state.code:
-        state.due = next_part(&batch, &part)
+        state.due = <size_t>next_part(&batch, &part)
         state.code = calls.send_all(fd, part.at, part.left)
         while state.due and not state.code:
-            got = calls.receive(fd, buffer, ACK_ROOM, 0)
+            got = calls.receive(fd, buffer, ACK_ROOM, True)
             if got < 0:
                 state.code = <int>got
             else:
@@ -186,7 +186,7 @@ cdef int exchange(int fd, Cursor batch, Exchange *state) except -1 nogil:
 
 
 cdef Py_ssize_t next_part(Cursor *batch, Cursor *part) except -1 nogil:
-    """`part` is what goes out in one sendmsg; returns its number of messages."""
+    """Set `part` to what one send takes; return its number of messages."""
     cdef Cursor body
     cdef nlmsghdr header
     cdef Py_ssize_t count = 0
@@ -229,28 +229,24 @@ cdef class Socket:
     """A NETLINK_ROUTE socket with extended acks, capped acks and strict checking, opened inside a namespace."""
 
     def __cinit__(self, int ns_fd=-1, *, double timeout=10.0):
-        cdef calls.timeval limit
-        cdef int on = 1
         self.fd = -1
         if not 0.001 <= timeout <= 86400:
-            raise ValueError(f"a time-out of {timeout} seconds")
-        limit.tv_sec = <long>timeout
-        limit.tv_usec = <long>((timeout - limit.tv_sec) * 1000000)
+            raise ValueError(f"a timeout of {timeout} seconds")
         self.timeout, self.clean, self.lock = timeout, True, Lock()
         with nogil:
             self.fd = calls.open_netlink(ns_fd)
         check(self.fd)
-        check(calls.set_option(self.fd, calls.SOL_SOCKET, calls.SO_RCVTIMEO, &limit, sizeof(limit)))
+        check(calls.set_receive_timeout(self.fd, timeout))
         for option in (uapi.NETLINK_EXT_ACK, uapi.NETLINK_CAP_ACK, uapi.NETLINK_GET_STRICT_CHK):
-            check(calls.set_option(self.fd, calls.SOL_NETLINK, option, &on, sizeof(on)))
+            check(calls.set_netlink_option(self.fd, option))
 
     def __dealloc__(self):
         if self.fd >= 0:
-            calls.close(self.fd)
+            close_fd(self.fd)
 
     def execute(self, Batch batch not None):
-        """Sends the messages and reads one ack for each, without the GIL."""
-        cdef bytes data = bytes(batch)  # a copy: another thread may go on with the batch
+        """Send the messages and read one ack for each, without the GIL."""
+        cdef bytes data = bytes(batch)  # a copy: another thread may change the batch
         cdef Cursor messages = over(data)
         cdef Exchange state
         with self.lock:
@@ -261,10 +257,10 @@ cdef class Socket:
                 raise self.trouble(state.code)
             self.clean = True
         if state.refused:
-            raise refusal(batch, state.refusal[:state.refused])
+            raise refusal(batch, state.refusal[:<Py_ssize_t>state.refused])
 
     def query(self, Batch batch not None):
-        """Sends one question and returns its reply messages, headers included."""
+        """Send one question and return its reply messages, headers included."""
         cdef bytes data = bytes(batch)
         cdef Cursor question = over(data)
         cdef int code
@@ -282,7 +278,7 @@ cdef class Socket:
             self.clean = True
         code = unpack_ack(answer)[0]
         if code == ENOENT and flags_of(data) & uapi.NLM_F_DUMP:
-            return []  # an IPv4 table comes into being with its first route
+            return []  # the kernel creates an IPv4 table with its first route
         if code:
             raise refusal(batch, answer)
         if any([flags_of(message) & uapi.NLM_F_DUMP_INTR for message in replies]):
@@ -290,13 +286,13 @@ cdef class Socket:
         return replies
 
     cdef int prepare(self) except -1:
-        """Nothing of an exchange that broke off may be taken for an answer to the next one."""
+        """Discard late answers of an exchange that ended early: they must not answer the next one."""
         cdef unsigned char buffer[ACK_ROOM]
         cdef ssize_t got = 0
         if self.fd < 0:
             raise ValueError("the socket is closed")
         while not self.clean:
-            got = calls.receive(self.fd, buffer, ACK_ROOM, calls.MSG_DONTWAIT)
+            got = calls.receive(self.fd, buffer, ACK_ROOM, False)
             self.clean = got == -EAGAIN
             if got < 0 and got not in (-EAGAIN, -ENOBUFS, -EMSGSIZE):
                 raise self.trouble(got)
@@ -307,7 +303,7 @@ cdef class Socket:
         cdef char *place = buffer
         cdef ssize_t got = 0
         with nogil:
-            got = calls.receive(self.fd, place, REPLY_ROOM, 0)
+            got = calls.receive(self.fd, place, REPLY_ROOM, True)
         if got < 0:
             raise self.trouble(got)
         return place[:got]
@@ -323,7 +319,7 @@ cdef class Socket:
     def close(self):
         with self.lock:
             if self.fd >= 0:
-                calls.close(self.fd)
+                close_fd(self.fd)
                 self.fd = -1
 
     def __enter__(self):
@@ -334,7 +330,7 @@ cdef class Socket:
 
 
 cdef bytes sort_replies(bytes datagram, list replies):
-    """Adds the replies; the answer that ends them, or None when more are to come."""
+    """Add the replies; return the answer that ends them, or None if more follow."""
     for kind, _, message in split(datagram):
         if kind == uapi.NLMSG_ERROR or kind == uapi.NLMSG_DONE:
             return message
@@ -353,7 +349,7 @@ cdef int flags_of(bytes message) except -1:
 
 @cython.final
 cdef class LinkMonitor:
-    """Tells of links that are gone: RTMGRP_LINK with a socket filter that lets only RTM_DELLINK through."""
+    """Report deleted links: RTMGRP_LINK with a socket filter that passes RTM_DELLINK only."""
 
     def __cinit__(self, int ns_fd=-1):
         self.fd = self.waker = -1
@@ -361,35 +357,33 @@ cdef class LinkMonitor:
         with nogil:
             self.fd = calls.open_netlink(ns_fd)
         check(self.fd)
-        check(calls.hear_deletions_only(self.fd))  # first: no notification comes that the filter has not seen
+        check(calls.filter_dellink(self.fd))  # first, so that every notification passes the filter
         check(calls.join_groups(self.fd, uapi.RTMGRP_LINK))
-        self.waker = calls.eventfd(0, calls.EFD_CLOEXEC | calls.EFD_NONBLOCK)
-        if self.waker < 0:
-            check(-errno)
+        self.waker = check(calls.open_waker())
 
     def __dealloc__(self):
         self.release()
 
     cdef void release(self) noexcept:
         if self.fd >= 0:
-            calls.close(self.fd)
+            close_fd(self.fd)
         if self.waker >= 0:
-            calls.close(self.waker)
+            close_fd(self.waker)
         self.fd = self.waker = -1
 
     def wait(self, double timeout):
-        """Indexes of links deleted since the last call; [] at the time-out, after `wake` and after a signal."""
+        """Return the indexes of links deleted since the last call; [] at the timeout, after `wake` or a signal."""
         cdef int milliseconds, code
         cdef uint64_t wakes = 0
         if not timeout >= 0:
-            raise ValueError(f"a time-out of {timeout} seconds")
-        milliseconds = 0 if self.lost else <int>min(timeout * 1000 + 0.999, <double>LONGEST_WAIT)
+            raise ValueError(f"a timeout of {timeout} seconds")
+        milliseconds = 0 if self.lost else <int>min(timeout * 1000 + 0.999, <double>MAX_WAIT)
         with self.lock:
             if self.closing:
                 raise ValueError("the monitor is closed")
             with nogil:
                 code = calls.wait_readable(self.fd, self.waker, milliseconds)
-                calls.read(self.waker, &wakes, sizeof(wakes))
+                read(self.waker, &wakes, sizeof(wakes))
             PyErr_CheckSignals()
             check(code)
             return self.read_deleted()
@@ -399,7 +393,7 @@ cdef class LinkMonitor:
         cdef ssize_t got = 0
         indexes = []
         while True:
-            got = calls.receive(self.fd, self.buffer, REPLY_ROOM, calls.MSG_DONTWAIT)
+            got = calls.receive(self.fd, self.buffer, REPLY_ROOM, False)
             if got < 0:
                 break
             rest.at, rest.left = self.buffer, <size_t>got
@@ -408,7 +402,7 @@ cdef class LinkMonitor:
             self.lost = True
         elif got != -EAGAIN:
             check(got)
-        if self.lost and not indexes:  # what was read first is told first
+        if self.lost and not indexes:  # report first what was read first
             self.lost = False
             check(-ENOBUFS)
         return indexes
@@ -417,10 +411,10 @@ cdef class LinkMonitor:
         return self.fd
 
     def wake(self):
-        """Ends a `wait` of another thread early."""
+        """End a `wait` of another thread early."""
         cdef uint64_t one = 1
         if self.waker >= 0:
-            calls.write(self.waker, &one, sizeof(one))
+            write(self.waker, &one, sizeof(one))
 
     def close(self):
         self.closing = True

@@ -1,0 +1,23 @@
+#!/bin/sh
+# Build the extensions and the executable with the address and undefined behaviour sanitizers, and run their tests.
+# usage: sanitize.sh VENV DIRECTORY [pytest options]
+set -eu
+venv=$1 directory=$2
+shift 2
+export SVC_SANITIZERS="-g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined"
+
+# An environment with its own svc and the packages of VENV: the editable installation there would hide this svc.
+"$venv/bin/python" -m venv --without-pip "$directory/venv"
+python=$directory/venv/bin/python
+where="import site; print(site.getsitepackages()[0])"
+packages=$("$python" -c "$where")
+CFLAGS=$SVC_SANITIZERS "$venv/bin/pip" install --quiet --no-deps --no-build-isolation --upgrade --target "$packages" \
+    -C build-dir="$directory/cmake" .
+"$venv/bin/python" -c "$where" > "$packages/tools.pth"
+
+# Python's own allocator hides errors in its blocks, and Python does not free all memory at its end.
+export PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0
+LD_PRELOAD=$(gcc -print-file-name=libasan.so) exec "$python" "$venv/bin/pytest" "$@" \
+    tests/unit/test_bitmap.py tests/unit/test_cidr.py tests/unit/test_cidr_index.py tests/unit/test_rtnl.py \
+    tests/unit/test_rtnl_replies.py tests/netns/test_netns.py tests/netns/test_netns_monitor.py \
+    tests/netns/test_netns_namespaces.py tests/e2e/shim
