@@ -12,10 +12,10 @@ from svc.agent.lanes import Lane
 from svc.agent.periodic import Task
 from svc.agent.queue import Job
 from svc.attach.context import Context
-from svc.attach.request import NodeSettings
+from svc.attach.record import SessionKey
 from svc.attach.restore import Origin, restore_rows, unknown_links
 from svc.cni.delegated_ipam import delegated_source
-from svc.cni.verbs import node_settings
+from svc.cni.verbs import session_key
 from svc.model.errors import SvcError
 from svc.netconf import hostlocal
 from svc.netconf.installed import InstalledNetwork, read_networks
@@ -23,8 +23,6 @@ from svc.trace import Trace, new_request_id
 
 RETRY_SECONDS = 30.0  # while a datastore does not answer
 JOB_SECONDS = 20.0  # for one datastore
-
-Place = tuple[str, tuple[tuple[str, str], ...], str]  # profile, settings, node
 
 log = logging.getLogger("svc.agent")
 
@@ -36,8 +34,8 @@ class MissingRows:
         self._context = context
         self._put = put
         self._state_dir = state_dir
-        self._done: dict[Place, int] = {}  # the journal's number of losses then
-        self._in_flight: set[Place] = set()
+        self._done: dict[SessionKey, int] = {}  # the journal's number of losses then
+        self._in_flight: set[SessionKey] = set()
         self._looked_after = -1
 
     def tasks(self) -> Sequence[Task]:
@@ -49,49 +47,46 @@ class MissingRows:
         losses = self._context.journal.losses
         if self._looked_after == losses:
             return
-        places = self._places()
-        for place, networks in places.items():
-            if place not in self._in_flight and self._done.get(place) != losses:
-                self._in_flight.add(place)
-                self._put(Job(Lane("restore"), "", partial(self._restore, place, networks, losses)))
-        if all(self._done.get(place) == losses for place in places):
+        stores = self._stores()
+        for key, networks in stores.items():
+            if key not in self._in_flight and self._done.get(key) != losses:
+                self._in_flight.add(key)
+                self._put(Job(Lane("restore"), "", partial(self._restore, key, networks, losses)))
+        if all(self._done.get(key) == losses for key in stores):
             self._looked_after = losses
 
-    def _places(self) -> dict[Place, list[InstalledNetwork]]:
-        found: dict[Place, list[InstalledNetwork]] = defaultdict(list)
+    def _stores(self) -> dict[SessionKey, list[InstalledNetwork]]:
+        found: dict[SessionKey, list[InstalledNetwork]] = defaultdict(list)
         try:
             networks, _ = read_networks(self._state_dir)
         except SvcError:  # `preload` has logged it
             return found
         for network in networks:
             try:
-                where = node_settings(network.netconf, network.names, network.profile)
+                found[session_key(network.netconf, network.names, network.profile)].append(network)
             except SvcError as failure:
                 log.warning("network %r: its rows are not looked for: %s", network.netconf.name, failure)
-                continue
-            found[where.profile, tuple(sorted(where.datastore.items())), where.node].append(network)
         return found
 
-    def _restore(self, place: Place, networks: list[InstalledNetwork], losses: int, _job: Job) -> None:
+    def _restore(self, key: SessionKey, networks: list[InstalledNetwork], losses: int, _job: Job) -> None:
         trace = Trace(new_request_id())
         try:
             with trace.activated(), deadline.limit(JOB_SECONDS):
-                if self._restored(place, networks, losses, trace):
-                    self._done[place] = losses
+                if self._restored(key, networks, losses, trace):
+                    self._done[key] = losses
         except SvcError as failure:
             trace.warning(f"rows of the journal cannot be restored now: {failure}")
         finally:
-            self._in_flight.discard(place)
+            self._in_flight.discard(key)
         for level, text in trace.messages:
             log.log(level, "%s", text)
 
-    def _restored(self, place: Place, networks: list[InstalledNetwork], losses: int, trace: Trace) -> bool:
+    def _restored(self, key: SessionKey, networks: list[InstalledNetwork], losses: int, trace: Trace) -> bool:
         """A datastore is not asked, and not opened, if every interface has a row."""
         if not unknown_links(self._context, networks[0].names):
             return True
-        where = NodeSettings(dict(place[1]), place[2], place[0])
-        session = self._context.session(where.profile, where.datastore, where.node)
-        restore_rows(self._context, session, where.profile, trace, partial(_locate, networks))
+        session = self._context.session(key)
+        restore_rows(self._context, session, key.profile, trace, partial(_locate, networks))
         return session.rows.restored_after == losses
 
 

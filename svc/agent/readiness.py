@@ -8,7 +8,7 @@ from svc.agent.periodic import Task
 from svc.attach.context import Context
 from svc.attach.status import dependencies
 from svc.cni.needs import wanted_by
-from svc.cni.verbs import node_settings
+from svc.cni.verbs import session_key
 from svc.model.errors import SvcError
 from svc.netconf.installed import InstalledNetwork, read_networks
 
@@ -34,6 +34,6 @@ class Readiness:
 
     def _probe(self, network: InstalledNetwork) -> None:
         with suppress(SvcError):
-            where = node_settings(network.netconf, network.names, network.profile)
+            where = session_key(network.netconf, network.names, network.profile)
             for dependency in dependencies(self._context, wanted_by(network.netconf, where)):
                 self._context.health.begin(dependency)

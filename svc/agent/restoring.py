@@ -13,7 +13,7 @@ from svc.agent.queue import Job
 from svc.attach.context import Context
 from svc.attach.ready import KEY
 from svc.attach.reclaim import lost, restore, without_endpoint
-from svc.attach.record import AttachmentId, Record
+from svc.attach.record import AttachmentId, Record, SessionKey
 from svc.attach.session import Session
 from svc.datastore.api import Backend
 from svc.model.errors import SvcError
@@ -23,8 +23,6 @@ LOOK_SECONDS = 2.0  # between two looks at the generation of ClusterInformation
 VERIFY_SECONDS = 180.0  # between two comparisons of the node's attachments with their blocks
 CONFLICT_SECONDS = 30.0  # the same, while another handle holds an address of a live attachment
 JOB_SECONDS = 10.0  # for one datastore, or one attachment
-
-Place = tuple[str, tuple[tuple[str, str], ...], str]  # profile, settings, node
 
 log = logging.getLogger("svc.agent")
 
@@ -48,7 +46,7 @@ class Restoring:
     def __init__(self, context: Context, put: Callable[[Job], None]) -> None:
         self._context = context
         self._put = put
-        self._states: dict[Place, _State] = {}
+        self._states: dict[SessionKey, _State] = {}
         self._journal_changes = -1
 
     def tasks(self) -> Sequence[Task]:
@@ -59,24 +57,24 @@ class Restoring:
         """Queue one job for each datastore and node with attachments, unless the last one is still in flight."""
         changes = self._context.journal.changes
         if changes != self._journal_changes:
-            places = {_place_of(record) for record in self._context.journal.all()}
-            self._states = {place: self._states.get(place) or _State() for place in places}
+            stores = {record.session_key for record in self._context.journal.all()}
+            self._states = {store: self._states.get(store) or _State() for store in stores}
             self._journal_changes = changes
         suspicious, self._context.suspects_loss = self._context.suspects_loss, False
-        for place, state in self._states.items():
+        for store, state in self._states.items():
             if suspicious:
                 state.verify_at = 0.0
             if not state.in_flight:
                 state.in_flight = True
-                self._put(Job(Lane("restore"), "", partial(self._check, place, state)))
+                self._put(Job(Lane("restore"), "", partial(self._check, store, state)))
 
-    def _check(self, place: Place, state: _State, _job: Job) -> None:
+    def _check(self, store: SessionKey, state: _State, _job: Job) -> None:
         try:
             with deadline.limit(JOB_SECONDS):
-                session = self._context.session(place[0], dict(place[1]), place[2])
+                session = self._context.session(store)
                 self._observe(session, state)
                 if session.identity.is_pending or state.retry or time.monotonic() >= state.verify_at:
-                    self._verify(place, session, state)
+                    self._verify(store, session, state)
             state.failing = False
         except SvcError as failure:
             if not state.failing:
@@ -92,9 +90,9 @@ class Restoring:
             session.readiness.require()
             state.seen = seen
 
-    def _verify(self, place: Place, session: Session, state: _State) -> None:
+    def _verify(self, store: SessionKey, session: Session, state: _State) -> None:
         session.readiness.require()
-        records = [record for record in self._context.journal.all() if _place_of(record) == place]
+        records = [record for record in self._context.journal.all() if record.session_key == store]
         state.retry &= {record.id for record in records}
         wanted = {record.id for record in lost(self._context, session, records)} | state.retry
         if wanted <= self._context.conflicts.keys():
@@ -128,7 +126,3 @@ class Restoring:
             state.retry.add(key)
         for line in trace.lines:
             log.info("%s", line.rstrip())
-
-
-def _place_of(record: Record) -> Place:
-    return record.profile, tuple(sorted(record.settings.items())), record.node

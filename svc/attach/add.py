@@ -51,7 +51,7 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Resumable[Result
     It yields where it waits for what is no part of the attachment; no lock is held then. Suspended: it goes on in another
     process.
     """
-    session = _session(context, request)
+    session = context.session(request.where)
     if request.sandbox is not None:
         require_endpoint_support(session, request.workload)
     previous = earlier_row(context, request)
@@ -72,7 +72,7 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Resumable[Result
         intent, took_long = yield from pass_gates(context, session, request, previous, trace)
         previous = None
         if took_long:
-            session, pod = _session(context, request), None  # nobody may have asked for it meanwhile: then it is closed
+            session, pod = context.session(request.where), None  # nobody may have asked for it meanwhile: then it is closed
     session.require_claim()
     try:
         attached = _attach(context, session, request, previous, intent, pod, trace)
@@ -83,10 +83,6 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Resumable[Result
         return attached
     yield from attached.await_policy()
     return attached.result
-
-
-def _session(context: Context, request: AddRequest) -> Session:
-    return context.session(request.where.profile, request.where.datastore, request.where.node)
 
 
 def _restore_row(context: Context, session: Session, request: AddRequest, trace: Trace) -> bool:

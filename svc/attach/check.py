@@ -54,7 +54,7 @@ def _against_previous(record: Record, previous: Result) -> list[str]:
 
 
 def _against_datastore(context: Context, record: Record, trace: Trace) -> list[str]:
-    session = context.session(record.profile, record.settings, record.node)
+    session = context.session(record.session_key)
     reason = source_of(record).why_not_held(session, record, trace)
     found = [reason] if reason else []
     if record.is_wired and not endpoint_stands(session, record):

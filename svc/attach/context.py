@@ -11,7 +11,7 @@ from svc.attach.health import Health
 from svc.attach.journal import Journal
 from svc.attach.node_claim import this_claimant
 from svc.attach.orchestrators import Orchestrators
-from svc.attach.record import AttachmentId
+from svc.attach.record import AttachmentId, SessionKey
 from svc.attach.session import OpenBackend, Session, Sessions, StoreKey, store_key
 from svc.attach.store_identity import Memory
 from svc.dataplane.kernel import Kernel
@@ -80,9 +80,10 @@ class Context:
         self._status_files: EndpointStatusFiles | None = None
         self._lock = threading.Lock()
 
-    def session(self, profile: str, settings: dict[str, str], node: str) -> Session:
-        """CallerError for a profile that cannot be loaded or a kind of store that is not served; StoreError."""
-        return self.sessions.get(self.names_of(profile), self.credentials.completed(settings), node)
+    def session(self, key: SessionKey) -> Session:
+        """Return the warm session. Raise CallerError for a profile that cannot be loaded, or a kind of datastore that is not
+        supported; StoreError."""
+        return self.sessions.get(self.names_of(key.profile), self.credentials.completed(key.datastore), key.node)
 
     def gates(self) -> "GateMonitor":
         """The readiness gates that are waited for."""

@@ -4,11 +4,10 @@ from typing import Any
 
 from svc._core import netns
 from svc.attach.context import Context
-from svc.attach.credentials import without_secrets
 from svc.attach.endpoints import endpoint_addresses, endpoint_of_interface, endpoint_owner
-from svc.attach.handles import handle_of, is_ambiguous, older_handle
-from svc.attach.record import ADDED, AttachmentId, Record
-from svc.attach.request import NodeSettings, Sandbox
+from svc.attach.handles import is_ambiguous, older_handle
+from svc.attach.record import ADDED, AttachmentId, Record, SessionKey
+from svc.attach.request import Sandbox
 from svc.attach.restore import Own, restore_for_call
 from svc.attach.sources.base import AddressSource
 from svc.attach.sources.own import POOLS_OF_SVC
@@ -24,7 +23,7 @@ def delete(
     context: Context,
     key: AttachmentId,
     workload: Workload,
-    where: NodeSettings,
+    where: SessionKey,
     sandbox: Sandbox | None,
     trace: Trace,
     *,
@@ -76,7 +75,7 @@ def _spare_other_interfaces(context: Context, record: Record, sandbox: Sandbox) 
     if not others:
         return
     try:
-        held = context.session(record.profile, record.settings, record.node).ipam.addresses_of(record.handle)
+        held = context.session(record.session_key).ipam.addresses_of(record.handle)
     except SvcError:
         held = tuple(own)
     else:
@@ -95,7 +94,7 @@ def _reconstructed(
     context: Context,
     key: AttachmentId,
     workload: Workload,
-    where: NodeSettings,
+    where: SessionKey,
     source: AddressSource,
     *,
     wired: bool,
@@ -107,22 +106,11 @@ def _reconstructed(
     another network, which its endpoint names first.
     """
     names = context.names_of(where.profile)
-    record = Record(
-        id=key,
-        state=ADDED,
-        boot_id=context.boot_id,
-        sandbox=(0, 0),
-        node=where.node,
-        settings=without_secrets(where.datastore),
-        host_name=host_interface(names, workload, key.ifname) if wired else "",
-        mac="",
-        pod=workload.pod,
-        namespace=workload.namespace,
-        profile=where.profile,
-        handle=handle_of(names, key.network, key.container_id),
-        older_handle=older_handle(names, key.network, workload),
-        recorded_only=names.plain_handles and is_ambiguous(names, key.network, key.container_id),
-    )
+    record = Record.of(key, workload, where, names, context.boot_id)
+    record.state = ADDED
+    record.host_name = host_interface(names, workload, key.ifname) if wired else ""
+    record.older_handle = older_handle(names, key.network, workload)
+    record.recorded_only = names.plain_handles and is_ambiguous(names, key.network, key.container_id)
     source.mark(record)
     if record.recorded_only:
         record.addresses = _recorded_addresses(context, record)
@@ -136,7 +124,7 @@ def _reconstructed(
 
 def _owner(context: Context, record: Record) -> tuple[str | None, str | None]:
     try:
-        return endpoint_owner(context.session(record.profile, record.settings, record.node), record)
+        return endpoint_owner(context.session(record.session_key), record)
     except SvcError:
         return None, None
 
@@ -144,7 +132,7 @@ def _owner(context: Context, record: Record) -> tuple[str | None, str | None]:
 def _recorded_addresses(context: Context, record: Record) -> list[str]:
     """By the endpoint, which is all that the datastore says of one attachment."""
     try:
-        return endpoint_addresses(context.session(record.profile, record.settings, record.node), record)
+        return endpoint_addresses(context.session(record.session_key), record)
     except SvcError:
         return []
 
@@ -167,7 +155,7 @@ def _is_of_another_container(context: Context, record: Record, link: dict[str, A
         if other.boot_id == context.boot_id and other.host_index == host["index"]:
             return True
     try:
-        session = context.session(record.profile, record.settings, record.node)
+        session = context.session(record.session_key)
         container = endpoint_of_interface(session, host["name"])
     except SvcError:
         return True

@@ -5,9 +5,8 @@ from collections.abc import Iterable
 
 from svc.attach.context import Context
 from svc.attach.credentials import without_secrets
-from svc.attach.record import ADDING, DELETING, WAITING, Record
+from svc.attach.record import ADDING, DELETING, WAITING, Record, SessionKey
 from svc.attach.recover import Store, store_of
-from svc.attach.request import NodeSettings
 from svc.attach.restore import restore_rows
 from svc.attach.sources.base import AddressSource
 from svc.attach.sources.own import POOLS_OF_SVC
@@ -20,14 +19,14 @@ def collect(
     context: Context,
     network: str,
     valid: Iterable[tuple[str, str]],
-    where: NodeSettings,
+    where: SessionKey,
     trace: Trace,
     source: AddressSource = POOLS_OF_SVC,
 ) -> None:
     """Tear down every attachment of the network that is not in `valid` (container, interface), then let the network's source
     release the addresses of unknown containers. Continue after a failure; raise PeerError with all of them at the end.
     """
-    session = context.session(where.profile, where.datastore, where.node)
+    session = context.session(where)
     session.require_ready()
     if session.claim is not None:
         session.claim.require_decided()
@@ -44,7 +43,7 @@ def collect(
 
 
 def _take_down_unknown(
-    context: Context, network: str, valid: frozenset[tuple[str, str]], where: NodeSettings, trace: Trace
+    context: Context, network: str, valid: frozenset[tuple[str, str]], where: SessionKey, trace: Trace
 ) -> list[str]:
     """A datastore that has failed once is not asked for the rest, whose releases become pending."""
     failures = []

@@ -6,12 +6,10 @@ from contextlib import suppress
 from svc._core import netns
 from svc.attach.adopt import adopt
 from svc.attach.context import Context
-from svc.attach.credentials import without_secrets
 from svc.attach.endpoints import endpoint_stands
-from svc.attach.handles import handle_of
 from svc.attach.hold import STORE_SECONDS, await_gates, await_policy, await_store
 from svc.attach.journal import intent_lost
-from svc.attach.record import ADDED, ADDING, WAITING, Record
+from svc.attach.record import ADDED, WAITING, Record
 from svc.attach.request import AddRequest
 from svc.attach.session import Session
 from svc.attach.shared_interface import still_shares
@@ -83,25 +81,11 @@ def clear_away(context: Context, previous: Record, request: AddRequest, trace: T
 
 def new_record(context: Context, session: Session, request: AddRequest) -> Record:
     """Return the record of what the call itself says of the attachment."""
-    record = Record(
-        id=request.id,
-        state=ADDING,
-        boot_id=context.boot_id,
-        sandbox=_identity(request),
-        node=session.node,
-        settings=without_secrets(session.settings),
-        host_name="",
-        mac="",
-        pod=request.workload.pod,
-        namespace=request.workload.namespace,
-        mtu=request.mtu,
-        queues=request.queues,
-        allow_ip_forwarding=request.allow_ip_forwarding,
-        profile=request.where.profile,
-        routes=None if request.routes is None else [str(route) for route in request.routes],
-        versions=list(request.versions),
-        handle=handle_of(session.names, request.id.network, request.id.container_id),
-    )
+    record = Record.of(request.id, request.workload, request.where, session.names, context.boot_id)
+    record.sandbox = _identity(request)
+    record.mtu, record.queues, record.allow_ip_forwarding = request.mtu, request.queues, request.allow_ip_forwarding
+    record.routes = None if request.routes is None else [str(route) for route in request.routes]
+    record.versions = list(request.versions)
     request.source.mark(record)
     return record
 

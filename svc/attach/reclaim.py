@@ -64,7 +64,7 @@ def restore(context: Context, key: AttachmentId, trace: Trace) -> bool:
     if record is None or not is_restorable(context, record):
         context.conflicts.pop(key, None)
         return True
-    session = context.session(record.profile, record.settings, record.node)
+    session = context.session(record.session_key)
     session.require_ready()
     session.require_claim()
     try:

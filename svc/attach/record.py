@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 
 from svc._core.cidr import Address, Cidr
-from svc.attach.handles import plain_handle
+from svc.attach.credentials import without_secrets
+from svc.attach.handles import handle_of, plain_handle
 from svc.dataplane.plan import Wiring
 from svc.dataplane.wire import Wired
 from svc.model.endpoint import Workload, endpoint_key
@@ -31,6 +32,22 @@ class AttachmentId:
     network: str
     container_id: str
     ifname: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """Which datastore session serves an attachment; `profile` is its names profile (empty: the names of svc)."""
+
+    datastore: dict[str, str]
+    node: str
+    profile: str = ""
+
+    def __hash__(self) -> int:
+        return hash((self.node, self.profile, *sorted(self.datastore.items())))
+
+    def without_secrets(self) -> "SessionKey":
+        """Return the key as the journal stores it."""
+        return SessionKey(without_secrets(self.datastore), self.node, self.profile)
 
 
 @dataclass(slots=True)
@@ -85,6 +102,28 @@ class Record:
     @generation.setter
     def generation(self, number: int) -> None:
         self._generation = number
+
+    @staticmethod
+    def of(key: AttachmentId, workload: Workload, where: SessionKey, names: Names, boot_id: str) -> "Record":
+        """Return the record of an attachment of which nothing but its identity is known."""
+        return Record(
+            id=key,
+            state=ADDING,
+            boot_id=boot_id,
+            sandbox=UNKNOWN_SANDBOX,
+            node=where.node,
+            settings=without_secrets(where.datastore),
+            host_name="",
+            mac="",
+            pod=workload.pod,
+            namespace=workload.namespace,
+            profile=where.profile,
+            handle=handle_of(names, key.network, key.container_id),
+        )
+
+    @property
+    def session_key(self) -> SessionKey:
+        return SessionKey(self.settings, self.node, self.profile)
 
     @property
     def is_wired(self) -> bool:

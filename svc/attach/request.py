@@ -4,7 +4,7 @@ import os
 
 from svc._core import netns
 from svc._core.cidr import Address, Cidr
-from svc.attach.record import AttachmentId
+from svc.attach.record import AttachmentId, SessionKey
 from svc.attach.sources.base import AddressSource
 from svc.attach.sources.own import POOLS_OF_SVC
 from svc.model.endpoint import Workload
@@ -25,15 +25,6 @@ class Sandbox:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSettings:
-    """Which datastore session serves a call; `profile` tells what the deployment calls things (empty: our own names)."""
-
-    datastore: dict[str, str]
-    node: str
-    profile: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class AddRequest:
     """One ADD. `versions` are the families to assign; `address` is the one address asked for, if any. Annotations of the pod
     may change these, as far as the network's `features` allow.
@@ -44,7 +35,7 @@ class AddRequest:
     id: AttachmentId
     workload: Workload
     sandbox: Sandbox | None
-    where: NodeSettings
+    where: SessionKey
     versions: tuple[int, ...]
     pools: dict[int, tuple[str, ...]]
     address: Address | None = None

@@ -9,10 +9,9 @@ from typing import Any
 from svc._core import netns
 from svc._core.cidr import Address, Cidr
 from svc.attach.context import Context
-from svc.attach.credentials import without_secrets
-from svc.attach.handles import handle_of
-from svc.attach.record import ADDED, UNKNOWN_SANDBOX, AttachmentId, Record
-from svc.attach.request import NodeSettings, Sandbox
+from svc.attach.handles import handle_of, plain_handle
+from svc.attach.record import ADDED, AttachmentId, Record, SessionKey
+from svc.attach.request import Sandbox
 from svc.attach.session import Session
 from svc.attach.sources.base import AddressSource
 from svc.attach.sources.bypass import BYPASS
@@ -96,10 +95,10 @@ def restore_own(context: Context, session: Session, profile: str, own: Own, trac
     return True
 
 
-def restore_for_call(context: Context, where: NodeSettings, own: Own, trace: Trace) -> None:
+def restore_for_call(context: Context, where: SessionKey, own: Own, trace: Trace) -> None:
     """As `restore_own`, for a call that goes on without its datastore."""
     with suppress(SvcError):
-        restore_own(context, context.session(where.profile, where.datastore, where.node), where.profile, own, trace)
+        restore_own(context, context.session(where), where.profile, own, trace)
 
 
 def _write_row(context: Context, record: Record, trace: Trace) -> None:
@@ -139,26 +138,22 @@ def _record_of_pair(
     addresses: list[Address],
 ) -> Record:
     """Only the addresses on the interface are released with it."""
-    record = Record(
-        id=AttachmentId(own.id.network, own.id.container_id, link["name"]),
-        state=ADDED,
-        boot_id=context.boot_id,
-        sandbox=sandbox.identity,
-        node=session.node,
-        settings=without_secrets(session.settings),
-        host_name=host["name"],
-        mac=link["mac"].hex(":"),
-        pod=own.workload.pod,
-        namespace=own.workload.namespace,
-        mtu=host["mtu"],
-        addresses=[str(address) for address in addresses],
-        host_index=host["index"],
-        peer_index=link["index"],
-        profile=profile,
-        handle=handle_of(session.names, own.id.network, own.id.container_id),
-        recorded_only=own.source.uses_pools,
-    )
+    key = AttachmentId(own.id.network, own.id.container_id, link["name"])
+    record = _restored(context, session, profile, key, own.workload, host, addresses)
+    record.sandbox, record.mac, record.peer_index = sandbox.identity, link["mac"].hex(":"), link["index"]
+    record.recorded_only = own.source.uses_pools
     own.source.mark(record)
+    return record
+
+
+def _restored(
+    context: Context, session: Session, profile: str, key: AttachmentId, workload: Workload, host: Link, ips: list[Address]
+) -> Record:
+    """Return what the host's side of an interface, and its addresses, show of an attachment."""
+    record = Record.of(key, workload, SessionKey(session.settings, session.node, profile), session.names, context.boot_id)
+    record.state, record.addresses = ADDED, [str(address) for address in ips]
+    record.host_name, record.mtu = host["name"], host["mtu"]
+    record.host_index, record.peer_index = host["index"], host["peer_index"]
     return record
 
 
@@ -187,24 +182,12 @@ def _records(
         if origin is None:
             trace.warning(f"interface {link['name']} has no row, and the datastore does not tell its network: it is left alone")
             continue
-        record = Record(
-            id=AttachmentId(origin.network, spec["containerID"], _ifname(spec)),
-            state=ADDED,
-            boot_id=context.boot_id,
-            sandbox=UNKNOWN_SANDBOX,
-            node=session.node,
-            settings=without_secrets(session.settings),
-            host_name=link["name"],
-            mac=str(spec.get("mac") or ""),
-            pod=str(spec.get("pod") or ""),
-            namespace=entry.value.namespace if spec.get("pod") else "",
-            mtu=link["mtu"],
-            addresses=[str(address) for address in _addresses(spec)],
-            host_index=link["index"],
-            peer_index=link["peer_index"],
-            profile=profile,
-            handle=handle,
-        )
+        key = AttachmentId(origin.network, spec["containerID"], _ifname(spec))
+        pod = str(spec.get("pod") or "")
+        workload = Workload(key.container_id, pod, entry.value.namespace if pod else "")
+        record = _restored(context, session, profile, key, workload, link, _addresses(spec))
+        record.mac = str(spec.get("mac") or "")
+        record.handle = handle or plain_handle(key.network, key.container_id)
         origin.source.mark(record)
         yield record
 

@@ -10,11 +10,9 @@ else: interface, addresses and endpoint belong to the first attachment (`svc.att
 from contextlib import suppress
 
 from svc.attach.context import Context
-from svc.attach.credentials import without_secrets
 from svc.attach.endpoints import edit_profiles
-from svc.attach.handles import handle_of
 from svc.attach.profiles import ensure_profile
-from svc.attach.record import ADDED, ADDING, Record
+from svc.attach.record import ADDED, Record
 from svc.attach.request import AddRequest
 from svc.attach.session import Session
 from svc.attach.teardown import take_down
@@ -41,20 +39,8 @@ def join_interface(context: Context, session: Session, request: AddRequest, trac
     if host is None or context.journal.get(request.id) is not None:  # a failed ADD that is still owed something
         return None
     session.require_ready()  # a refusal may have come before any write
-    record = Record(
-        id=request.id,
-        state=ADDING,
-        boot_id=context.boot_id,
-        sandbox=host.sandbox,
-        node=session.node,
-        settings=host.settings,
-        host_name="",
-        mac="",
-        namespace=host.namespace,
-        profile=host.profile,
-        shares=True,
-        handle=handle_of(session.names, request.id.network, request.id.container_id),
-    )
+    record = Record.of(request.id, host.workload, host.session_key, session.names, context.boot_id)
+    record.sandbox, record.shares = host.sandbox, True
     try:
         with trace.phase("endpoint"):
             context.journal.begin(record)
@@ -94,7 +80,7 @@ def _host(context: Context, session: Session, request: AddRequest) -> Record | N
         return None
     name = host_interface(session.names, request.workload, request.id.ifname)
     for other in context.journal.with_host_name(name):
-        if _is_same_interface(other, context, request) and _serves(other, session, request):
+        if _is_same_interface(other, context, request) and _serves(other, request):
             return other
     return None
 
@@ -108,9 +94,8 @@ def _is_same_interface(other: Record, context: Context, request: AddRequest) -> 
     ) == (request.id.container_id, request.id.ifname, request.workload)
 
 
-def _serves(other: Record, session: Session, request: AddRequest) -> bool:
-    """Its endpoint is in our datastore, and it has the one address that was asked for, if any."""
-    ours = request.where.profile, without_secrets(session.settings), session.node
-    if (other.profile, without_secrets(other.settings), other.node) != ours:
+def _serves(other: Record, request: AddRequest) -> bool:
+    """Return whether its endpoint is in the datastore of the request, and it has the requested address, if any."""
+    if other.session_key.without_secrets() != request.where.without_secrets():
         return False
     return request.address is None or request.address in other.address_list()

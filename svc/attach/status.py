@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from svc.attach.context import Context
 from svc.attach.health import Dependency, Probe
 from svc.attach.places import datastore_place, orchestrator_place
-from svc.attach.request import NodeSettings
+from svc.attach.record import SessionKey
 from svc.attach.session import Session
 from svc.attach.sources.base import AddressSource
 from svc.model.errors import CallerError, Code, PeerError, SvcError
@@ -23,7 +23,7 @@ class Wanted:
     these pools, and Kubernetes, if `orchestrator` says how it is reached; with `policy` the pod itself is read there."""
 
     network: Hashable
-    where: NodeSettings
+    where: SessionKey
     versions: tuple[int, ...]
     pools: dict[int, tuple[str, ...]]
     orchestrator: tuple[tuple[str, str], ...] = ()
@@ -71,7 +71,7 @@ def _datastore(context: Context, wanted: Wanted) -> Dependency:
 
     def look(probe: Probe) -> None:
         _require_kubeconfig(where.datastore)
-        session = context.session(where.profile, where.datastore, where.node)
+        session = context.session(where)
         with probe.answering():
             session.readiness.require_unshared()
             if not session.backend.needs_node:  # a file, which is no further away than the journal

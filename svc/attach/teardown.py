@@ -138,7 +138,7 @@ def _held(context: Context, record: Record) -> Holdings | SvcError:
     because each may be a timeout. Raise Locked."""
     try:
         with deadline.limit(ANSWER_SECONDS):
-            session = context.session(record.profile, record.settings, record.node)
+            session = context.session(record.session_key)
             if record.state != ADDED:  # a write of its ADD, whose process has ended, may still be in flight
                 session.fence()
             return holdings.read(session, record)

@@ -1,6 +1,6 @@
 """What the ADDs of a network need, from its configuration."""
 
-from svc.attach.request import NodeSettings
+from svc.attach.record import SessionKey
 from svc.attach.status import Wanted
 from svc.netconf import hostlocal
 from svc.netconf.netconf import NetConf
@@ -21,7 +21,7 @@ def pools(netconf: NetConf) -> dict[int, tuple[str, ...]]:
     return {4: netconf.ipam.ipv4_pools, 6: netconf.ipam.ipv6_pools}
 
 
-def wanted_by(netconf: NetConf, where: NodeSettings) -> Wanted:
+def wanted_by(netconf: NetConf, where: SessionKey) -> Wanted:
     """Return what ADDs need."""
     is_delegated = netconf.ipam.is_delegated
     reads_api = netconf.policy or not is_delegated or bool(hostlocal.families(netconf.raw))

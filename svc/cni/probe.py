@@ -8,7 +8,7 @@ from svc.attach.context import NamesOf
 from svc.attach.session import Session, Sessions
 from svc.cni.apiserver import server_version
 from svc.cni.inputs import Inputs
-from svc.cni.verbs import node_settings
+from svc.cni.verbs import session_key
 from svc.model.errors import PeerError, SvcError
 from svc.netconf import netconf as netconfs
 from svc.netconf.fields import FIELDS, keys_of
@@ -33,7 +33,7 @@ def _outcomes(names_of: NamesOf, sessions: Sessions, inputs: Inputs) -> Iterator
     names = names_of(inputs.profile)
     netconf = netconfs.parse(inputs.stdin, names)
     yield "network configuration", "ok"
-    where = node_settings(netconf, names, inputs.profile)
+    where = session_key(netconf, names, inputs.profile)
     kind = where.datastore["kind"]
     session: Session = _in_time(f"datastore {kind}", lambda: sessions.get(names, where.datastore, where.node))
     _in_time(f"datastore {kind}", session.require_ready)

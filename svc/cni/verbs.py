@@ -10,8 +10,8 @@ from svc.attach.check import check
 from svc.attach.context import Context
 from svc.attach.delete import delete
 from svc.attach.gc import collect
-from svc.attach.record import AttachmentId
-from svc.attach.request import AddRequest, NodeSettings, Sandbox, open_sandbox
+from svc.attach.record import AttachmentId, SessionKey
+from svc.attach.request import AddRequest, Sandbox, open_sandbox
 from svc.attach.restore import Own, restore_for_call
 from svc.attach.sources.base import AddressSource
 from svc.attach.sources.own import POOLS_OF_SVC, PoolSource
@@ -52,9 +52,9 @@ class Invocation:
         return AttachmentId(self.netconf.name, self.call.container_id, self.call.ifname)
 
     @property
-    def where(self) -> NodeSettings:
+    def where(self) -> SessionKey:
         lenient, ipam = self.call.verb == "DEL", self.call.ipam
-        return node_settings(self.netconf, self.names, self.inputs.profile, lenient=lenient, ipam=ipam)
+        return session_key(self.netconf, self.names, self.inputs.profile, lenient=lenient, ipam=ipam)
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -96,10 +96,10 @@ class Invocation:
             os.close(sandbox.fd)
 
 
-def node_settings(netconf: NetConf, names: Names, profile: str, *, lenient: bool = False, ipam: bool = False) -> NodeSettings:
+def session_key(netconf: NetConf, names: Names, profile: str, *, lenient: bool = False, ipam: bool = False) -> SessionKey:
     """Which datastore session serves a network on this node. SvcError when the node's name cannot be told."""
     node = node_name(netconf, names, os.uname().nodename, lenient=lenient, ipam=ipam)
-    return NodeSettings(netconf.datastore.to_json(), node, profile)
+    return SessionKey(netconf.datastore.to_json(), node, profile)
 
 
 def attach(invocation: Invocation) -> Resumable[Result]:

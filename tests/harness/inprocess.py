@@ -16,9 +16,9 @@ from svc.attach.add import add
 from svc.attach.check import check
 from svc.attach.context import Context
 from svc.attach.delete import delete
-from svc.attach.record import AttachmentId
+from svc.attach.record import AttachmentId, SessionKey
 from svc.attach.recover import Recovery, interrupted
-from svc.attach.request import AddRequest, NodeSettings, Sandbox, open_sandbox
+from svc.attach.request import AddRequest, Sandbox, open_sandbox
 from svc.datastore.api import Backend, Conflict, Create
 from svc.datastore.embedded import EmbeddedStore
 from svc.model.endpoint import Workload
@@ -29,7 +29,7 @@ from svc.names import DEFAULT
 from svc.trace import Trace
 from svc.waits.wait import run_blocking
 
-WHERE = NodeSettings({"kind": "embedded"}, "node1")
+WHERE = SessionKey({"kind": "embedded"}, "node1")
 
 
 class Host:

@@ -24,7 +24,7 @@ POD = AddRequest(AttachmentId("net", "c1", "eth0"), Workload("c1", "web-0", "sho
 def announced(host: Host, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of what has begun and ended, in order."""
     events: list[str] = []
-    session = host.context.session(WHERE.profile, WHERE.datastore, WHERE.node)
+    session = host.context.session(WHERE)
 
     @contextmanager
     def announce() -> Iterator[None]:

@@ -14,8 +14,8 @@ from svc.attach.add import add
 from svc.attach.check import check
 from svc.attach.context import Context
 from svc.attach.delete import delete
-from svc.attach.record import AttachmentId
-from svc.attach.request import AddRequest, NodeSettings, Sandbox
+from svc.attach.record import AttachmentId, SessionKey
+from svc.attach.request import AddRequest, Sandbox
 from svc.datastore.orch.store import OrchStore
 from svc.deploy.rbac import binding, role
 from svc.model.endpoint import Workload
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.root
 
 API = f"/apis/{DEFAULT.crd_api_version}"
 POD = "/api/v1/namespaces/default/pods/web-0"
-WHERE = NodeSettings({"kind": "orch"}, "node1")
+WHERE = SessionKey({"kind": "orch"}, "node1")
 
 
 @pytest.fixture

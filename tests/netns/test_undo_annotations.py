@@ -60,7 +60,7 @@ def annotated(
 
 
 def addition(host: Host, sandbox: Sandbox, pod: PodInfo, container: str = "c1") -> Addition:
-    session = host.context.session("", WHERE.datastore, WHERE.node)
+    session = host.context.session(WHERE)
     workload = Workload(container, "web-0", "default")
     key = AttachmentId("net", container, "eth0")
     request = AddRequest(key, workload, sandbox, WHERE, (4, 6), {}, features=Features(True, True))
@@ -160,7 +160,7 @@ def test_takeover_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: Sa
 def test_address_that_another_handle_got_meanwhile_is_not_freed(host: Host, sandbox: Sandbox) -> None:
     """The earlier sandbox's endpoint and row still have it; who holds it is somebody else."""
     attach(host, sandbox, {"ipAddrs": ["10.65.0.9"]})
-    session = host.context.session("", WHERE.datastore, WHERE.node)
+    session = host.context.session(WHERE)
     session.ipam.release(Release("net.c1"))
     session.ipam.assign(Assign("net.stranger", {}, addresses=(Address("10.65.0.9"),)))
     with Netns("next") as namespace, opened(namespace) as next_sandbox, pytest.raises(CallerError) as caught:

@@ -15,8 +15,8 @@ from simulation.machine import Machine
 from simulation.scheduler import Scheduler
 from svc.attach.context import Context
 from svc.attach.handles import plain_handle
-from svc.attach.record import AttachmentId
-from svc.attach.request import NodeSettings, Sandbox
+from svc.attach.record import AttachmentId, SessionKey
+from svc.attach.request import Sandbox
 from svc.datastore.api import Backend, Create
 from svc.datastore.embedded import EmbeddedStore
 from svc.model.endpoint import Workload
@@ -140,8 +140,8 @@ class World:
             self.containers[name] = Container(name, 1000 + len(self.containers))
         return self.containers[name]
 
-    def where(self, node: str) -> NodeSettings:
-        return NodeSettings({"kind": self.kind}, node)
+    def where(self, node: str) -> SessionKey:
+        return SessionKey({"kind": self.kind}, node)
 
     def workload(self, container: Container) -> Workload:
         """In the API's store endpoints belong to pods."""

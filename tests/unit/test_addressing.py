@@ -7,8 +7,8 @@ import pytest
 
 from svc._core.cidr import Address
 from svc.attach.addressing import resolve_addressing
-from svc.attach.record import AttachmentId
-from svc.attach.request import AddRequest, NodeSettings
+from svc.attach.record import AttachmentId, SessionKey
+from svc.attach.request import AddRequest
 from svc.attach.sources.base import Addressing
 from svc.attach.sources.delegated import DelegatedSource
 from svc.model.endpoint import Workload
@@ -37,7 +37,7 @@ def chosen(
 ) -> Addressing:
     """Without notes, of a pod that nobody asks for."""
     request = AddRequest(
-        AttachmentId("net", "c1", ifname), Workload("c1", "web-0", "default"), None, NodeSettings({}, "node1"), versions,
+        AttachmentId("net", "c1", ifname), Workload("c1", "web-0", "default"), None, SessionKey({}, "node1"), versions,
         {4: ("four",), 6: ("six",)}, Address(address) if address else None, features=Features(True, True), **more,
     )  # fmt: skip
     pod = None if notes is None else {"metadata": {"annotations": noted(notes)}}
