@@ -24,7 +24,7 @@ from svc.attach.profiles import ensure_profile
 from svc.attach.ready import Locked, StoreReplaced
 from svc.attach.record import ADDED, WAITING, Record
 from svc.attach.request import AddRequest, Sandbox
-from svc.attach.restore import Own, restore_own
+from svc.attach.restore import restore_own
 from svc.attach.session import Session
 from svc.attach.shared_interface import can_join, join_interface
 from svc.attach.sources.base import Addressing, AssignedAddresses, Assignment
@@ -55,7 +55,7 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Resumable[Result
     if request.sandbox is not None:
         require_endpoint_support(session, request.workload)
     previous = earlier_row(context, request)
-    if previous is None and _restore_row(context, session, request, trace):
+    if previous is None and restore_own(context, session, request, trace):
         previous = earlier_row(context, request)
     intent, pod = None, None
     if previous is not None and previous.state != WAITING:
@@ -83,11 +83,6 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Resumable[Result
         return attached
     yield from attached.await_policy()
     return attached.result
-
-
-def _restore_row(context: Context, session: Session, request: AddRequest, trace: Trace) -> bool:
-    own = Own(request.id, request.workload, request.sandbox, request.source)
-    return restore_own(context, session, request.where.profile, own, trace)
 
 
 def _attach(

@@ -1,58 +1,49 @@
 """DEL: what was attached is taken down; what is gone already is no error."""
 
+from dataclasses import replace
 from typing import Any
 
 from svc._core import netns
 from svc.attach.context import Context
 from svc.attach.endpoints import endpoint_addresses, endpoint_of_interface, endpoint_owner
 from svc.attach.handles import is_ambiguous, older_handle
-from svc.attach.record import ADDED, AttachmentId, Record, SessionKey
-from svc.attach.request import Sandbox
-from svc.attach.restore import Own, restore_for_call
-from svc.attach.sources.base import AddressSource
+from svc.attach.record import ADDED, AttachmentId, Record
+from svc.attach.request import Attachment, Sandbox
+from svc.attach.restore import restore_for_call
 from svc.attach.sources.own import POOLS_OF_SVC
 from svc.attach.sources.select import source_of
 from svc.attach.teardown import take_down
 from svc.dataplane.kernel import addresses_of, delete_link, is_host_side, link_of
-from svc.model.endpoint import Workload, host_interface
+from svc.model.endpoint import host_interface
 from svc.model.errors import CallerError, SvcError
 from svc.trace import Trace
 
 
-def delete(
-    context: Context,
-    key: AttachmentId,
-    workload: Workload,
-    where: SessionKey,
-    sandbox: Sandbox | None,
-    trace: Trace,
-    *,
-    wired: bool = True,
-    source: AddressSource = POOLS_OF_SVC,
-) -> None:
-    """Tear the attachment down; `wired` is false for one that has addresses only. `source` is that of the network's present
-    configuration; the journal takes precedence.
+def delete(context: Context, own: Attachment, trace: Trace, *, wired: bool = True) -> None:
+    """Tear the attachment down; `wired` is false for one that has addresses only. The journal takes precedence over what the
+    call says of it.
 
     Raise SvcError if its interface stays, or the datastore is locked.
     """
+    key, sandbox = own.id, own.sandbox
     record = context.journal.get(key)
     if record is None:
-        restore_for_call(context, where, Own(key, workload, sandbox if wired else None, source), trace)
+        restore_for_call(context, own if wired else replace(own, sandbox=None), trace)
         record = context.journal.get(key)
     if record is not None:
-        source.complete(record)
+        own.source.complete(record)
         take_down(context, record, trace, sandbox if wired else None)
         return
-    if reason := source.why_unusable():
+    if reason := own.source.why_unusable():
         trace.warning(f"{reason}: nothing is known of an address that it would have to free")
-        source = POOLS_OF_SVC
+        own = replace(own, source=POOLS_OF_SVC)
     try:
-        context.names_of(where.profile)
+        context.names_of(own.where.profile)
     except CallerError:  # nothing could be attached without it
         return
     is_others = wired and _is_of_another_network(context, key)
-    record = _reconstructed(context, key, workload, where, source, wired=wired and not is_others)
-    record.shares |= is_others and not workload.is_pod
+    record = _reconstructed(context, own, wired=wired and not is_others)
+    record.shares |= is_others and not own.workload.is_pod
     if sandbox is not None:
         _spare_other_interfaces(context, record, sandbox)
     take_down(context, record, trace)
@@ -90,28 +81,20 @@ def _is_of_another_network(context: Context, key: AttachmentId) -> bool:
     return any(record.is_wired for record in context.journal.of_interface(key.container_id, key.ifname))
 
 
-def _reconstructed(
-    context: Context,
-    key: AttachmentId,
-    workload: Workload,
-    where: SessionKey,
-    source: AddressSource,
-    *,
-    wired: bool,
-) -> Record:
-    """What the attachment must have been, when the journal does not know it.
+def _reconstructed(context: Context, own: Attachment, *, wired: bool) -> Record:
+    """Return what the attachment must have been, if the journal does not know it.
 
     A pod's host interface is named after the pod. Only the endpoint tells whether it is this container's: without one, an
     empty boot id says that no interface is to be removed by its name. A bare container may have joined the interface of
     another network, which its endpoint names first.
     """
-    names = context.names_of(where.profile)
-    record = Record.of(key, workload, where, names, context.boot_id)
+    key, workload, names = own.id, own.workload, context.names_of(own.where.profile)
+    record = Record.of(key, workload, own.where, names, context.boot_id)
     record.state = ADDED
     record.host_name = host_interface(names, workload, key.ifname) if wired else ""
     record.older_handle = older_handle(names, key.network, workload)
     record.recorded_only = names.plain_handles and is_ambiguous(names, key.network, key.container_id)
-    source.mark(record)
+    own.source.mark(record)
     if record.recorded_only:
         record.addresses = _recorded_addresses(context, record)
     container, network = _owner(context, record) if wired else (None, None)

@@ -1,6 +1,7 @@
 """What the runtime asks for, checked and complete, in this program's own terms."""
 
 import os
+from dataclasses import field
 
 from svc._core import netns
 from svc._core.cidr import Address, Cidr
@@ -25,17 +26,25 @@ class Sandbox:
 
 
 @dataclass(frozen=True, slots=True)
-class AddRequest:
-    """One ADD. `versions` are the families to assign; `address` is the one address asked for, if any. Annotations of the pod
-    may change these, as far as the network's `features` allow.
+class Attachment:
+    """An attachment as a call describes it. `source` is that of the network's present configuration.
 
-    Without a sandbox only addresses are assigned: another main plugin does the wiring.
+    `sandbox` is None if the sandbox does not exist, or if another main plugin does the wiring.
     """
 
     id: AttachmentId
     workload: Workload
     sandbox: Sandbox | None
     where: SessionKey
+    source: AddressSource = field(default=POOLS_OF_SVC, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class AddRequest(Attachment):
+    """One ADD. `versions` are the families to assign; `address` is the one address asked for, if any. Annotations of the pod
+    may change these, as far as the network's `features` allow.
+    """
+
     versions: tuple[int, ...]
     pools: dict[int, tuple[str, ...]]
     address: Address | None = None
@@ -49,7 +58,6 @@ class AddRequest:
     gates: GateSettings = NO_GATES
     policy_setup: PolicySettings = NO_POLICY_SETUP
     routes: tuple[Cidr, ...] | None = None  # by destination; None: the default ones of its families
-    source: AddressSource = POOLS_OF_SVC  # of the addresses; families and pools are for svc's own
     features: Features = NO_FEATURES
     intent: int = 0  # of a call that has waited in another process: the generation of its row in the journal
     resumable: bool = False  # whether the call may go on in another process

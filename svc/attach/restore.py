@@ -4,6 +4,7 @@ check it, and to answer its repeated ADD.
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from svc._core import netns
@@ -11,7 +12,7 @@ from svc._core.cidr import Address, Cidr
 from svc.attach.context import Context
 from svc.attach.handles import handle_of, plain_handle
 from svc.attach.record import ADDED, AttachmentId, Record, SessionKey
-from svc.attach.request import Sandbox
+from svc.attach.request import Attachment, Sandbox
 from svc.attach.session import Session
 from svc.attach.sources.base import AddressSource
 from svc.attach.sources.bypass import BYPASS
@@ -39,22 +40,6 @@ Locate = Callable[[str, str, list[Address]], Origin | None]
 """Return the origin of the attachment of this container and interface, with these addresses; None if it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Own:
-    """The attachment of a call, by what the call says. `sandbox` is None if it does not exist, or another plugin's interface is
-    in it."""
-
-    id: AttachmentId
-    workload: Workload
-    sandbox: Sandbox | None
-    source: AddressSource = POOLS_OF_SVC
-
-    def locate(self, container: str, ifname: str, _addresses: list[Address]) -> Origin | None:
-        """Locate this attachment alone."""
-        is_own = (container, ifname) == (self.id.container_id, self.id.ifname)
-        return Origin(self.id.network, BYPASS if self.source.uses_pools else self.source) if is_own else None
-
-
 def restore_rows(
     context: Context, session: Session, profile: str, trace: Trace, locate: Locate | None = None, *, again: bool = False
 ) -> bool:
@@ -80,25 +65,32 @@ def restore_rows(
     return bool(links)
 
 
-def restore_own(context: Context, session: Session, profile: str, own: Own, trace: Trace) -> bool:
+def restore_own(context: Context, session: Session, own: Attachment, trace: Trace) -> bool:
     """As `restore_rows`, for a call whose attachment has no row: its own interface also without an endpoint, or without
     addresses of the pools."""
-    are_missing = restore_rows(context, session, profile, trace, own.locate)
+    profile = own.where.profile
+    are_missing = restore_rows(context, session, profile, trace, partial(_locate, own))
     if not session.rows.left or context.journal.get(own.id) is not None:
         return are_missing
     name = host_interface(session.names, own.workload, own.id.ifname)
     if name in session.rows.left:
-        restore_rows(context, session, profile, trace, own.locate, again=True)
+        restore_rows(context, session, profile, trace, partial(_locate, own), again=True)
     if name in session.rows.left and own.sandbox is not None:
-        for record in _records_of_pairs(context, session, profile, own, own.sandbox):
+        for record in _records_of_pairs(context, session, own, own.sandbox):
             _write_row(context, record, trace)
     return True
 
 
-def restore_for_call(context: Context, where: SessionKey, own: Own, trace: Trace) -> None:
+def restore_for_call(context: Context, own: Attachment, trace: Trace) -> None:
     """As `restore_own`, for a call that goes on without its datastore."""
     with suppress(SvcError):
-        restore_own(context, context.session(where), where.profile, own, trace)
+        restore_own(context, context.session(own.where), own, trace)
+
+
+def _locate(own: Attachment, container: str, ifname: str, _addresses: list[Address]) -> Origin | None:
+    """Locate the attachment of the call alone. Addresses of the pools would have a handle."""
+    is_own = (container, ifname) == (own.id.container_id, own.id.ifname)
+    return Origin(own.id.network, BYPASS if own.source.uses_pools else own.source) if is_own else None
 
 
 def _write_row(context: Context, record: Record, trace: Trace) -> None:
@@ -111,7 +103,7 @@ def _write_row(context: Context, record: Record, trace: Trace) -> None:
     trace.warning(f"the journal lacked {record.id}: its row is restored from kernel and datastore")
 
 
-def _records_of_pairs(context: Context, session: Session, profile: str, own: Own, sandbox: Sandbox) -> Iterator[Record]:
+def _records_of_pairs(context: Context, session: Session, own: Attachment, sandbox: Sandbox) -> Iterator[Record]:
     """Rows of interfaces without endpoints in the sandbox of the call, by their pairs: the call's own, and those with addresses
     of the same handle, which a DEL of the own one would release otherwise."""
     hosts = {link["index"]: link for link in unknown_links(context, session.names).values()}
@@ -124,22 +116,15 @@ def _records_of_pairs(context: Context, session: Session, profile: str, own: Own
             if link is None or host is None or host["peer_index"] != index:
                 continue
             if link["name"] == own.id.ifname or not held.isdisjoint(addresses):
-                yield _record_of_pair(context, session, profile, own, sandbox, host, link, addresses)
+                yield _record_of_pair(context, session, own, sandbox, host, link, addresses)
 
 
 def _record_of_pair(
-    context: Context,
-    session: Session,
-    profile: str,
-    own: Own,
-    sandbox: Sandbox,
-    host: Link,
-    link: Link,
-    addresses: list[Address],
+    context: Context, session: Session, own: Attachment, sandbox: Sandbox, host: Link, link: Link, addresses: list[Address]
 ) -> Record:
     """Only the addresses on the interface are released with it."""
     key = AttachmentId(own.id.network, own.id.container_id, link["name"])
-    record = _restored(context, session, profile, key, own.workload, host, addresses)
+    record = _restored(context, session, own.where.profile, key, own.workload, host, addresses)
     record.sandbox, record.mac, record.peer_index = sandbox.identity, link["mac"].hex(":"), link["index"]
     record.recorded_only = own.source.uses_pools
     own.source.mark(record)

@@ -11,8 +11,8 @@ from svc.attach.context import Context
 from svc.attach.delete import delete
 from svc.attach.gc import collect
 from svc.attach.record import AttachmentId, SessionKey
-from svc.attach.request import AddRequest, Sandbox, open_sandbox
-from svc.attach.restore import Own, restore_for_call
+from svc.attach.request import AddRequest, Attachment, Sandbox, open_sandbox
+from svc.attach.restore import restore_for_call
 from svc.attach.sources.base import AddressSource
 from svc.attach.sources.own import POOLS_OF_SVC, PoolSource
 from svc.attach.status import not_ready, status
@@ -85,6 +85,10 @@ class Invocation:
 
         return delegated_source(self.netconf, self.inputs.environment, self.where.node)
 
+    def attachment(self, sandbox: Sandbox | None) -> Attachment:
+        """The attachment that the call is about."""
+        return Attachment(self.id, self.workload(self.args()), sandbox, self.where, source=self.source)
+
     @contextmanager
     def sandbox(self) -> Iterator[Sandbox]:
         """The call's namespace, open for the time of the block."""
@@ -116,18 +120,8 @@ def attach(invocation: Invocation) -> Resumable[Result]:
 
 def _delete(invocation: Invocation) -> None:
     with ExitStack() as stack:
-        sandbox = _sandbox_if_any(stack, invocation)
-        wired = not invocation.call.ipam
-        delete(
-            invocation.context,
-            invocation.id,
-            invocation.workload(invocation.args()),
-            invocation.where,
-            sandbox,
-            invocation.trace,
-            wired=wired,
-            source=invocation.source,
-        )
+        own = invocation.attachment(_sandbox_if_any(stack, invocation))
+        delete(invocation.context, own, invocation.trace, wired=not invocation.call.ipam)
 
 
 def _check(invocation: Invocation) -> None:
@@ -139,13 +133,8 @@ def _check(invocation: Invocation) -> None:
         return
     with invocation.sandbox() as sandbox:
         if invocation.context.journal.get(invocation.id) is None:
-            _restore_row(invocation, sandbox)
+            restore_for_call(invocation.context, invocation.attachment(sandbox), invocation.trace)
         check(invocation.context, invocation.id, sandbox, previous, invocation.trace)
-
-
-def _restore_row(invocation: Invocation, sandbox: Sandbox) -> None:
-    own = Own(invocation.id, invocation.workload(invocation.args()), sandbox, invocation.source)
-    restore_for_call(invocation.context, invocation.where, own, invocation.trace)
 
 
 def _gc(invocation: Invocation) -> None:

@@ -18,7 +18,7 @@ from svc.attach.context import Context
 from svc.attach.delete import delete
 from svc.attach.record import AttachmentId, SessionKey
 from svc.attach.recover import Recovery, interrupted
-from svc.attach.request import AddRequest, Sandbox, open_sandbox
+from svc.attach.request import AddRequest, Attachment, Sandbox, open_sandbox
 from svc.datastore.api import Backend, Conflict, Create
 from svc.datastore.embedded import EmbeddedStore
 from svc.model.endpoint import Workload
@@ -65,7 +65,7 @@ class Host:
         return run_blocking(add(self.context, request, self.trace))
 
     def delete(self, sandbox: Sandbox | None, *, container: str = "c1", ifname: str = "eth0") -> None:
-        delete(self.context, _id(container, ifname), Workload(container), WHERE, sandbox, Trace("test"))
+        delete(self.context, Attachment(_id(container, ifname), Workload(container), sandbox, WHERE), Trace("test"))
 
     def check(self, sandbox: Sandbox, result: Result, *, container: str = "c1", ifname: str = "eth0") -> None:
         check(self.context, _id(container, ifname), sandbox, result, self.trace)

@@ -15,7 +15,7 @@ from svc.attach.check import check
 from svc.attach.context import Context
 from svc.attach.delete import delete
 from svc.attach.record import AttachmentId, SessionKey
-from svc.attach.request import AddRequest, Sandbox
+from svc.attach.request import AddRequest, Attachment, Sandbox
 from svc.datastore.orch.store import OrchStore
 from svc.deploy.rbac import binding, role
 from svc.model.endpoint import Workload
@@ -80,7 +80,7 @@ def test_a_pod_is_attached_and_detached(cluster: Kube, context: Context, sandbox
     assert len(kept(cluster, "ipamblocks")) == len(kept(cluster, "blockaffinities")) == 2
     check(context, key, sandbox, result, trace)
     assert run_blocking(add(context, request, trace)) == result
-    delete(context, key, workload, WHERE, sandbox, trace)
+    delete(context, Attachment(key, workload, sandbox, WHERE), trace)
     assert annotations(cluster) == {"containerID": "c1", "podIP": "", "podIPs": ""}
     assert kept(cluster, "ipamhandles") == []
     blocks = cluster.call("GET", f"{API}/ipamblocks")["items"]

@@ -12,7 +12,7 @@ from svc.attach.check import check
 from svc.attach.delete import delete
 from svc.attach.record import AttachmentId
 from svc.attach.recover import pay_debt
-from svc.attach.request import AddRequest, Sandbox
+from svc.attach.request import AddRequest, Attachment, Sandbox
 from svc.model.endpoint import Workload
 from svc.model.errors import SvcError
 from svc.model.keys import ResourceQuery
@@ -38,7 +38,7 @@ def join(host: Host, sandbox: Sandbox) -> Result:
 
 
 def leave(host: Host, sandbox: Sandbox) -> None:
-    delete(host.context, SECOND, CONTAINER, WHERE, sandbox, Trace("test"))
+    delete(host.context, Attachment(SECOND, CONTAINER, sandbox, WHERE), Trace("test"))
 
 
 def profiles(host: Host) -> list[str]:

@@ -17,7 +17,7 @@ from svc.attach.addressing import resolve_current_addressing
 from svc.attach.delete import delete
 from svc.attach.ready import Locked
 from svc.attach.record import AttachmentId
-from svc.attach.request import AddRequest, Sandbox
+from svc.attach.request import AddRequest, Attachment, Sandbox
 from svc.datastore.api import Update
 from svc.ipam.requests import Assign, Release
 from svc.model.endpoint import Workload
@@ -76,7 +76,7 @@ def attach(host: Host, sandbox: Sandbox, notes: dict[str, Any], container: str =
 
 def detach(host: Host, sandbox: Sandbox, container: str) -> None:
     key, workload = AttachmentId("net", container, "eth0"), Workload(container, "web-0", "default")
-    delete(host.context, key, workload, WHERE, sandbox, Trace("test"))
+    delete(host.context, Attachment(key, workload, sandbox, WHERE), Trace("test"))
 
 
 def failure_of(call: Callable[[], object]) -> str:

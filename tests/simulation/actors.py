@@ -15,7 +15,7 @@ from svc.attach.add import add
 from svc.attach.context import Context
 from svc.attach.delete import delete
 from svc.attach.gc import collect
-from svc.attach.request import AddRequest
+from svc.attach.request import AddRequest, Attachment
 from svc.cni.inputs import INTENT, Inputs, Reply
 from svc.cni.locks import StateLock
 from svc.cni.oneshot import AGENTS, _carried_out_or_handed_on
@@ -202,7 +202,7 @@ class Runtime:
 
         def body(context: Context, trace: Trace, _intent: int) -> Resumable[None]:
             seen[0] = -1 if container.waiting else container.issued
-            delete(context, container.id, world.workload(container), world.where(container.node), None, trace)
+            delete(context, Attachment(container.id, world.workload(container), None, world.where(container.node)), trace)
             yield from ()
 
         return body
