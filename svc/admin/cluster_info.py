@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Sequence
 from datetime import datetime
 
-from svc.admin.resources import CREATED, UNCHANGED, UPDATED, read, resource_of, retry
+from svc.admin.resources import CREATED, UNCHANGED, UPDATED, retry
 from svc.datastore.api import Backend, Create, Entry, Update
 from svc.model.errors import CallerError, Code
 from svc.model.keys import ResourceKey
@@ -25,7 +25,7 @@ def initialise(backend: Backend, names: Names, types: Sequence[str], version: st
 
 def get(backend: Backend) -> Resource:
     """Return the resource. Raise CallerError if it does not exist."""
-    return resource_of(_require(backend))
+    return _require(backend).value
 
 
 def set_ready(backend: Backend, ready: bool) -> str:
@@ -33,8 +33,8 @@ def set_ready(backend: Backend, ready: bool) -> str:
     return retry(_NOUN, lambda: _change(backend, _require(backend), {READY: ready}))
 
 
-def _require(backend: Backend) -> Entry:
-    if entry := read(backend, KEY):
+def _require(backend: Backend) -> Entry[Resource]:
+    if entry := backend.find(KEY):
         return entry
     raise CallerError(
         "the datastore is not initialised", details="`svcctl clusterinfo init` does that", code=Code.DATASTORE_LOCKED
@@ -42,9 +42,9 @@ def _require(backend: Backend) -> Entry:
 
 
 def _initialise(backend: Backend, names: Names, types: Sequence[str], version: str, now: datetime) -> str:
-    entry = read(backend, KEY)
+    entry = backend.find(KEY)
     if entry:
-        return _change(backend, entry, _completed(names, resource_of(entry).spec, types, version))
+        return _change(backend, entry, _completed(names, entry.value.spec, types, version))
     fresh = Resource(KEY.kind, {"name": KEY.name}, _completed(names, {}, types, version))
     stamp(fresh, now, str(uuid.uuid4()))
     backend.write([Create(KEY, fresh)], durable=True)
@@ -64,8 +64,8 @@ def _completed(names: Names, spec: dict[str, object], types: Sequence[str], vers
     return {name: value for name, value in wanted.items() if value not in ("", None)}
 
 
-def _change(backend: Backend, entry: Entry, fields: dict[str, object]) -> str:
-    resource = resource_of(entry)
+def _change(backend: Backend, entry: Entry[Resource], fields: dict[str, object]) -> str:
+    resource = entry.value
     if fields.items() <= resource.spec.items():
         return UNCHANGED
     before = {name: value for name, value in resource.spec.items() if name not in fields}

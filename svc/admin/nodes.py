@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from svc.admin import block_release, resources
-from svc.admin.resources import UNCHANGED, change, problems, read, refuse, require, resource_of, retry
+from svc.admin.resources import UNCHANGED, change, problems, refuse, require, retry
 from svc.datastore.api import Backend, Delete, Update
 from svc.ipam.host import NODE
 from svc.ipam.view import read_blocks
@@ -60,10 +60,10 @@ def _require_writable(backend: Backend, name: str) -> None:
 
 
 def _apply(backend: Backend, name: str, labels: Mapping[str, str] | None, now: datetime) -> str:
-    entry = read(backend, ResourceKey(KIND, name))
-    if entry and (labels is None or resource_of(entry).labels == labels):
+    entry = backend.find(ResourceKey(KIND, name))
+    if entry and (labels is None or entry.value.labels == labels):
         return UNCHANGED
-    spec = resource_of(entry).spec if entry else {}
+    spec = entry.value.spec if entry else {}
     outcome, write = change(entry, Resource(KIND, {"name": name, "labels": dict(labels or {})}, spec, status={}), now)
     if write:
         backend.write([write], durable=True)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from svc._core.cidr import Cidr
 from svc.admin import block_release
-from svc.admin.resources import change, read, refuse, repeated, require, resource_of, retry
+from svc.admin.resources import change, refuse, repeated, require, retry
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, Update
 from svc.ipam.view import read_blocks
 from svc.model.errors import CallerError, Code
@@ -56,7 +56,7 @@ def delete(backend: Backend, name: str) -> None:
 
 def retire(backend: Backend, name: str) -> int:
     """Delete the pool, or only disable it while addresses of it are taken; return how many are. Raise as `delete`."""
-    taken = count_taken(backend, resource_of(require(backend, KIND, name)))
+    taken = count_taken(backend, require(backend, KIND, name).value)
     if taken:
         retry(f"IP pool {name!r}", lambda: _disable(backend, name))
     else:
@@ -108,7 +108,7 @@ def _guard(backend: Backend) -> list[Update]:
     """Return an unchanged entry to write with a new pool.
 
     Of two processes that check for overlaps at the same time, the later one fails and checks again."""
-    entry = read(backend, ResourceKey("ClusterInformation", "default"))
+    entry = backend.find(ResourceKey("ClusterInformation", "default"))
     return [Update(entry.key, entry.value, entry.revision)] if entry else []
 
 
@@ -130,7 +130,6 @@ def _admitted(backend: Backend, resources: Sequence[Resource], created: Sequence
 
 def _draft(write: Create) -> Create:
     resource = write.value
-    assert isinstance(resource, Resource)
     return Create(write.key, Resource(KIND, dict(resource.metadata), resource.spec | {"disabled": True}, resource.status))
 
 
@@ -162,7 +161,7 @@ def _pool(value: object) -> Pool | None:
 
 
 def _stored_cidr(backend: Backend, name: str) -> Cidr | None:
-    return cidr_of(resource_of(require(backend, KIND, name)))
+    return cidr_of(require(backend, KIND, name).value)
 
 
 def _count_taken(backend: Backend, cidr: Cidr) -> int:
@@ -178,7 +177,7 @@ def _refuse_used(backend: Backend, name: str, cidr: Cidr, remedy: str) -> None:
 def _disable(backend: Backend, name: str) -> None:
     """Prevent new claims on blocks of the pool."""
     entry = require(backend, KIND, name)
-    pool = resource_of(entry)
+    pool = entry.value
     if pool.spec.get("disabled") is True:
         return
     pool.spec["disabled"] = True

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from svc.admin.resources import change, problems, read, refuse, repeated, require, retry
+from svc.admin.resources import change, problems, refuse, repeated, require, retry
 from svc.datastore.api import Backend, Delete
 from svc.ipam.reserved import KIND, read_entries
 from svc.model.errors import Code
@@ -30,7 +30,7 @@ def delete(backend: Backend, name: str) -> None:
 
 
 def _apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> list[str]:
-    steps = [change(read(backend, ResourceKey(KIND, resource.name)), resource, now) for resource in resources]
+    steps = [change(backend.find(ResourceKey(KIND, resource.name)), resource, now) for resource in resources]
     backend.write([write for _, write in steps if write], durable=True)
     return [outcome for outcome, _ in steps]
 

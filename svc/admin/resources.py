@@ -37,17 +37,9 @@ def retry(what: str, step: Callable[[], T]) -> T:
     raise StoreError(f"{what} keeps changing", details="stop what else changes it, or try again")
 
 
-def read(backend: Backend, key: ResourceKey) -> Entry | None:
-    """Return the entry of a resource; None if it does not exist."""
-    try:
-        return backend.get(key)
-    except NotFound:
-        return None
-
-
-def require(backend: Backend, kind: str, name: str) -> Entry:
+def require(backend: Backend, kind: str, name: str) -> Entry[Resource]:
     """Return the entry of a resource. Raise CallerError, with the existing names, if it does not exist."""
-    if entry := read(backend, ResourceKey(kind, name)):
+    if entry := backend.find(ResourceKey(kind, name)):
         return entry
     known = [resource.name for resource in get(backend, kind)]
     listed = ", ".join(known[:_MAX_LISTED]) + (f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else "")
@@ -61,21 +53,15 @@ def require(backend: Backend, kind: str, name: str) -> Entry:
 def get(backend: Backend, kind: str, name: str = "") -> list[Resource]:
     """Return all resources of a kind in the order of their names, or the one of this name. Raise as `require`."""
     entries = [require(backend, kind, name)] if name else backend.list(ResourceQuery(kind))
-    return [entry.value for entry in entries if isinstance(entry.value, Resource)]
+    return [entry.value for entry in entries]
 
 
-def resource_of(entry: Entry) -> Resource:
-    """Return the resource of an entry."""
-    assert isinstance(entry.value, Resource)
-    return entry.value
-
-
-def change(entry: Entry | None, wanted: Resource, now: datetime) -> tuple[str, Create | Update | None]:
+def change(entry: Entry[Resource] | None, wanted: Resource, now: datetime) -> tuple[str, Create | Update | None]:
     """Return what becomes of a resource that is applied, and the write for it, if any. Keep unmentioned metadata."""
     if entry is None:
         stamp(wanted, now, str(uuid.uuid4()))
         return CREATED, Create(ResourceKey(wanted.kind, wanted.name), wanted)
-    present = resource_of(entry)
+    present = entry.value
     merged = replace(present, metadata=ordered(present.metadata | wanted.metadata), spec=wanted.spec)
     return (UNCHANGED, None) if merged == present else (UPDATED, Update(entry.key, merged, entry.revision))
 
