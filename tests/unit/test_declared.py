@@ -28,11 +28,19 @@ def distribution(requirement: str) -> str:
 def imported() -> Iterator[tuple[str, str]]:
     """Return the packages that are not of the standard library, with the source."""
     for source in sorted((ROOT / "svc").rglob("*.py")):
-        for node in ast.walk(ast.parse(source.read_text())):
+        for node in _executed(ast.parse(source.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             packages = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"svc"}
             yield from ((package, str(source.relative_to(ROOT))) for package in packages)
+
+
+def _executed(node: ast.AST) -> Iterator[ast.AST]:
+    """Return the node and all below it, without what only type checkers read."""
+    yield node
+    is_for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    for child in node.orelse if isinstance(node, ast.If) and is_for_types else ast.iter_child_nodes(node):
+        yield from _executed(child)
 
 
 def test_every_imported_package_is_declared() -> None:
