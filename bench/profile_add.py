@@ -30,11 +30,11 @@ from bench.trace import phases
 from harness.inside import entered
 from harness.node import Node
 from svc.attach.context import Context
-from svc.cni.edge import answer
-from svc.cni.inputs import Inputs
+from svc.call_trace import CallTrace, new_request_id
+from svc.cni.call_io import CallInput
+from svc.cni.handler import answer
 from svc.datastore.open import open_backend
 from svc.names import DEFAULT
-from svc.trace import Trace, new_request_id
 from svc.waits.wait import run_blocking
 
 INTERVAL = 0.00025  # seconds between samples: one costs 0.03 ms and more
@@ -119,8 +119,8 @@ def in_process(directory: Path) -> Iterator[Answering]:
         def answering(verb: str, plugin: Plugin, pod: Pod) -> None:
             call = plugin.call(verb, pod)
             netns = os.open(pod.netns, os.O_RDONLY | os.O_CLOEXEC)
-            inputs = Inputs("svc", call.environment, call.stdin, netns)
-            reply = run_blocking(answer(context, inputs, Trace(new_request_id())))
+            inputs = CallInput("svc", call.environment, call.stdin, netns)
+            reply = run_blocking(answer(context, inputs, CallTrace(new_request_id())))
             if reply.status:
                 raise RuntimeError(f"{verb}: {reply.stderr.decode()}")
 

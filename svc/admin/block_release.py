@@ -7,15 +7,15 @@ from datetime import datetime, timezone
 from svc._core.cidr import Cidr
 from svc.admin.resources import retry
 from svc.datastore.api import Backend, Delete, Forbidden, NotFound
-from svc.ipam import errors, giveup
-from svc.ipam.blocks import Rest, collect, count_set_aside
-from svc.ipam.claim import ClaimLost
+from svc.ipam import affinity_release, errors
+from svc.ipam.blocks import Cooldown, collect, count_set_aside
+from svc.ipam.cache import read_blocks, read_pools
+from svc.ipam.claim import ClaimConflict
 from svc.ipam.host import KINDS, NODE, Host
-from svc.ipam.settings import read_settings, rest_of
-from svc.ipam.view import read_blocks, read_pools
+from svc.ipam.settings import cooldown_of, read_settings
 from svc.model.errors import SvcError
 from svc.model.ipam import Block
-from svc.model.keys import AffinityKey, AffinityQuery, HostKey, NodeClaimKey, NodeFenceKey
+from svc.model.keys import AffinityKey, AffinityQuery, LegacyHostKey, NodeClaimKey, NodeFenceKey
 
 
 def release_host(backend: Backend, host: str, *, only_empty: bool = False, kind: str = NODE) -> int:
@@ -56,7 +56,7 @@ def remove_host(backend: Backend, host: str) -> int:
 
 def remove_host_entries(backend: Backend, host: str) -> None:
     """Delete the claim on the name of a host without blocks, and what older programs wrote for it. Raise StoreError."""
-    for key in (HostKey(host), NodeClaimKey(host), NodeFenceKey(host)):
+    for key in (LegacyHostKey(host), NodeClaimKey(host), NodeFenceKey(host)):
         with suppress(NotFound, Forbidden):
             backend.write([Delete(key)])
 
@@ -73,13 +73,13 @@ def end_affinity(backend: Backend, key: AffinityKey) -> None:
     """Release a block at once, without a cooldown: delete it if it is unused, else leave it without an affinity.
 
     Another host's affinity stays. Raise StoreError; PeerError if all attempts conflict."""
-    with suppress(ClaimLost):
-        giveup.give_up(backend, key, _no_cooldown(), only_empty=False)
+    with suppress(ClaimConflict):
+        affinity_release.give_up(backend, key, _no_cooldown(), only_empty=False)
 
 
 def delete_unclaimed(backend: Backend, cidr: Cidr) -> None:
     """Delete a block without an affinity, unless it is in use. Raise StoreError."""
-    with suppress(ClaimLost, giveup.NotEmpty):
+    with suppress(ClaimConflict, affinity_release.BlockInUse):
         retry(f"block {cidr}", lambda: _delete_unclaimed(backend, cidr))
 
 
@@ -100,24 +100,24 @@ def count_of_node(block: Block, node: str) -> int:
 
 def _delete_unclaimed(backend: Backend, cidr: Cidr) -> None:
     with suppress(NotFound):
-        giveup.drop_abandoned(backend, cidr, _no_cooldown())
+        affinity_release.drop_abandoned(backend, cidr, _no_cooldown())
 
 
-def _no_cooldown() -> Rest:
+def _no_cooldown() -> Cooldown:
     """A pool that is deleted needs no cooldown."""
-    return Rest(0, datetime.now(timezone.utc))
+    return Cooldown(0, datetime.now(timezone.utc))
 
 
 def _release(backend: Backend, is_wanted: Callable[[AffinityKey], bool], only_empty: bool) -> int:
-    rest = rest_of(read_settings(backend))
+    rest = cooldown_of(read_settings(backend))
     keys = [key for key in dict.fromkeys(_owned(backend)) if is_wanted(key)]
     failures = []
     for key in keys:
         try:
-            giveup.give_up(backend, key, rest, only_empty=only_empty)
-        except ClaimLost:
+            affinity_release.give_up(backend, key, rest, only_empty=only_empty)
+        except ClaimConflict:
             continue  # another host has the block, and the stale affinity is deleted
-        except giveup.NotEmpty:
+        except affinity_release.BlockInUse:
             failures.append(f"{key.cidr} of {key.host!r}: addresses of it are in use")
         except SvcError as failure:
             failures.append(f"{key.cidr} of {key.host!r}: {failure}")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from svc.attach.plugin_exec import supported_versions
-from svc.model import versions
+from svc.model import cni_versions
 from svc.model.errors import CallerError, Code, PeerError
 from svc.names import Names
 from svc.netconf import netconf as netconfs
@@ -42,13 +42,13 @@ def render(entry: Json, chained: Sequence[str], version: str, names: Names, othe
     return json.dumps(document, indent=2).encode() + b"\n"
 
 
-def common_version(programs: Mapping[str, Path], at_most: str = versions.LATEST) -> str:
+def common_version(programs: Mapping[str, Path], at_most: str = cni_versions.LATEST) -> str:
     """Return the newest version of the specification that all plugins support, `at_most` or older.
 
     Raise PeerError if there is none, or if a plugin does not answer."""
     supported = {name: supported_versions(path) for name, path in programs.items()}
     common = frozenset.intersection(*supported.values())
-    allowed = [version for version in common if versions.at_least(at_most, version)]
+    allowed = [version for version in common if cni_versions.at_least(at_most, version)]
     if not allowed:
         listed = "; ".join(f"{name}: {', '.join(sorted(known))}" for name, known in supported.items())
         raise PeerError(
@@ -56,7 +56,7 @@ def common_version(programs: Mapping[str, Path], at_most: str = versions.LATEST)
             details=f"install others, or leave one out with --without; they speak {listed}",
             code=Code.INCOMPATIBLE_VERSION,
         )
-    return max(allowed, key=versions.parse)
+    return max(allowed, key=cni_versions.parse)
 
 
 def find_plugins(names: Sequence[str], folders: Sequence[Path]) -> dict[str, Path]:

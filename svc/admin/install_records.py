@@ -14,7 +14,7 @@ from svc.atomic_file import File, write
 from svc.model.errors import PeerError, SvcError
 from svc.names import Names
 from svc.netconf.installed import Installed, read_installed
-from svc.netconf.profiles import load_profile
+from svc.netconf.names_profiles import load_profile
 from svc.values import dataclass
 
 ANY: Final = "-"  # in place of the digest of a file that is renewed

@@ -7,7 +7,7 @@ from yaml import Node, SequenceNode
 
 from svc.admin import yaml_nodes
 from svc.model.errors import CallerError, Code
-from svc.model.faults import Faults, json_kind
+from svc.model.field_errors import Faults, json_kind
 from svc.model.labels import label_faults
 from svc.model.resource import Resource
 

@@ -10,11 +10,11 @@ from svc._core.cidr import Cidr
 from svc.admin import manifest
 from svc.admin.manifest import object_at
 from svc.model.errors import Code
-from svc.model.faults import Faults, json_kind
+from svc.model.field_errors import Faults, json_kind
 from svc.model.pool import ALWAYS, CROSS_SUBNET, NEVER
 from svc.model.resource import Resource
 from svc.names import Names
-from svc.netconf import hostlocal
+from svc.netconf import host_local
 from svc.values import dataclass
 
 Json = dict[str, Any]
@@ -54,9 +54,9 @@ class OperatorSettings:
         """Return the plugin's part of the network, with these settings in place of its own."""
         ipam = dict(entry.get("ipam") or {})
         if self.host_local:
-            kept = {name: value for name, value in ipam.items() if ipam.get("type") == hostlocal.TYPE and name != "subnet"}
+            kept = {name: value for name, value in ipam.items() if ipam.get("type") == host_local.TYPE and name != "subnet"}
             ranges = [[{"subnet": _NODE_RANGES[family]}] for family in sorted(self.families) or [4]]
-            ipam = {**kept, "type": hostlocal.TYPE, "ranges": ranges}
+            ipam = {**kept, "type": host_local.TYPE, "ranges": ranges}
         elif self.families:
             ipam |= {f"assign_ipv{family}": str(family in self.families).lower() for family in _NODE_RANGES}
         waiting = {} if self.policy_seconds is None else {"policy_setup_timeout_seconds": self.policy_seconds}

@@ -12,9 +12,9 @@ from svc._core.cidr import Cidr
 from svc.admin import pools, resources
 from svc.admin.operator_installation import Listing
 from svc.datastore.api import Backend
-from svc.ipam.view import read_pools
+from svc.ipam.cache import read_pools
 from svc.model.errors import Code
-from svc.model.faults import shown
+from svc.model.field_errors import shown
 from svc.model.pool import with_defaults
 from svc.model.resource import Resource
 from svc.names import Names

@@ -10,10 +10,10 @@ from dataclasses import replace
 from svc._core.cidr import Address
 from svc.datastore.api import Backend, Entry
 from svc.ipam import blocks, errors
-from svc.ipam.blocks import Rest
+from svc.ipam.blocks import Cooldown
+from svc.ipam.cache import read_pools
 from svc.ipam.releasing import bare
-from svc.ipam.settings import read_settings, rest_of
-from svc.ipam.view import read_pools
+from svc.ipam.settings import cooldown_of, read_settings
 from svc.model.ipam import Attribute, Block
 from svc.model.keys import BlockKey, BlockQuery
 from svc.values import dataclass
@@ -48,7 +48,7 @@ class SetOwner:
 def find(backend: Backend, address: Address) -> Attribute | None:
     """Return the attributes of an address; None if it is not assigned. Raise CallerError if it is in cooldown."""
     entry = _block_of(backend, address)
-    return None if entry is None else _allocation(entry.value, address, rest_of(read_settings(backend)))[1]
+    return None if entry is None else _allocation(entry.value, address, cooldown_of(read_settings(backend)))[1]
 
 
 def attributes_of(backend: Backend, address: Address) -> Attribute:
@@ -66,7 +66,7 @@ def set_owners(
 
     Raise CallerError, without a change, if the address has another handle or an owner is not the expected one; PeerError if all
     attempts conflict."""
-    entry, rest = _block_of(backend, address), rest_of(read_settings(backend))
+    entry, rest = _block_of(backend, address), cooldown_of(read_settings(backend))
     if entry is None:
         raise errors.not_assigned(address)
 
@@ -99,7 +99,7 @@ def _changed(address: Address, which: str, present: dict[str, str] | None, chang
     return dict(sorted(change.attributes.items())) or None
 
 
-def _allocation(stored: Block | None, address: Address, rest: Rest) -> tuple[Block | None, Attribute | None]:
+def _allocation(stored: Block | None, address: Address, rest: Cooldown) -> tuple[Block | None, Attribute | None]:
     """Return a copy of the block to change, and the attributes of the address. Raise CallerError if it is in cooldown."""
     if stored is None:
         return None, None

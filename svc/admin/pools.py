@@ -8,9 +8,9 @@ from svc._core.cidr import Cidr
 from svc.admin import block_release
 from svc.admin.resources import change, refuse, repeated, require, retry
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, Update
-from svc.ipam.view import read_blocks
+from svc.ipam.cache import read_blocks
 from svc.model.errors import CallerError, Code
-from svc.model.faults import shown
+from svc.model.field_errors import shown
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.pool import NEVER, Pool, check_pool, with_defaults
 from svc.model.resource import Resource

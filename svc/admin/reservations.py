@@ -5,9 +5,9 @@ from datetime import datetime
 
 from svc.admin.resources import change, problems, refuse, repeated, require, retry
 from svc.datastore.api import Backend, Delete
-from svc.ipam.reserved import KIND, read_entries
+from svc.ipam.reservations import KIND, read_entries
 from svc.model.errors import Code
-from svc.model.faults import MISSING, Fault
+from svc.model.field_errors import MISSING, Fault
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource, name_fault
 

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from svc.datastore.api import Backend, Conflict, Create, Entry, NotFound, StoreError, Update
 from svc.model.errors import CallerError, Code
-from svc.model.faults import Fault
+from svc.model.field_errors import Fault
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.resource import Resource, ordered, stamp
 from svc.retry import attempts

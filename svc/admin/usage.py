@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend
 from svc.ipam import blocks, errors
-from svc.ipam.blocks import Rest
+from svc.ipam.blocks import Cooldown
+from svc.ipam.cache import read_blocks, read_pools, read_reserved
 from svc.ipam.host import Host
-from svc.ipam.reserved import Reserved
-from svc.ipam.settings import read_settings, rest_of
-from svc.ipam.view import read_blocks, read_pools, read_reserved
+from svc.ipam.reservations import Reserved
+from svc.ipam.settings import cooldown_of, read_settings
 from svc.model.ipam import Attribute, Block
 from svc.values import dataclass
 
@@ -62,7 +62,7 @@ def usage(backend: Backend, names: Sequence[str] = ()) -> tuple[PoolUsage, ...]:
 
     With `names`, or CIDRs, return one for each of those pools. Raise CallerError if such a pool does not exist."""
     pools, reserved = read_pools(backend).all, read_reserved(backend)
-    present = _present(backend, reserved, rest_of(read_settings(backend)))
+    present = _present(backend, reserved, cooldown_of(read_settings(backend)))
     by_pool = {pool.name: [block for block in present if block.cidr in pool.cidr] for pool in pools}
     rows = {pool.name: _row(pool.name, pool.cidr, by_pool[pool.name], reserved) for pool in pools}
     if names:
@@ -87,7 +87,7 @@ def read_borrowed(backend: Backend) -> tuple[list[Borrowed], int]:
     return found, unknown
 
 
-def _present(backend: Backend, reserved: Reserved, rest: Rest) -> list[BlockUsage]:
+def _present(backend: Backend, reserved: Reserved, rest: Cooldown) -> list[BlockUsage]:
     found = []
     for block in read_blocks(backend):
         blocks.collect(block, rest)
@@ -131,7 +131,7 @@ def _named(rows: dict[str, PoolUsage], name: str) -> PoolUsage:
 def _held(block: Block) -> Iterator[tuple[Attribute, list[int]]]:
     """Yield the ordinals of each attribute, but for those in cooldown and those reserved for Windows."""
     for tag, attribute in enumerate(block.attributes or ()):
-        if not attribute.released_at and not blocks.is_set_aside(attribute):
+        if not attribute.released_at and not blocks.is_windows_reserved(attribute):
             yield attribute, block.ordinals.tagged(tag)
 
 

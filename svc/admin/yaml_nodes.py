@@ -10,7 +10,7 @@ import yaml
 from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
 from svc.model.errors import CallerError, Code
-from svc.model.faults import Written
+from svc.model.field_errors import Written
 
 _TAG: Final = "tag:yaml.org,2002:"
 _KINDS: Final = {  # of scalars that are not text

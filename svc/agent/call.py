@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from svc.agent.queue import CANCELLING_LANE, Job
+from svc.call_trace import CallTrace, new_request_id
+from svc.cni.call_io import CallInput, Reply
 from svc.cni.frame import PROTOCOL, pack_handover, pack_patience, pack_reply
-from svc.cni.inputs import Inputs, Reply
 from svc.metrics import Metrics
-from svc.trace import Trace, new_request_id
 from svc.waits.wait import Resumable, Wait
 
 EXPECTED_SECONDS = 90.0  # in which the executable expects the reply to an ADD, unless the agent extends the time
@@ -29,8 +29,8 @@ class AgentCall:
     def __init__(
         self,
         connection: socket.socket,
-        inputs: Inputs,
-        answer: Callable[[Inputs, Trace], Resumable[Reply]],
+        inputs: CallInput,
+        answer: Callable[[CallInput, CallTrace], Resumable[Reply]],
         metrics: Metrics,
         before_reply: Callable[[], None],
         protocol: int = PROTOCOL,
@@ -41,7 +41,7 @@ class AgentCall:
         self._inputs = inputs
         self._answer = answer
         self._metrics = metrics
-        self._trace = Trace(new_request_id())
+        self._trace = CallTrace(new_request_id())
         self._steps: Resumable[Reply] | None = None
         self._waits_until = 0.0  # deadline of the last wait (monotonic clock)
         self._expected = 0.0  # when the client expects the reply (monotonic clock)

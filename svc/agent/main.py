@@ -12,11 +12,11 @@ from pathlib import Path
 
 import svc
 from svc.agent.server import Agent, Settings
-from svc.cni.install import SOCKET_NAME
+from svc.call_trace import log_to_stderr
+from svc.cni.install_record import SOCKET_NAME
 from svc.model.errors import SvcError
 from svc.model.shortage import shortage
 from svc.names import DEFAULT
-from svc.trace import log_to_stderr
 
 log = logging.getLogger("svc.agent")
 

@@ -11,9 +11,9 @@ from svc.agent.periodic import Task
 from svc.agent.queue import Job
 from svc.attach.context import Context
 from svc.attach.record import Record
-from svc.attach.recover import Store, pay_debt, store_of
+from svc.attach.recovery import Store, retry_release, store_of
+from svc.call_trace import CallTrace, new_request_id
 from svc.retry import Backoff
-from svc.trace import Trace, new_request_id
 
 RETRY_SECONDS = 30.0  # between rounds of releases, and before the first retry in a datastore that has failed
 MAX_RETRY_SECONDS = 300.0  # of the delay, which doubles with each failure
@@ -71,10 +71,10 @@ class Maintenance:
         self._put(Job(Lane("release-retry"), record.id.container_id, lambda _: self._retry_release(store, record, records)))
 
     def _retry_release(self, store: Store, record: Record, others: list[Record]) -> None:
-        trace, paid = Trace(new_request_id()), False
+        trace, paid = CallTrace(new_request_id()), False
         try:
             with trace.activated():
-                paid = pay_debt(self._context, record.id, trace)
+                paid = retry_release(self._context, record.id, trace)
         finally:
             self._note_attempt(store, succeeded=paid)
             self._continue(store, others if paid else [])

@@ -14,12 +14,12 @@ from svc.agent.queue import Job
 from svc.attach.context import Context
 from svc.attach.record import SessionKey
 from svc.attach.restore import Origin, restore_rows, unknown_links
+from svc.call_trace import CallTrace, new_request_id
 from svc.cni.delegated_ipam import delegated_source
 from svc.cni.verbs import session_key
 from svc.model.errors import SvcError
-from svc.netconf import hostlocal
+from svc.netconf import host_local
 from svc.netconf.installed import InstalledNetwork, read_networks
-from svc.trace import Trace, new_request_id
 
 RETRY_SECONDS = 30.0  # while a datastore does not answer
 JOB_SECONDS = 20.0  # for one datastore
@@ -69,7 +69,7 @@ class MissingRows:
         return found
 
     def _restore(self, key: SessionKey, networks: list[InstalledNetwork], losses: int, _job: Job) -> None:
-        trace = Trace(new_request_id())
+        trace = CallTrace(new_request_id())
         try:
             with trace.activated(), deadline.limit(JOB_SECONDS):
                 if self._restored(key, networks, losses, trace):
@@ -81,7 +81,7 @@ class MissingRows:
         for level, text in trace.messages:
             log.log(level, "%s", text)
 
-    def _restored(self, key: SessionKey, networks: list[InstalledNetwork], losses: int, trace: Trace) -> bool:
+    def _restored(self, key: SessionKey, networks: list[InstalledNetwork], losses: int, trace: CallTrace) -> bool:
         """A datastore is not asked, and not opened, if every interface has a row."""
         if not unknown_links(self._context, networks[0].names):
             return True
@@ -94,7 +94,7 @@ def _locate(networks: Sequence[InstalledNetwork], container: str, ifname: str, a
     """By host-local's files; else it is the one network that lets annotations bypass IPAM."""
     for network in networks:
         ipam, name = network.netconf.ipam, network.netconf.name
-        if ipam.is_delegated and any(hostlocal.holder(name, ipam.data_dir, each) == (container, ifname) for each in addresses):
+        if ipam.is_delegated and any(host_local.holder(name, ipam.data_dir, each) == (container, ifname) for each in addresses):
             return Origin(name, delegated_source(network.netconf, {"CNI_PATH": network.bin_dir}))
     bypassed = [network for network in networks if network.netconf.features.ip_addrs_no_ipam]
     return Origin(bypassed[0].netconf.name) if len(bypassed) == 1 else None

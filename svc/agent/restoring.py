@@ -11,13 +11,13 @@ from svc.agent.lanes import Lane
 from svc.agent.periodic import Task
 from svc.agent.queue import Job
 from svc.attach.context import Context
-from svc.attach.ready import KEY
+from svc.attach.datastore_ready import KEY
 from svc.attach.reclaim import lost, restore, without_endpoint
 from svc.attach.record import AttachmentId, Record, SessionKey
-from svc.attach.session import Session
+from svc.attach.sessions import Session
+from svc.call_trace import CallTrace, new_request_id
 from svc.datastore.api import Backend
 from svc.model.errors import SvcError
-from svc.trace import Trace, new_request_id
 
 LOOK_SECONDS = 2.0  # between two looks at the generation of ClusterInformation
 VERIFY_SECONDS = 180.0  # between two comparisons of the node's attachments with their blocks
@@ -115,7 +115,7 @@ class Restoring:
         return {record.id for record in without_endpoint(self._context, session, records)}
 
     def _restore(self, key: AttachmentId, state: _State, _job: Job) -> None:
-        trace = Trace(new_request_id())
+        trace = CallTrace(new_request_id())
         try:
             with deadline.limit(JOB_SECONDS):
                 restore(self._context, key, trace)

@@ -31,16 +31,16 @@ from svc.agent.upgrade import CHECK_SECONDS, UpgradeCheck
 from svc.agent.workers import WorkerPool
 from svc.attach.context import Context
 from svc.attach.record import Record
-from svc.attach.recover import Recovery, interrupted, store_of
-from svc.cni.edge import answer
+from svc.attach.recovery import Recovery, interrupted, store_of
+from svc.call_trace import CallTrace, new_request_id
+from svc.cni.call_io import INTENT, CallInput
 from svc.cni.frame import PROTOCOL, Frame, own_version
-from svc.cni.inputs import INTENT, Inputs
+from svc.cni.handler import answer
 from svc.cni.locks import AGENT, SocketLock, StateLock
 from svc.datastore.api import Backend
 from svc.datastore.open import open_backend
 from svc.names import Names
-from svc.netconf.profiles import Profiles
-from svc.trace import Trace, new_request_id
+from svc.netconf.names_profiles import Profiles
 from svc.values import dataclass
 from svc.waits.wait import Wait, WaitOutcome
 
@@ -172,7 +172,7 @@ class Agent:
     def _recover_one(self, recovery: Recovery, record: Record, open_ends: "_Countdown", _: Job) -> None:
         if self._stopped:  # the next start continues it
             return
-        trace = Trace(new_request_id())
+        trace = CallTrace(new_request_id())
         is_gone = False
         try:
             with trace.activated():
@@ -187,7 +187,7 @@ class Agent:
         if frame.continuation:
             environment[INTENT] = frame.continuation.decode(errors="replace")
         resumable = frame.protocol == PROTOCOL
-        inputs = Inputs(frame.name, environment, frame.stdin, netns_fd, frame.profile, resumable)
+        inputs = CallInput(frame.name, environment, frame.stdin, netns_fd, frame.profile, resumable)
         verb, container = frame.environment.get("CNI_COMMAND", ""), frame.environment.get("CNI_CONTAINERID", "")
         lane = lane_of(verb, frame.stdin)
         ended = partial(self._heartbeat.remove, connection)

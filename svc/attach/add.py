@@ -13,39 +13,39 @@ from svc._core.cidr import Address
 from svc.attach.addressing import resolve_current_addressing
 from svc.attach.adopt import wired_result
 from svc.attach.context import Context
-from svc.attach.endpoints import creation, drop_endpoint, require_endpoint_support, write_endpoint
-from svc.attach.hold import await_policy, must_wait, waits_for_policy
-from svc.attach.intent import await_policy_again, clear_away, earlier_row, new_record, pass_gates, recorded_result
+from svc.attach.datastore_ready import DatastoreLocked, StoreReplaced
+from svc.attach.endpoints import creation, delete_endpoint, require_endpoint_support, write_endpoint
+from svc.attach.intent import await_policy_again, new_record, pass_gates, previous_row, recorded_result, tear_down_previous
 from svc.attach.journal import IntentLost
 from svc.attach.lost_addresses import ATTEMPTS, avoid_lost
 from svc.attach.pod import read_pod
+from svc.attach.policy_profiles import ensure_profile
 from svc.attach.previous_sandbox import is_replaceable
-from svc.attach.profiles import ensure_profile
-from svc.attach.ready import Locked, StoreReplaced
 from svc.attach.record import ADDED, WAITING, Record
 from svc.attach.request import AddRequest, Sandbox
 from svc.attach.restore import restore_own
-from svc.attach.session import Session
+from svc.attach.sessions import Session
 from svc.attach.shared_interface import can_join, join_interface
 from svc.attach.sources.base import Addressing, AssignedAddresses, Assignment
 from svc.attach.sources.select import source_of
 from svc.attach.teardown import is_another_networks, owe, unwire
-from svc.combine import NotBegun
+from svc.attach.waiting import await_policy, must_wait, waits_for_policy
+from svc.batching import NotBegun
+from svc.call_trace import CallTrace
 from svc.dataplane.wire import AddressInUse, HostNameTaken, PairTaken, Wired, interface_exists, wire
 from svc.datastore.api import StoreError
 from svc.ipam.requests import Companion
 from svc.model.endpoint import PodFacts, endpoint, has_endpoint, host_interface
 from svc.model.errors import CallerError, Code, PeerError, SvcError
-from svc.model.pod import facts_of
+from svc.model.pod_endpoint import policy_facts
 from svc.model.resource import Resource
 from svc.model.result import Result
 from svc.netconf import fields
-from svc.orch.info import PodInfo
-from svc.trace import Trace
+from svc.orch.pod_info import PodInfo
 from svc.waits.wait import Resumable
 
 
-def add(context: Context, request: AddRequest, trace: Trace) -> Resumable[Result]:
+def add(context: Context, request: AddRequest, trace: CallTrace) -> Resumable[Result]:
     """Attaches the sandbox and returns what it got; an attachment that stands is only reported. SvcError: nothing is left.
 
     It yields where it waits for what is no part of the attachment; no lock is held then. Suspended: it goes on in another
@@ -54,9 +54,9 @@ def add(context: Context, request: AddRequest, trace: Trace) -> Resumable[Result
     session = context.session(request.where)
     if request.sandbox is not None:
         require_endpoint_support(session, request.workload)
-    previous = earlier_row(context, request)
+    previous = previous_row(context, request)
     if previous is None and restore_own(context, session, request, trace):
-        previous = earlier_row(context, request)
+        previous = previous_row(context, request)
     intent, pod = None, None
     if previous is not None and previous.state != WAITING:
         pod = read_pod(context, session, request, trace)  # what was recorded may be of another pod with its name
@@ -92,8 +92,8 @@ def _attach(
     previous: Record | None,
     intent: Record | None,
     pod: PodInfo | None,
-    trace: Trace,
-) -> "Addition | Result":
+    trace: CallTrace,
+) -> "AddTransaction | Result":
     """Everything that does not wait: a finished addition, or the result of an interface that it shares."""
     with request.source.announced(session):
         if pod is None:
@@ -102,7 +102,7 @@ def _attach(
             raise StoreReplaced
         addressing = resolve_current_addressing(session.names, request, pod, trace)
         if previous is not None and previous.state != WAITING:
-            clear_away(context, previous, request, trace)
+            tear_down_previous(context, previous, request, trace)
         try:
             return _run(context, session, request, addressing, intent, trace)
         except SvcError as refusal:
@@ -113,12 +113,12 @@ def _attach(
 
 
 def _run(
-    context: Context, session: Session, request: AddRequest, addressing: Addressing, intent: Record | None, trace: Trace
-) -> "Addition":
+    context: Context, session: Session, request: AddRequest, addressing: Addressing, intent: Record | None, trace: CallTrace
+) -> "AddTransaction":
     """Return a finished addition. If the host uses the address already, assign another one."""
     left = ATTEMPTS
     while True:
-        addition = Addition(context, session, request, addressing, trace, intent)
+        addition = AddTransaction(context, session, request, addressing, trace, intent)
         left -= 1
         try:
             addition.run()
@@ -141,7 +141,7 @@ class _Rollback(ExitStack):
             return super().__exit__(kind, failure, traceback)
 
 
-class Addition:
+class AddTransaction:
     """One ADD on its way. The steps of `run` are its order; each leaves its undo behind. `intent` is the row of a call that has
     waited at a gate."""
 
@@ -151,7 +151,7 @@ class Addition:
         session: Session,
         request: AddRequest,
         addressing: Addressing,
-        trace: Trace,
+        trace: CallTrace,
         intent: Record | None = None,
     ) -> None:
         self._context = context
@@ -218,7 +218,7 @@ class Addition:
             self._session.require_claim()  # it may have been lost during the write
             if self._session.held_seconds() > 0:
                 raise StoreReplaced
-            _demand_mtu(self._request.mtu, self._assigned.addresses)
+            _require_mtu(self._request.mtu, self._assigned.addresses)
             self._record.addresses = [str(address) for address in self._assigned.addresses]
 
     def _assignment(self) -> Assignment:
@@ -289,7 +289,7 @@ class Addition:
 
     def _drop_endpoint(self) -> None:
         if not is_another_networks(self._context, self._record):
-            drop_endpoint(self._session, self._record)
+            delete_endpoint(self._session, self._record)
 
     def _release(self) -> None:
         """Not while the interface may be there, or the endpoint says whose the address is: the debt has the same order."""
@@ -331,7 +331,7 @@ class Addition:
 
     def _facts(self) -> PodFacts:
         if self._pod:
-            return replace(facts_of(self._session.names, self._pod), floating=self._addressing.wishes.floating)
+            return replace(policy_facts(self._session.names, self._pod), floating=self._addressing.wishes.floating)
         return PodFacts(dict(self._request.labels), "", "", [], [self._record.id.network])
 
     def _facts_to_record(self) -> dict[str, Any] | None:
@@ -355,10 +355,12 @@ def _remove_stale_interface(context: Context, record: Record) -> None:
 
 def _is_refusal(failure: BaseException) -> bool:
     """Whether nothing was written: an endpoint that is there was there before, and is none of this ADD's."""
-    return isinstance(failure, Locked | NotBegun) or (isinstance(failure, SvcError) and not isinstance(failure, StoreError))
+    return isinstance(failure, DatastoreLocked | NotBegun) or (
+        isinstance(failure, SvcError) and not isinstance(failure, StoreError)
+    )
 
 
-def _demand_mtu(mtu: int, addresses: Sequence[Address]) -> None:
+def _require_mtu(mtu: int, addresses: Sequence[Address]) -> None:
     """The kernel has no IPv6 on a smaller link. Which families a pod gets is known only now: its annotations may choose them,
     and so does another plugin that gives the addresses."""
     if mtu and any(address.version == 6 for address in addresses) and (finding := fields.mtu(mtu, ipv6=True)):

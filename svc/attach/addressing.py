@@ -3,15 +3,15 @@
 from svc._core.cidr import Address
 from svc.attach.request import AddRequest
 from svc.attach.sources.base import Addressing
+from svc.call_trace import CallTrace
+from svc.model.annotations import ADDRESSES, FAMILIES, FLOATING, NO_WISHES, POOLS, UNMANAGED, AnnotationSettings
 from svc.model.endpoint import PRIMARY_INTERFACE
 from svc.model.errors import CallerError, Code
-from svc.model.wishes import ADDRESSES, FAMILIES, FLOATING, NO_WISHES, POOLS, UNMANAGED, Wishes
 from svc.names import Names
-from svc.orch.info import PodInfo
-from svc.trace import Trace
+from svc.orch.pod_info import PodInfo
 
 
-def resolve_addressing(names: Names, request: AddRequest, pod: PodInfo, trace: Trace) -> Addressing:
+def resolve_addressing(names: Names, request: AddRequest, pod: PodInfo, trace: CallTrace) -> Addressing:
     """Raise CallerError for annotations that cannot be satisfied, or for such an address that the runtime requests."""
     wishes = _wishes(names, request, pod)
     request.source.require_supported(names, wishes)
@@ -28,7 +28,7 @@ def resolve_addressing(names: Names, request: AddRequest, pod: PodInfo, trace: T
     return Addressing(pod, versions, {**request.pools, **wishes.pools}, addresses, wishes, renewed)
 
 
-def resolve_current_addressing(names: Names, request: AddRequest, pod: PodInfo, trace: Trace) -> Addressing:
+def resolve_current_addressing(names: Names, request: AddRequest, pod: PodInfo, trace: CallTrace) -> Addressing:
     """As `resolve_addressing`. A cached namespace is read again before it is the reason for an error."""
     try:
         return resolve_addressing(names, request, pod, trace)
@@ -39,18 +39,25 @@ def resolve_current_addressing(names: Names, request: AddRequest, pod: PodInfo, 
         return resolve_addressing(names, request, fresh, trace)
 
 
-def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> Wishes:
+def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> AnnotationSettings:
     if pod.pod is None or not (pod.annotations or pod.namespace.annotations):
         return NO_WISHES
-    from svc.netconf.annotations import Notes, read_wishes  # only here: most calls have no annotations to read
+    from svc.netconf.annotations import (  # only here: most calls have no annotations to read
+        ObjectAnnotations,
+        parse_annotations,
+    )
 
     workload = request.workload
-    own = Notes(f"pod {workload.namespace}/{workload.pod}", pod.annotations)
-    wishes = read_wishes(names, own, Notes(f"namespace {workload.namespace}", pod.namespace.annotations), request.features)
+    own = ObjectAnnotations(f"pod {workload.namespace}/{workload.pod}", pod.annotations)
+    wishes = parse_annotations(
+        names, own, ObjectAnnotations(f"namespace {workload.namespace}", pod.namespace.annotations), request.features
+    )
     return wishes if request.id.ifname == PRIMARY_INTERFACE else wishes.of_another_interface()
 
 
-def _address_argument(request: AddRequest, wishes: Wishes, versions: tuple[int, ...], trace: Trace) -> Address | None:
+def _address_argument(
+    request: AddRequest, wishes: AnnotationSettings, versions: tuple[int, ...], trace: CallTrace
+) -> Address | None:
     """The address that the runtime asks for, unless annotations decide otherwise."""
     address = request.address
     if address is None:
@@ -68,7 +75,7 @@ def _address_argument(request: AddRequest, wishes: Wishes, versions: tuple[int, 
     return address
 
 
-def _left_aside(wishes: Wishes, versions: tuple[int, ...]) -> list[str]:
+def _left_aside(wishes: AnnotationSettings, versions: tuple[int, ...]) -> list[str]:
     """What will have no effect."""
     has = {address.version for address in wishes.addresses} or set(versions)
     pools = [] if wishes.addresses else [version for version in wishes.pools if version not in has]
@@ -82,7 +89,7 @@ def _left_aside(wishes: Wishes, versions: tuple[int, ...]) -> list[str]:
     ]
 
 
-def _floating_of_namespace(names: Names, request: AddRequest, pod: PodInfo, wishes: Wishes) -> list[str]:
+def _floating_of_namespace(names: Names, request: AddRequest, pod: PodInfo, wishes: AnnotationSettings) -> list[str]:
     """In the orchestrator's API a pod's endpoint follows from the pod's own annotations: there is no place for others."""
     own = f"{names.annotation_prefix}/{FLOATING}" in pod.annotations
     if own or not wishes.floating or request.where.datastore["kind"] != "orch":

@@ -5,10 +5,10 @@ from svc.attach.context import Context
 from svc.attach.pod import read_pod
 from svc.attach.record import Record
 from svc.attach.request import AddRequest, Sandbox
-from svc.attach.session import Session
+from svc.attach.sessions import Session
+from svc.call_trace import CallTrace
 from svc.dataplane.plan import effective_mtu
 from svc.model.result import Dns, Interface, IpConfig, Result, Route
-from svc.trace import Trace
 
 NO_DNS = Dns()
 
@@ -22,7 +22,7 @@ def wired_result(
     return Result(interfaces=(Interface(record.host_name), inside), ips=ips, routes=routes, dns=dns)
 
 
-def adopt(context: Context, session: Session, record: Record, request: AddRequest, trace: Trace) -> None:
+def adopt(context: Context, session: Session, record: Record, request: AddRequest, trace: CallTrace) -> None:
     """Complete a restored row with what its repeated ADD says, so that the result is that of the first one. Raise SvcError."""
     sandbox = request.sandbox
     assert sandbox is not None

@@ -3,19 +3,19 @@
 from dataclasses import replace
 
 from svc.attach.context import Context
-from svc.attach.endpoints import endpoint_stands
+from svc.attach.endpoints import endpoint_matches
 from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.request import Sandbox
 from svc.attach.shared_interface import interface_owner
 from svc.attach.sources.select import source_of
+from svc.call_trace import CallTrace
 from svc.dataplane.check import differences
 from svc.dataplane.plan import Wiring
 from svc.model.errors import Code, PeerError
 from svc.model.result import Result
-from svc.trace import Trace
 
 
-def check(context: Context, key: AttachmentId, sandbox: Sandbox | None, previous: Result, trace: Trace) -> None:
+def check(context: Context, key: AttachmentId, sandbox: Sandbox | None, previous: Result, trace: CallTrace) -> None:
     """PeerError that lists every difference; without a sandbox only the addresses are ours to check."""
     record = context.journal.get(key)
     if record is None or record.state != ADDED:
@@ -53,10 +53,10 @@ def _against_previous(record: Record, previous: Result) -> list[str]:
     return [f"prevResult lacks address {address}" for address in record.addresses if address not in reported]
 
 
-def _against_datastore(context: Context, record: Record, trace: Trace) -> list[str]:
+def _against_datastore(context: Context, record: Record, trace: CallTrace) -> list[str]:
     session = context.session(record.session_key)
     reason = source_of(record).why_not_held(session, record, trace)
     found = [reason] if reason else []
-    if record.is_wired and not endpoint_stands(session, record):
+    if record.is_wired and not endpoint_matches(session, record):
         found.append(f"the datastore has no endpoint {record.endpoint_key(session.names).name} of this container")
     return found

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from svc._core import netns
-from svc.attach.credentials import Credentials
+from svc.attach.api_clients import ApiClientPool
 from svc.attach.health import Health
 from svc.attach.journal import Journal
 from svc.attach.node_claim import this_claimant
-from svc.attach.orchestrators import Orchestrators
 from svc.attach.record import AttachmentId, SessionKey
-from svc.attach.session import OpenBackend, Session, Sessions, StoreKey, store_key
+from svc.attach.sessions import OpenBackend, Session, SessionPool, StoreKey, store_key
 from svc.attach.store_identity import Memory
+from svc.attach.token_cache import Credentials
 from svc.dataplane.kernel import Kernel
 from svc.dataplane.reaper import Reaper
 from svc.dataplane.wire import Forwarding
@@ -65,8 +65,8 @@ class Context:
         self.boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self.own_netns = netns.own_netns_identity()
         self.journal = Journal(state_dir / "journal.db")
-        self.sessions = Sessions(open_backend, this_claimant(state_dir, self.boot_id), renews=resident, memory=self._memory)
-        self.orchestrators = Orchestrators()
+        self.sessions = SessionPool(open_backend, this_claimant(state_dir, self.boot_id), renews=resident, memory=self._memory)
+        self.orchestrators = ApiClientPool()
         self.credentials = Credentials()
         self.kernel = Kernel()
         self.forwarding = Forwarding()

@@ -13,13 +13,13 @@ from svc.attach.restore import restore_for_call
 from svc.attach.sources.own import POOLS_OF_SVC
 from svc.attach.sources.select import source_of
 from svc.attach.teardown import take_down
+from svc.call_trace import CallTrace
 from svc.dataplane.kernel import addresses_of, delete_link, is_host_side, link_of
 from svc.model.endpoint import host_interface
 from svc.model.errors import CallerError, SvcError
-from svc.trace import Trace
 
 
-def delete(context: Context, own: Attachment, trace: Trace, *, wired: bool = True) -> None:
+def delete(context: Context, own: Attachment, trace: CallTrace, *, wired: bool = True) -> None:
     """Tear the attachment down; `wired` is false for one that has addresses only. The journal takes precedence over what the
     call says of it.
 

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 from svc._core.cidr import Cidr
 from svc.attach.record import Record
-from svc.attach.session import Session
+from svc.attach.sessions import Session
 from svc.datastore.api import Conflict, Contended, Create, Delete, Entry, Found, NotFound, StoreError, Update, entry_of
 from svc.model.endpoint import KIND, Workload, has_endpoint
 from svc.model.errors import Code
@@ -58,7 +58,7 @@ def deletion(record: Record, found: Found[Resource]) -> Delete | None:
     return Delete(entry.key, entry.revision)
 
 
-def drop_endpoint(session: Session, record: Record) -> None:
+def delete_endpoint(session: Session, record: Record) -> None:
     """Deletes it unless another sandbox of the workload has it by now. StoreError."""
     session.backend.update(
         record.endpoint_key(session.names), lambda present: None if present and _is_own(present, record) else present
@@ -83,7 +83,7 @@ def has_profile(session: Session, record: Record) -> bool:
     return _container(entry.value) == record.id.container_id and record.id.network in _profiles(entry.value)
 
 
-def endpoint_stands(session: Session, record: Record) -> bool:
+def endpoint_matches(session: Session, record: Record) -> bool:
     """Whether the datastore says, right now, that the endpoint is this sandbox's and has its addresses; true for an interface
     that is no endpoint."""
     if not has_endpoint(session.names, record.workload, record.id.ifname):

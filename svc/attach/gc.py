@@ -4,15 +4,15 @@ import time
 from collections.abc import Iterable
 
 from svc.attach.context import Context
-from svc.attach.credentials import without_secrets
 from svc.attach.record import ADDING, DELETING, WAITING, Record, SessionKey
-from svc.attach.recover import Store, store_of
+from svc.attach.recovery import Store, store_of
 from svc.attach.restore import restore_rows
 from svc.attach.sources.base import AddressSource
 from svc.attach.sources.own import POOLS_OF_SVC
-from svc.attach.teardown import put_off, take_down
+from svc.attach.teardown import defer_release, take_down
+from svc.attach.token_cache import without_secrets
+from svc.call_trace import CallTrace
 from svc.model.errors import PeerError, SvcError
-from svc.trace import Trace
 
 
 def collect(
@@ -20,7 +20,7 @@ def collect(
     network: str,
     valid: Iterable[tuple[str, str]],
     where: SessionKey,
-    trace: Trace,
+    trace: CallTrace,
     source: AddressSource = POOLS_OF_SVC,
 ) -> None:
     """Tear down every attachment of the network that is not in `valid` (container, interface), then let the network's source
@@ -43,7 +43,7 @@ def collect(
 
 
 def _take_down_unknown(
-    context: Context, network: str, valid: frozenset[tuple[str, str]], where: SessionKey, trace: Trace
+    context: Context, network: str, valid: frozenset[tuple[str, str]], where: SessionKey, trace: CallTrace
 ) -> list[str]:
     """A datastore that has failed once is not asked for the rest, whose releases become pending."""
     failures = []
@@ -57,7 +57,7 @@ def _take_down_unknown(
         trace.info(f"collecting {record.id.container_id} {record.id.ifname}: the runtime does not know it")
         try:
             if store_of(record) in failing:
-                put_off(context, record)
+                defer_release(context, record)
             elif not take_down(context, record, trace):
                 failing.add(store_of(record))
         except SvcError as failure:

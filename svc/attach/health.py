@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from svc import deadline
+from svc.call_trace import CallTrace
 from svc.datastore.api import NoSpace, StoreError
 from svc.model.errors import Code, PeerError, SvcError
 from svc.model.shortage import shortage
-from svc.trace import Trace
 from svc.values import dataclass
 
 ANSWER_SECONDS: Final = 0.7  # for a server to answer one question
@@ -116,7 +116,7 @@ class Health:
             self._running[dependency.key] = probe
             return probe
 
-    def require(self, dependencies: Sequence[Dependency], network: Hashable, trace: Trace, *, only_add_tells: bool) -> None:
+    def require(self, dependencies: Sequence[Dependency], network: Hashable, trace: CallTrace, *, only_add_tells: bool) -> None:
         """Raise, within a second, the cause why an ADD of the network would fail; log what it would warn of.
 
         `only_add_tells`: an ADD may find no address although every dependency is ready.

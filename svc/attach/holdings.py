@@ -3,15 +3,15 @@ in one write where the datastore has transactions.
 """
 
 from svc.attach.context import Context
-from svc.attach.endpoints import deletion, drop_endpoint
+from svc.attach.endpoints import delete_endpoint, deletion
 from svc.attach.record import Record
-from svc.attach.session import Session
+from svc.attach.sessions import Session
 from svc.attach.sources.select import source_of
+from svc.call_trace import CallTrace
 from svc.datastore.api import Conflict, Delete, Found, KeyedError, NotFound
 from svc.model.ipam import Handle
 from svc.model.keys import HandleKey, Key
 from svc.model.resource import Resource
-from svc.trace import Trace
 from svc.values import dataclass
 
 
@@ -34,7 +34,7 @@ def read(session: Session, record: Record) -> Holdings:
     return Holdings(session, **dict(zip(keys, session.require_ready(tuple(keys.values())), strict=True)))
 
 
-def release(context: Context, record: Record, holdings: Holdings, trace: Trace, *, has_endpoint: bool) -> None:
+def release(context: Context, record: Record, holdings: Holdings, trace: CallTrace, *, has_endpoint: bool) -> None:
     """Remove the endpoint, if the attachment has one, and free the addresses: never these alone. Raise PeerError."""
     session, source = holdings.session, source_of(record)
     extra_write = _extra_write(session, record, holdings) if has_endpoint else None
@@ -46,7 +46,7 @@ def release(context: Context, record: Record, holdings: Holdings, trace: Trace, 
     except KeyedError as failure:
         if extra_write is None or failure.key != extra_write.key:
             raise
-        drop_endpoint(session, record)  # another process has changed it since it was read
+        delete_endpoint(session, record)  # another process has changed it since it was read
         source.release(context, session, record, trace, None, None)
         return
     if extra_write is not None and not done:  # nothing was to be freed
@@ -55,7 +55,7 @@ def release(context: Context, record: Record, holdings: Holdings, trace: Trace, 
 
 def _extra_write(session: Session, record: Record, holdings: Holdings) -> Delete | None:
     if holdings.endpoint is None:
-        drop_endpoint(session, record)
+        delete_endpoint(session, record)
         return None
     return deletion(record, holdings.endpoint)
 
@@ -66,4 +66,4 @@ def _delete(session: Session, record: Record, extra_write: Delete) -> None:
     except NotFound:
         return
     except Conflict:
-        drop_endpoint(session, record)
+        delete_endpoint(session, record)

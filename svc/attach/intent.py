@@ -6,24 +6,24 @@ from contextlib import suppress
 from svc._core import netns
 from svc.attach.adopt import adopt
 from svc.attach.context import Context
-from svc.attach.endpoints import endpoint_stands
-from svc.attach.hold import STORE_SECONDS, await_gates, await_policy, await_store
+from svc.attach.endpoints import endpoint_matches
 from svc.attach.journal import intent_lost
 from svc.attach.record import ADDED, WAITING, Record
 from svc.attach.request import AddRequest
-from svc.attach.session import Session
+from svc.attach.sessions import Session
 from svc.attach.shared_interface import still_shares
 from svc.attach.sources.select import source_of
 from svc.attach.teardown import take_down
+from svc.attach.waiting import STORE_SECONDS, await_gates, await_policy, await_store
+from svc.call_trace import CallTrace
 from svc.dataplane.check import stands
 from svc.dataplane.kernel import link_of
 from svc.model.errors import Code, PeerError, SvcError
 from svc.model.result import Result
-from svc.trace import Trace
 from svc.waits.wait import Resumable
 
 
-def earlier_row(context: Context, request: AddRequest) -> Record | None:
+def previous_row(context: Context, request: AddRequest) -> Record | None:
     """Return the row of this id. Raise IntentLost if the call has waited in another process, and a DEL came during the wait."""
     previous = context.journal.get(request.id)
     if request.intent and (previous is None or previous.generation != request.intent):
@@ -32,7 +32,7 @@ def earlier_row(context: Context, request: AddRequest) -> Record | None:
 
 
 def await_policy_again(
-    context: Context, session: Session, request: AddRequest, record: Record, trace: Trace
+    context: Context, session: Session, request: AddRequest, record: Record, trace: CallTrace
 ) -> Resumable[None]:
     """Wait for the policy. A call that continues in this process keeps the end of its wait."""
     if not request.intent:
@@ -41,7 +41,7 @@ def await_policy_again(
 
 
 def pass_gates(
-    context: Context, session: Session, request: AddRequest, previous: Record | None, trace: Trace
+    context: Context, session: Session, request: AddRequest, previous: Record | None, trace: CallTrace
 ) -> Resumable[tuple[Record, bool]]:
     """Return the row that says that an ADD is under way, once the datastore may be used and the gates are open, and
     whether that took long.
@@ -52,7 +52,7 @@ def pass_gates(
         row = previous
     else:
         if previous is not None and previous.state != WAITING:
-            clear_away(context, previous, request, trace)
+            tear_down_previous(context, previous, request, trace)
         row = new_record(context, session, request)
         seconds = request.gates.seconds if request.gates.urls else STORE_SECONDS
         row.state, row.waits_until, row.outlives = WAITING, time.time() + seconds, not context.resident
@@ -68,7 +68,7 @@ def pass_gates(
         raise
 
 
-def clear_away(context: Context, previous: Record, request: AddRequest, trace: Trace) -> None:
+def tear_down_previous(context: Context, previous: Record, request: AddRequest, trace: CallTrace) -> None:
     """Take down what an earlier ADD of the container has left. Raise SvcError if it is not gone."""
     trace.info(f"an attachment in state {previous.state!r} is taken down first")
     if not take_down(context, previous, trace, request.sandbox):
@@ -90,7 +90,7 @@ def new_record(context: Context, session: Session, request: AddRequest) -> Recor
     return record
 
 
-def recorded_result(context: Context, session: Session, record: Record, request: AddRequest, trace: Trace) -> Result | None:
+def recorded_result(context: Context, session: Session, record: Record, request: AddRequest, trace: CallTrace) -> Result | None:
     """Return the result of an ADD that still stands: same sandbox and boot, interface alive, addresses held. None otherwise."""
     if record.state != ADDED or record.boot_id != context.boot_id or not _is_in_sandbox(record, request):
         return None
@@ -117,7 +117,7 @@ def _is_in_sandbox(record: Record, request: AddRequest) -> bool:
     return link is not None and (link["index"], link["peer_index"]) == (record.peer_index, record.host_index)
 
 
-def _warn_of_families(record: Record, request: AddRequest, trace: Trace) -> None:
+def _warn_of_families(record: Record, request: AddRequest, trace: CallTrace) -> None:
     """Warn that a standing attachment keeps its addresses, although the network has changed since the first ADD."""
     if record.versions and request.source.uses_pools and set(record.versions) != set(request.versions):
         had, wanted = (" and ".join(f"IPv{version}" for version in each) for each in (record.versions, request.versions))
@@ -128,7 +128,7 @@ def _wiring_stands(context: Context, session: Session, record: Record, request: 
     sandbox = request.sandbox
     if sandbox is None or not stands(context.kernel, record.wiring(), record.wired(), sandbox.fd):
         return False
-    return endpoint_stands(session, record)
+    return endpoint_matches(session, record)
 
 
 def _identity(request: AddRequest) -> tuple[int, int]:

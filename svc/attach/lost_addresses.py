@@ -4,17 +4,17 @@ from svc.attach.context import Context
 from svc.attach.reclaim import is_restorable, lost, restore
 from svc.attach.record import Record
 from svc.attach.request import AddRequest
-from svc.attach.session import Session
+from svc.attach.sessions import Session
 from svc.attach.sources.base import Addressing
+from svc.call_trace import CallTrace
 from svc.dataplane.wire import AddressInUse
 from svc.model.errors import SvcError
-from svc.trace import Trace
 
 ATTEMPTS = 4  # of one ADD: foreign routes may be in the way of several addresses
 
 
 def avoid_lost(
-    context: Context, session: Session, request: AddRequest, addressing: Addressing, refusal: AddressInUse, trace: Trace
+    context: Context, session: Session, request: AddRequest, addressing: Addressing, refusal: AddressInUse, trace: CallTrace
 ) -> bool:
     """Make the next attempt get another address, and have live attachments claim theirs again. Return False if the ADD wants
     this very address, or another plugin gives it."""
@@ -38,7 +38,7 @@ def _user(record: Record | None) -> str:
     return f"container {record.id.container_id!r} ({record.id.ifname}) of this node has it"
 
 
-def _claim_again(context: Context, session: Session, live: list[Record], trace: Trace) -> None:
+def _claim_again(context: Context, session: Session, live: list[Record], trace: CallTrace) -> None:
     try:
         for record in lost(context, session, live):
             restore(context, record.id, trace)

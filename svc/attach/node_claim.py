@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from svc import deadline
-from svc.combine import Combiner
+from svc.batching import Batcher
 from svc.datastore.api import Backend, Check, Conflict, Create, Entry, Forbidden, NotFound, StoreError, Update, Write
 from svc.model.claim import Claimant, NodeClaim, NodeFence
 from svc.model.errors import Code, PeerError
@@ -98,7 +98,7 @@ class NodeNameClaim:
         self._lock = threading.Lock()
         self._situation: _Situation | None = None
         self._waits: list[Wait] = []
-        self._looks: Combiner[None, None] = Combiner(self._look, lambda: backend.place)
+        self._looks: Batcher[None, None] = Batcher(self._look, lambda: backend.place)
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
 

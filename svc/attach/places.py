@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from svc.model.faults import without_credentials
+from svc.model.field_errors import without_credentials
 
 _FIELDS = ("etcd_endpoints", "etcd_discovery_srv", "etcd_authority", "orch_api_root", "kubeconfig")
 

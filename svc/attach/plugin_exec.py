@@ -14,13 +14,13 @@ from typing import Any, Final
 import orjson
 
 from svc import deadline
+from svc.call_trace import CallTrace
 from svc.cpu_pinning import CPU_PINNING
-from svc.model import versions
+from svc.model import cni_versions
 from svc.model.errors import CallerError, Code, PeerError, PluginError
-from svc.model.prevresult import parse_prev_result
+from svc.model.prev_result import parse_prev_result
 from svc.model.result import Result
 from svc.model.shortage import shortage
-from svc.trace import Trace
 
 Json = dict[str, Any]
 
@@ -31,13 +31,13 @@ _MAX_LINES: Final = 20  # of its stderr that are logged
 _Signature = tuple[int, int, int]
 
 
-def run_plugin(plugin: str, verb: str, netconf: Json, environment: Mapping[str, str], trace: Trace) -> Result | None:
+def run_plugin(plugin: str, verb: str, netconf: Json, environment: Mapping[str, str], trace: CallTrace) -> Result | None:
     """Run the plugin. Return its result; None for a verb without a result, and for one that the plugin is too old for.
 
     Raise PluginError if it fails; PeerError if it is not found, cannot be run or does not answer in time. Blocks.
     """
     executable = find(plugin, environment.get("CNI_PATH", ""))
-    version = _version(executable, str(netconf.get("cniVersion") or versions.SUPPORTED[0]), verb)
+    version = _version(executable, str(netconf.get("cniVersion") or cni_versions.SUPPORTED[0]), verb)
     if version is None:
         return None
     done = _run(executable, _variables(environment, verb), orjson.dumps({**netconf, "cniVersion": version}), LIMIT_SECONDS)
@@ -75,9 +75,9 @@ def supported_versions(executable: Path) -> frozenset[str]:
 def _supported_versions(executable: Path, _signature: _Signature) -> frozenset[str]:
     """Cached as long as the file does not change."""
     try:
-        done = _run(executable, {"CNI_COMMAND": "VERSION"}, orjson.dumps({"cniVersion": versions.LATEST}), _VERSION_SECONDS)
+        done = _run(executable, {"CNI_COMMAND": "VERSION"}, orjson.dumps({"cniVersion": cni_versions.LATEST}), _VERSION_SECONDS)
         told = orjson.loads(done.stdout)["supportedVersions"]
-        return frozenset(version for version in told if version in versions.SUPPORTED)
+        return frozenset(version for version in told if version in cni_versions.SUPPORTED)
     except (ValueError, TypeError, KeyError) as error:
         raise PeerError(
             f"plugin {executable.name!r} ({executable}) does not tell its versions: {error}",
@@ -88,12 +88,12 @@ def _supported_versions(executable: Path, _signature: _Signature) -> frozenset[s
 
 def _version(executable: Path, wanted: str, verb: str) -> str | None:
     """Return the version for a call: not newer than the network's, but new enough for the verb. None if there is none."""
-    oldest = versions.MINIMUM.get(verb, versions.SUPPORTED[0])
-    newest = max(wanted, oldest, key=versions.parse)
-    common = [version for version in supported_versions(executable) if versions.at_least(newest, version)]
-    known = [version for version in common if versions.at_least(version, oldest)]
-    if verb in versions.MINIMUM or known:
-        return max(known, key=versions.parse, default=None)
+    oldest = cni_versions.MINIMUM.get(verb, cni_versions.SUPPORTED[0])
+    newest = max(wanted, oldest, key=cni_versions.parse)
+    common = [version for version in supported_versions(executable) if cni_versions.at_least(newest, version)]
+    known = [version for version in common if cni_versions.at_least(version, oldest)]
+    if verb in cni_versions.MINIMUM or known:
+        return max(known, key=cni_versions.parse, default=None)
     return wanted  # it says itself that it cannot
 
 

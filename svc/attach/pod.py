@@ -2,12 +2,12 @@
 
 from svc.attach.context import Context
 from svc.attach.request import AddRequest
-from svc.attach.session import Session
-from svc.orch.info import PodInfo
-from svc.trace import Trace
+from svc.attach.sessions import Session
+from svc.call_trace import CallTrace
+from svc.orch.pod_info import PodInfo
 
 
-def read_pod(context: Context, session: Session, request: AddRequest, trace: Trace) -> PodInfo:
+def read_pod(context: Context, session: Session, request: AddRequest, trace: CallTrace) -> PodInfo:
     """Return what the orchestrator says, if it must be asked. At the same time, ask whether the datastore is locked, and
     wait for that answer where no later write of an address asks it again."""
     workload, uses_pools = request.workload, request.source.uses_pools

@@ -10,8 +10,8 @@ from svc.attach.context import Context
 from svc.attach.endpoints import stored_endpoint
 from svc.attach.handles import handle_of
 from svc.attach.record import ADDED, Record
-from svc.attach.session import Session
-from svc.ipam.requests import Held
+from svc.attach.sessions import Session
+from svc.ipam.requests import ReleaseTarget
 from svc.values import dataclass
 
 
@@ -22,7 +22,7 @@ class PreviousSandbox:
     context: Context
     session: Session
     host_name: str
-    held: tuple[Held, ...] = ()
+    held: tuple[ReleaseTarget, ...] = ()
 
     @staticmethod
     def of(context: Context, session: Session, record: Record) -> "PreviousSandbox":
@@ -30,7 +30,7 @@ class PreviousSandbox:
         if not record.is_wired:
             return PreviousSandbox(context, session, "")
         held = {
-            Held(address, other.handle): None
+            ReleaseTarget(address, other.handle): None
             for other in context.journal.with_host_name(record.host_name)
             if other.id.container_id != record.id.container_id and not other.unmanaged
             for address in other.address_list()
@@ -59,13 +59,13 @@ def is_replaceable(context: Context, record: Record) -> bool:
     return record.workload.is_pod and not any(same)
 
 
-def _by_endpoint(session: Session, record: Record) -> list[Held]:
+def _by_endpoint(session: Session, record: Record) -> list[ReleaseTarget]:
     resource = stored_endpoint(session, record)
     container = str(resource.spec.get("containerID") or "") if resource else ""
     if resource is None or container in ("", record.id.container_id):
         return []
     handle = handle_of(session.names, record.id.network, container)
-    return [Held(_address(text), handle) for text in resource.spec.get("ipNetworks") or ()]
+    return [ReleaseTarget(_address(text), handle) for text in resource.spec.get("ipNetworks") or ()]
 
 
 def _address(network: str) -> Address:

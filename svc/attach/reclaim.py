@@ -5,17 +5,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from svc.attach.context import Context
-from svc.attach.endpoints import drop_endpoints_of, endpoint_stands, is_wired_elsewhere, stored_endpoint, write_endpoint
+from svc.attach.endpoints import drop_endpoints_of, endpoint_matches, is_wired_elsewhere, stored_endpoint, write_endpoint
 from svc.attach.handles import container_of
 from svc.attach.record import ADDED, AttachmentId, Record
-from svc.attach.session import Session
+from svc.attach.sessions import Session
 from svc.attach.sources.select import source_of
+from svc.call_trace import CallTrace
 from svc.datastore.api import NotFound, StoreError
-from svc.ipam.requests import Assign, Held, Release
+from svc.ipam.requests import Assign, Release, ReleaseTarget
 from svc.model.endpoint import PodFacts, endpoint, has_endpoint
 from svc.model.errors import Code, SvcError
-from svc.times import to_nanoseconds
-from svc.trace import Trace
+from svc.timestamps import to_nanoseconds
 
 MAX_KEYS = 50  # of one reading of endpoints
 
@@ -54,7 +54,7 @@ def is_restorable(context: Context, record: Record) -> bool:
     return link is not None and link["name"] == record.host_name
 
 
-def restore(context: Context, key: AttachmentId, trace: Trace) -> bool:
+def restore(context: Context, key: AttachmentId, trace: CallTrace) -> bool:
     """Claim what a live attachment has. Return False if another handle holds one of its addresses, which is reported.
 
     Raise SvcError if it cannot be done now: then nothing was changed, or what was changed is right. Idempotent. The caller must
@@ -83,7 +83,7 @@ def restore(context: Context, key: AttachmentId, trace: Trace) -> bool:
     return True
 
 
-def _claim(context: Context, session: Session, record: Record, trace: Trace) -> None:
+def _claim(context: Context, session: Session, record: Record, trace: CallTrace) -> None:
     try:
         session.ipam.assign(_request(record))
     except SvcError as refusal:
@@ -92,7 +92,7 @@ def _claim(context: Context, session: Session, record: Record, trace: Trace) -> 
         session.ipam.assign(_request(record))
 
 
-def _release_outdated(context: Context, session: Session, record: Record, trace: Trace) -> bool:
+def _release_outdated(context: Context, session: Session, record: Record, trace: CallTrace) -> bool:
     """Release what stands in the way in an older copy of the datastore: addresses of this attachment under the handles of
     containers that this node had, and that it has no row of any more. Return whether there was any."""
     if session.claim is not None and session.claim.had_recent_predecessor():
@@ -103,14 +103,14 @@ def _release_outdated(context: Context, session: Session, record: Record, trace:
         container = container_of(session.names, record.id.network, handle)
         owner = session.ipam.owners_of(handle).get(address, {}) if container else {}
         if owner.get("node") == session.node and not context.journal.of_container(record.id.network, container):
-            outdated.append((container, Held(address, handle)))
+            outdated.append((container, ReleaseTarget(address, handle)))
     for container, held in outdated:
         trace.warning(f"{held.address} of {held.handle} is released: this node has no such attachment any more")
         drop_endpoints_of(session, container)
     return bool(outdated and session.ipam.release_addresses([held for _, held in outdated]).freed)
 
 
-def write_endpoint_again(context: Context, session: Session, record: Record, trace: Trace) -> None:
+def write_endpoint_again(context: Context, session: Session, record: Record, trace: CallTrace) -> None:
     """Write the endpoint as the ADDs did, unless it stands or another sandbox of the workload has it. A pod that is gone needs
     none. Raise StoreError."""
     facts = _facts(context, record)
@@ -148,7 +148,7 @@ def _is_endpoint_missing(session: Session, record: Record, profiles: Sequence[st
     if present.spec.get("containerID") != record.id.container_id:
         return False
     lacking = set(profiles).difference(present.spec.get("profiles") or ())
-    return not endpoint_stands(session, record) or (bool(lacking) and not record.workload.is_pod)
+    return not endpoint_matches(session, record) or (bool(lacking) and not record.workload.is_pod)
 
 
 def _request(record: Record) -> Assign:
@@ -167,7 +167,7 @@ def _demand_row(context: Context, session: Session, record: Record) -> None:
         raise
 
 
-def _report(context: Context, record: Record, refusal: SvcError, trace: Trace) -> None:
+def _report(context: Context, record: Record, refusal: SvcError, trace: CallTrace) -> None:
     told = f"address of live container {record.id.container_id!r} ({record.id.ifname}) is held by another: {refusal}"
     context.conflicts[record.id] = told
     context.metrics.count("restored_attachments_total", outcome="conflict")

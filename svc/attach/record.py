@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 
 from svc._core.cidr import Address, Cidr
-from svc.attach.credentials import without_secrets
 from svc.attach.handles import handle_of, plain_handle
+from svc.attach.token_cache import without_secrets
 from svc.dataplane.plan import Wiring
 from svc.dataplane.wire import Wired
 from svc.model.endpoint import Workload, endpoint_key

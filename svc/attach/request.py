@@ -8,11 +8,11 @@ from svc._core.cidr import Address, Cidr
 from svc.attach.record import AttachmentId, SessionKey
 from svc.attach.sources.base import AddressSource
 from svc.attach.sources.own import POOLS_OF_SVC
+from svc.model.annotations import NO_FEATURES, Features
 from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code
-from svc.model.hold import NO_GATES, NO_POLICY_SETUP, GateSettings, PolicySettings
 from svc.model.shortage import shortage
-from svc.model.wishes import NO_FEATURES, Features
+from svc.model.waits import NO_GATES, NO_POLICY_SETUP, GateSettings, PolicySettings
 from svc.values import dataclass
 
 

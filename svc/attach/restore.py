@@ -13,16 +13,16 @@ from svc.attach.context import Context
 from svc.attach.handles import handle_of, plain_handle
 from svc.attach.record import ADDED, AttachmentId, Record, SessionKey
 from svc.attach.request import Attachment, Sandbox
-from svc.attach.session import Session
+from svc.attach.sessions import Session
 from svc.attach.sources.base import AddressSource
 from svc.attach.sources.bypass import BYPASS
 from svc.attach.sources.own import POOLS_OF_SVC
+from svc.call_trace import CallTrace
 from svc.dataplane.kernel import addresses_of, link_of
 from svc.model.endpoint import KIND, Workload, host_interface
 from svc.model.errors import SvcError
 from svc.model.keys import ResourceQuery
 from svc.names import Names
-from svc.trace import Trace
 from svc.values import dataclass
 
 Link = dict[str, Any]
@@ -41,7 +41,7 @@ Locate = Callable[[str, str, list[Address]], Origin | None]
 
 
 def restore_rows(
-    context: Context, session: Session, profile: str, trace: Trace, locate: Locate | None = None, *, again: bool = False
+    context: Context, session: Session, profile: str, trace: CallTrace, locate: Locate | None = None, *, again: bool = False
 ) -> bool:
     """Write a row for each interface of the session's deployment that has an endpoint of this node, and no row. Return whether
     rows were missing.
@@ -65,7 +65,7 @@ def restore_rows(
     return bool(links)
 
 
-def restore_own(context: Context, session: Session, own: Attachment, trace: Trace) -> bool:
+def restore_own(context: Context, session: Session, own: Attachment, trace: CallTrace) -> bool:
     """As `restore_rows`, for a call whose attachment has no row: its own interface also without an endpoint, or without
     addresses of the pools."""
     profile = own.where.profile
@@ -81,7 +81,7 @@ def restore_own(context: Context, session: Session, own: Attachment, trace: Trac
     return True
 
 
-def restore_for_call(context: Context, own: Attachment, trace: Trace) -> None:
+def restore_for_call(context: Context, own: Attachment, trace: CallTrace) -> None:
     """As `restore_own`, for a call that goes on without its datastore."""
     with suppress(SvcError):
         restore_own(context, context.session(own.where), own, trace)
@@ -93,7 +93,7 @@ def _locate(own: Attachment, container: str, ifname: str, _addresses: list[Addre
     return Origin(own.id.network, BYPASS if own.source.uses_pools else own.source) if is_own else None
 
 
-def _write_row(context: Context, record: Record, trace: Trace) -> None:
+def _write_row(context: Context, record: Record, trace: CallTrace) -> None:
     """A DEL of the attachment may be in flight: it looks for a new row after it has removed the interface."""
     if not context.journal.restore(record):
         return
@@ -156,7 +156,7 @@ def unknown_links(context: Context, names: Names) -> dict[str, Link]:
 
 
 def _records(
-    context: Context, session: Session, profile: str, links: dict[str, Link], locate: Locate | None, trace: Trace
+    context: Context, session: Session, profile: str, links: dict[str, Link], locate: Locate | None, trace: CallTrace
 ) -> Iterator[Record]:
     for entry in session.backend.list(ResourceQuery(KIND)):
         spec = entry.value.spec

@@ -11,16 +11,16 @@ from contextlib import suppress
 
 from svc.attach.context import Context
 from svc.attach.endpoints import edit_profiles
-from svc.attach.profiles import ensure_profile
+from svc.attach.policy_profiles import ensure_profile
 from svc.attach.record import ADDED, Record
 from svc.attach.request import AddRequest
-from svc.attach.session import Session
+from svc.attach.sessions import Session
 from svc.attach.teardown import take_down
+from svc.call_trace import CallTrace
 from svc.datastore.api import NotFound
 from svc.model.endpoint import host_interface
 from svc.model.errors import Code, PluginError, SvcError
 from svc.model.result import Result
-from svc.trace import Trace
 
 _JOINABLE = (Code.INTERFACE_EXISTS, Code.NO_ADDRESS, Code.POOL, Code.ADDRESS_UNAVAILABLE)
 
@@ -31,7 +31,7 @@ def can_join(refusal: SvcError) -> bool:
     return isinstance(refusal, PluginError) or refusal.code in _JOINABLE
 
 
-def join_interface(context: Context, session: Session, request: AddRequest, trace: Trace) -> Result | None:
+def join_interface(context: Context, session: Session, request: AddRequest, trace: CallTrace) -> Result | None:
     """Record the second attachment, and return the first one's result; None if there is no interface to join.
 
     Raise StoreError."""

@@ -8,10 +8,10 @@ from svc.attach.context import Context
 from svc.attach.health import Dependency, Probe
 from svc.attach.places import datastore_place, orchestrator_place
 from svc.attach.record import SessionKey
-from svc.attach.session import Session
+from svc.attach.sessions import Session
 from svc.attach.sources.base import AddressSource
+from svc.call_trace import CallTrace
 from svc.model.errors import CallerError, Code, PeerError, SvcError
-from svc.trace import Trace
 from svc.values import dataclass
 
 _REMEDY = "look at its servers, at the network between, and at the program that gives the credentials, if there is one"
@@ -30,7 +30,7 @@ class Wanted:
     policy: bool = False
 
 
-def status(context: Context, wanted: Wanted, source: AddressSource, trace: Trace) -> None:
+def status(context: Context, wanted: Wanted, source: AddressSource, trace: CallTrace) -> None:
     """Raise PeerError, code 50, with the cause why an ADD would fail; within a second."""
     for conflict in list(context.conflicts.values()):
         trace.warning(conflict)

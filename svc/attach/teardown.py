@@ -8,20 +8,20 @@ from svc import deadline
 from svc._core import netns
 from svc.attach import holdings
 from svc.attach.context import Context
+from svc.attach.datastore_ready import DatastoreLocked
 from svc.attach.holdings import Holdings
-from svc.attach.ready import Locked
 from svc.attach.record import ADDED, ADDING, WAITING, Record
 from svc.attach.request import Sandbox
+from svc.call_trace import CallTrace
 from svc.dataplane.kernel import delete_link, link_of
 from svc.datastore.api import StoreError
 from svc.model.errors import SvcError
-from svc.trace import Trace
 
 ANSWER_SECONDS = 5.0  # for a datastore to say whether it is locked; one that is slower is not waited for
 RELEASE_SECONDS = 10.0  # for all that is released
 
 
-def take_down(context: Context, record: Record, trace: Trace, sandbox: Sandbox | None = None) -> bool:
+def take_down(context: Context, record: Record, trace: CallTrace, sandbox: Sandbox | None = None) -> bool:
     """Remove the attachment's interface, then release what it has in the datastore and of another IPAM plugin. Note durably
     what cannot be released now.
 
@@ -50,7 +50,7 @@ def take_down(context: Context, record: Record, trace: Trace, sandbox: Sandbox |
     return True
 
 
-def put_off(context: Context, record: Record) -> None:
+def defer_release(context: Context, record: Record) -> None:
     """As `take_down` where the datastore is known to fail: it is not asked, what the attachment has there stays owed."""
     unwire(context, record)
     owe(context, record)
@@ -74,7 +74,7 @@ def _remove_inside(record: Record, sandbox: Sandbox) -> bool:
     return True
 
 
-def settle(context: Context, record: Record, trace: Trace, held: Holdings) -> None:
+def settle(context: Context, record: Record, trace: CallTrace, held: Holdings) -> None:
     """Delete the endpoint and release the addresses. Raise PeerError."""
     has_endpoint = record.is_wired and not record.shares and not is_another_networks(context, record)
     holdings.release(context, record, held, trace, has_endpoint=has_endpoint)
@@ -114,7 +114,7 @@ def _may_own(context: Context, other: Record, index: int) -> bool:
     return other.boot_id == context.boot_id and (other.host_index == index or other.state == ADDING)
 
 
-def _put_off(context: Context, record: Record, failure: SvcError, trace: Trace, *, existed: bool) -> bool:
+def _put_off(context: Context, record: Record, failure: SvcError, trace: CallTrace, *, existed: bool) -> bool:
     """Note the pending release of an attachment whose datastore has failed. Return whether none is pending.
 
     An attachment without a row or an interface was never made: an ADD writes its row before anything else.
@@ -126,7 +126,7 @@ def _put_off(context: Context, record: Record, failure: SvcError, trace: Trace, 
     return _note_release(context, record, failure, trace)
 
 
-def _note_release(context: Context, record: Record, failure: SvcError, trace: Trace) -> bool:
+def _note_release(context: Context, record: Record, failure: SvcError, trace: CallTrace) -> bool:
     """Return False: the release is pending."""
     trace.warning(f"release of {record.handle} is pending and will be retried: {failure}")
     owe(context, record)
@@ -142,7 +142,7 @@ def _held(context: Context, record: Record) -> Holdings | SvcError:
             if record.state != ADDED:  # a write of its ADD, whose process has ended, may still be in flight
                 session.fence()
             return holdings.read(session, record)
-    except Locked:
+    except DatastoreLocked:
         raise
     except SvcError as failure:
         return failure

@@ -6,9 +6,9 @@ import time
 from contextlib import suppress
 from typing import Final
 
+from svc.call_trace import CallTrace
 from svc.cni.logfile import append
 from svc.netconf.netconf import NetConf
-from svc.trace import Trace
 
 MEGABYTE: Final = 1 << 20
 _DAY: Final = 86400
@@ -18,7 +18,7 @@ _tidied: dict[str, float] = {}  # log file: when this process last looked after 
 _log = logging.getLogger(__name__)
 
 
-def write_lines(trace: Trace, netconf: NetConf | None) -> bytes:
+def write_lines(trace: CallTrace, netconf: NetConf | None) -> bytes:
     """Appends the lines to the file that the network names, if any, and returns them.
 
     A file that cannot be written is reported in the lines and fails nothing.
@@ -39,7 +39,7 @@ def write_lines(trace: Trace, netconf: NetConf | None) -> bytes:
     return data
 
 
-def _encoded(trace: Trace) -> bytes:
+def _encoded(trace: CallTrace) -> bytes:
     return "".join(trace.lines).encode(errors="backslashreplace")
 
 

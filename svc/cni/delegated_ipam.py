@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from svc.attach.sources.delegated import DelegatedSource
-from svc.netconf import hostlocal
+from svc.netconf import host_local
 from svc.netconf.netconf import NetConf
 
 
@@ -11,7 +11,7 @@ def delegated_source(netconf: NetConf, environment: Mapping[str, str], node: str
     """Return the source of the network's addresses. Only an ADD needs `node`, whose pod CIDRs are meant by default."""
     return DelegatedSource(
         plugin=netconf.ipam.type,
-        release_netconf=hostlocal.for_release(netconf.name, netconf.ipam.data_dir),
+        release_netconf=host_local.for_release(netconf.name, netconf.ipam.data_dir),
         environment=environment,
         netconf=netconf.raw,
         access=netconf.orchestrator,

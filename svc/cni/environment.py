@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from svc.model.errors import Code
-from svc.model.faults import Faults
+from svc.model.field_errors import Faults
 from svc.values import dataclass
 
 VERBS: Final = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION")

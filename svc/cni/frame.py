@@ -29,7 +29,7 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 import svc
-from svc.cni.inputs import Reply
+from svc.cni.call_io import Reply
 from svc.values import dataclass
 
 PROTOCOL: Final = 2  # the layout of this version

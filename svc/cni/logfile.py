@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from svc.times import date_and_time
+from svc.timestamps import date_and_time
 
 _LOCK_TRIES: Final = 20
 _LOCK_PAUSE: Final = 0.001  # seconds; whoever rotates holds the lock for far less

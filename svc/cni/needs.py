@@ -2,7 +2,7 @@
 
 from svc.attach.record import SessionKey
 from svc.attach.status import Wanted
-from svc.netconf import hostlocal
+from svc.netconf import host_local
 from svc.netconf.netconf import NetConf
 
 
@@ -24,7 +24,7 @@ def pools(netconf: NetConf) -> dict[int, tuple[str, ...]]:
 def wanted_by(netconf: NetConf, where: SessionKey) -> Wanted:
     """Return what ADDs need."""
     is_delegated = netconf.ipam.is_delegated
-    reads_api = netconf.policy or not is_delegated or bool(hostlocal.families(netconf.raw))
+    reads_api = netconf.policy or not is_delegated or bool(host_local.families(netconf.raw))
     return Wanted(
         memory_key(netconf),
         where,

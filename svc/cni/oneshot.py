@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from svc.attach.context import Context
-from svc.attach.session import OpenBackend, Sessions
-from svc.cni.edge import answer, failed_before_start
-from svc.cni.inputs import INTENT, Inputs, Reply
-from svc.cni.install import Installed, read_record
+from svc.attach.sessions import OpenBackend, SessionPool
+from svc.call_trace import CallTrace, log_to_stderr, new_request_id
+from svc.cni.call_io import INTENT, CallInput, Reply
+from svc.cni.handler import answer, failed_before_start
+from svc.cni.install_record import Installed, read_record
 from svc.cni.locks import StateLock, find_agent_elsewhere, is_served
 from svc.datastore.open import open_backend
 from svc.model.errors import Code, PeerError, SvcError
 from svc.names import DEFAULT
-from svc.netconf.profiles import Profiles
-from svc.trace import Trace, log_to_stderr, new_request_id
+from svc.netconf.names_profiles import Profiles
 from svc.waits.wait import Resumable, Wait, WaitOutcome
 
 AGENT_SECONDS = 90.0  # as the executable gives it
@@ -42,7 +42,7 @@ def main() -> int:
     log_to_stderr("WARNING")
     installed = read_record(options.install, DEFAULT)
     environment = {**os.environ, INTENT: options.intent} if options.intent else os.environ
-    inputs = Inputs(options.name, environment, sys.stdin.buffer.read(), profile=installed.profile, resumable=True)
+    inputs = CallInput(options.name, environment, sys.stdin.buffer.read(), profile=installed.profile, resumable=True)
     reply = _test(inputs, installed) if options.test else _answer(inputs, installed)
     for stream, text in ((sys.stderr, reply.stderr), (sys.stdout, reply.stdout)):
         stream.buffer.write(text)
@@ -52,10 +52,10 @@ def main() -> int:
     return reply.status
 
 
-def _test(inputs: Inputs, installed: Installed) -> Reply:
-    from svc.cni.probe import probe  # no call needs it
+def _test(inputs: CallInput, installed: Installed) -> Reply:
+    from svc.cni.connection_test import probe  # no call needs it
 
-    status, lines = probe(Profiles().get, Sessions(_opener(installed)), inputs)
+    status, lines = probe(Profiles().get, SessionPool(_opener(installed)), inputs)
     return Reply(status, lines.encode(errors="backslashreplace"), b"")
 
 
@@ -63,8 +63,8 @@ def _opener(installed: Installed) -> OpenBackend:
     return lambda settings, names: open_backend(settings, installed.state_dir, names)
 
 
-def _answer(inputs: Inputs, installed: Installed) -> Reply:
-    trace = Trace(new_request_id())
+def _answer(inputs: CallInput, installed: Installed) -> Reply:
+    trace = CallTrace(new_request_id())
     try:
         if inputs.environment.get("CNI_COMMAND") == "STATUS":
             _require_no_agent_elsewhere(installed, Code.NOT_AVAILABLE)
@@ -97,12 +97,12 @@ def _is_served(installed: Installed) -> bool:
     return False
 
 
-def _purpose(inputs: Inputs) -> str:
+def _purpose(inputs: CallInput) -> str:
     words = (inputs.environment.get(name, "") for name in ("CNI_COMMAND", "CNI_CONTAINERID", "CNI_IFNAME"))
     return " ".join(filter(None, words))
 
 
-def _carried_out_or_handed_on(lock: StateLock, inputs: Inputs, installed: Installed, trace: Trace) -> Reply:
+def _carried_out_or_handed_on(lock: StateLock, inputs: CallInput, installed: Installed, trace: CallTrace) -> Reply:
     """By this process, or by an agent that serves the node meanwhile. One that is gone again before it heard of the call leaves
     it to us."""
     for turn in range(2 * AGENTS):
@@ -114,7 +114,7 @@ def _carried_out_or_handed_on(lock: StateLock, inputs: Inputs, installed: Instal
     raise PeerError("the agent starts and ends again and again", details="see why in its log", code=Code.IO_FAILURE)
 
 
-def _steps(inputs: Inputs, installed: Installed, trace: Trace) -> Resumable[Reply]:
+def _steps(inputs: CallInput, installed: Installed, trace: CallTrace) -> Resumable[Reply]:
     context = Context(Profiles().get, installed.state_dir, _opener(installed))
     try:
         return (yield from answer(context, inputs, trace))
@@ -122,7 +122,7 @@ def _steps(inputs: Inputs, installed: Installed, trace: Trace) -> Resumable[Repl
         context.close()
 
 
-def _carried_out(lock: StateLock, inputs: Inputs, installed: Installed, trace: Trace) -> Reply | None:
+def _carried_out(lock: StateLock, inputs: CallInput, installed: Installed, trace: CallTrace) -> Reply | None:
     """Under the lock, but while it waits. Where an agent serves the node by then: None before the first step, and later a reply
     with the intent to hand on."""
     steps = _steps(inputs, installed, trace)
@@ -143,9 +143,9 @@ def _carried_out(lock: StateLock, inputs: Inputs, installed: Installed, trace: T
         wait.join()
 
 
-def _handed_on(inputs: Inputs, installed: Installed) -> Reply | None:
+def _handed_on(inputs: CallInput, installed: Installed) -> Reply | None:
     """By the agent, as if the executable had found it in the first place; None when it is gone and has not heard of it."""
-    from svc.cni.client import call
+    from svc.cni.agent_client import call
     from svc.cni.frame import Frame, FrameError, Handover
 
     environment = {name: text for name, text in inputs.environment.items() if name.startswith("CNI_") or name in _PASSED_ON}

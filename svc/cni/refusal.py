@@ -5,8 +5,8 @@ import orjson
 import svc
 from svc.cni.frame import OtherVersion, pack_reply
 from svc.cni.results import render_error
+from svc.model.cni_versions import LATEST
 from svc.model.errors import Code, PeerError
-from svc.model.versions import LATEST
 
 
 def refusal(other: OtherVersion) -> bytes:

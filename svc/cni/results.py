@@ -10,9 +10,9 @@ What each version knows:
 
 from typing import Any
 
-from svc.model import versions
+from svc.model import cni_versions
 from svc.model.errors import SvcError
-from svc.model.prevresult import parse_prev_result
+from svc.model.prev_result import parse_prev_result
 from svc.model.result import Interface, IpConfig, Result, Route
 
 __all__ = ["parse_prev_result", "render", "render_error", "render_version"]
@@ -25,7 +25,7 @@ _ROUTE_1_1 = ("mtu", "advmss", "priority", "table", "scope")
 
 def render(result: Result, version: str) -> Json:
     """What this version cannot tell is left out."""
-    if not versions.at_least(version, "0.3.0"):
+    if not cni_versions.at_least(version, "0.3.0"):
         return _render_single(result, version)
     return {"cniVersion": version} | _given(
         interfaces=[_interface(item, version) for item in result.interfaces],
@@ -43,7 +43,7 @@ def render_error(error: SvcError, version: str) -> Json:
 
 def render_version(version: str) -> Json:
     """The answer to VERSION."""
-    return {"cniVersion": version, "supportedVersions": list(versions.SUPPORTED)}
+    return {"cniVersion": version, "supportedVersions": list(cni_versions.SUPPORTED)}
 
 
 def _render_single(result: Result, version: str) -> Json:
@@ -65,7 +65,7 @@ def _interface(item: Interface, version: str) -> Json:
 
 
 def _ip(item: IpConfig, version: str) -> Json:
-    family = {} if versions.at_least(version, "1.0.0") else {"version": str(item.family)}
+    family = {} if cni_versions.at_least(version, "1.0.0") else {"version": str(item.family)}
     return family | item.to_json()
 
 
@@ -75,7 +75,7 @@ def _route(item: Route, version: str) -> Json:
 
 def _since(data: Json, young: tuple[str, ...], version: str) -> Json:
     """Without the members that came with 1.1.0, for an older version."""
-    if versions.at_least(version, "1.1.0"):
+    if cni_versions.at_least(version, "1.1.0"):
         return data
     return {key: value for key, value in data.items() if key not in young}
 

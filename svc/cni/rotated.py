@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import BinaryIO, Final
 
 from svc.cni.logfile import SEALED_MODE, is_loose, seal
-from svc.times import date_and_time
+from svc.timestamps import date_and_time
 
 _PARTIAL: Final = ".gz.partial"
 _FINISHED: Final = (".gz", ".zst", _PARTIAL)  # whoever wrote the log before us may have left the second

@@ -16,9 +16,10 @@ from svc.attach.restore import restore_for_call
 from svc.attach.sources.base import AddressSource
 from svc.attach.sources.own import POOLS_OF_SVC, PoolSource
 from svc.attach.status import not_ready, status
+from svc.call_trace import CallTrace
 from svc.cni import results
+from svc.cni.call_io import CallInput
 from svc.cni.environment import Call
-from svc.cni.inputs import Inputs
 from svc.cni.needs import families, pools, wanted_by
 from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code, PeerError
@@ -26,8 +27,7 @@ from svc.model.result import Result
 from svc.names import Names
 from svc.netconf.args import Args, parse_args
 from svc.netconf.netconf import NetConf
-from svc.netconf.nodefiles import mtu, node_name
-from svc.trace import Trace
+from svc.netconf.node_files import mtu, node_name
 from svc.values import dataclass
 from svc.waits.wait import Resumable
 
@@ -40,11 +40,11 @@ class Invocation:
     """One call with everything that its verb may need."""
 
     context: Context
-    inputs: Inputs
+    inputs: CallInput
     call: Call
     netconf: NetConf
     version: str
-    trace: Trace
+    trace: CallTrace
     names: Names
 
     @property

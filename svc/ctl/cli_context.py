@@ -16,7 +16,7 @@ from svc.datastore.open import open_backend
 from svc.model.errors import CallerError
 from svc.model.resource import Resource
 from svc.names import DEFAULT, Names
-from svc.netconf.profiles import DEFAULT_NAME
+from svc.netconf.names_profiles import DEFAULT_NAME
 from svc.values import dataclass
 
 FORMATS = ("table", "json", "yaml")

@@ -12,12 +12,12 @@ from typing import Final
 
 from svc.datastore.open import EMBEDDED_FILE
 from svc.model.errors import CallerError
-from svc.model.faults import without_credentials
+from svc.model.field_errors import without_credentials
 from svc.names import DEFAULT, Names
 from svc.netconf.installed import InstalledNetwork, read_installed, read_networks
+from svc.netconf.names_profiles import DEFAULT_NAME, load_profile
 from svc.netconf.netconf import NetConf
 from svc.netconf.networklist import check_file, find_lists, read_netconf
-from svc.netconf.profiles import DEFAULT_NAME, load_profile
 from svc.values import dataclass
 
 NETWORKS: Final = Path("/etc/cni/net.d")

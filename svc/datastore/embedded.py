@@ -1,6 +1,6 @@
 """The embedded store: one SQLite file, the datastore of a single node.
 
-1. Keys and documents are spelled as in a key-value store (`svc.model.codec`), so a file reads like any other datastore.
+1. Keys and documents are spelled as in a key-value store (`svc.model.kv_codec`), so a file reads like any other datastore.
 2. One counter numbers the transactions; the number is the revision of everything that its transaction wrote. The last
    number of every resource kind is kept beside it, which makes `generations` exact across processes.
 3. One connection writes and one reads, each behind a lock: a reader never waits for a commit, and eight threads are served
@@ -38,8 +38,8 @@ from svc.datastore.api import (
 from svc.datastore.checkpoint import Checkpoints
 from svc.datastore.disk_space import require_disk_space
 from svc.datastore.feed import Feed, Watcher
-from svc.model.codec import Codec, matches
 from svc.model.keys import Key, Query, ResourceKey, counted_kind
+from svc.model.kv_codec import Codec, matches
 from svc.model.resource import Resource, stamp
 from svc.names import DEFAULT, Names
 from svc.values import dataclass

@@ -6,7 +6,7 @@ Schemas are structural, and name each field that svc writes, with its type. The 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from svc.model import crd
+from svc.model import custom_resources
 from svc.model.pool import ASSIGNMENT_MODES, ENCAPSULATIONS, USES
 from svc.names import Names
 
@@ -29,7 +29,7 @@ def definitions(names: Names, api_version: str) -> list[Json]:
 
 def _definition(api_version: str, kind: str, spec: Json, *, backing: bool) -> Json:
     group, _, version = api_version.partition("/")
-    plural = crd.kind_plural(kind)
+    plural = custom_resources.kind_plural(kind)
     served: Json = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": _object_schema(kind, spec)}}
     if kind == "IPPool" and not backing:
         served["subresources"] = {"status": {}}
@@ -59,10 +59,12 @@ _WITH_STATUS = ("IPPool", "KubeControllersConfiguration")
 def _schemas(version_field: str, *, backing: bool) -> dict[str, Json]:
     """Return the schema of each kind's spec."""
     return {
-        crd.BLOCK: _block(backing=backing),
-        crd.AFFINITY: _affinity(backing=backing),
-        crd.HANDLE: _fields({"handleID": _STRING, "block": _map(_NUMBER), "deleted": _BOOLEAN}, ("block", "handleID"), **_OPEN),
-        crd.CONFIG[backing]: _config(backing=backing),
+        custom_resources.BLOCK: _block(backing=backing),
+        custom_resources.AFFINITY: _affinity(backing=backing),
+        custom_resources.HANDLE: _fields(
+            {"handleID": _STRING, "block": _map(_NUMBER), "deleted": _BOOLEAN}, ("block", "handleID"), **_OPEN
+        ),
+        custom_resources.CONFIG[backing]: _config(backing=backing),
         "IPPool": _pool(),
         "IPReservation": _fields({"reservedCIDRs": _list(_STRING)}, (), **_OPEN),
         "ClusterInformation": _fields(

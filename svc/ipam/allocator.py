@@ -8,16 +8,26 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from svc._core.cidr import Address, Cidr
-from svc.combine import Combiner
+from svc.batching import Batcher
 from svc.datastore.api import MAX_WRITES, Backend, Damaged, Entry, Found, OutcomeUnknown, entry_of
 from svc.ipam import blocks
 from svc.ipam.assigning import pools_for
+from svc.ipam.cache import IpamCache, read_pools
 from svc.ipam.group import Group, Outcome
+from svc.ipam.handle_repair import recount
 from svc.ipam.host import NODE, Host
 from svc.ipam.plan import Plan
-from svc.ipam.requests import Allocation, Answer, Assign, Assigned, Freed, Held, Release, ReleaseAddresses, Request
-from svc.ipam.settle import recount
-from svc.ipam.view import View, read_pools
+from svc.ipam.requests import (
+    Allocation,
+    Answer,
+    Assign,
+    AssignResult,
+    Release,
+    ReleaseAddresses,
+    ReleaseResult,
+    ReleaseTarget,
+    Request,
+)
 from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey, HandleQuery
@@ -42,9 +52,9 @@ class Ipam:
     def __init__(self, backend: Backend, host: str | Host) -> None:
         self._backend = backend
         self._host = host if isinstance(host, Host) else Host(host)
-        self._view = View(backend, self._host)
+        self._view = IpamCache(backend, self._host)
         self._undecided: set[str] = set()  # handles whose assignment may still be carried out
-        self._combiner: Combiner[_Call, Answer] = Combiner(
+        self._combiner: Batcher[_Call, Answer] = Batcher(
             self._carry_out,
             lambda: backend.place,
             limit=GROUP if backend.atomic else ONE_BY_ONE,
@@ -56,7 +66,7 @@ class Ipam:
         write waits a little for those that are announced: a crowd then comes to few writes."""
         return nullcontext() if self._backend.atomic else self._combiner.announced()
 
-    def assign(self, request: Assign) -> Assigned:
+    def assign(self, request: Assign) -> AssignResult:
         """SvcError, and nothing assigned, where not all of it can be.
 
         After a StoreError it may be unknown what was assigned: a `Release` of the handle is owed, and the companion may be
@@ -66,7 +76,7 @@ class Ipam:
         except OutcomeUnknown:
             self._undecided.add(request.handle)
             raise
-        assert isinstance(answer, Assigned)
+        assert isinstance(answer, AssignResult)
         return answer
 
     def release(self, request: Release, stored: Found[Handle] | None = None) -> bool:
@@ -84,11 +94,11 @@ class Ipam:
         self._undecided.discard(request.handle)
         return True
 
-    def release_addresses(self, addresses: Sequence[Held]) -> Freed:
+    def release_addresses(self, addresses: Sequence[ReleaseTarget]) -> ReleaseResult:
         """Any number of addresses, one write for all of a block. What is refused is told in the answer; SvcError when the
         datastore fails: then the handles concerned may count too many, until a `Release` of them."""
         answer = self._combiner.run(_Call(ReleaseAddresses(tuple(addresses))))
-        assert isinstance(answer, Freed)
+        assert isinstance(answer, ReleaseResult)
         return answer
 
     def addresses_of(self, handle: str) -> tuple[Address, ...]:
@@ -179,7 +189,7 @@ class Ipam:
         """SvcError when an ADD with these settings would get no address right now. Reads everything anew, writes nothing.
 
         Return the fault of each pool and reservation that such an ADD passes because it cannot be read."""
-        plan = Plan(self._backend, View(self._backend, self._host), self._host, {})
+        plan = Plan(self._backend, IpamCache(self._backend, self._host), self._host, {})
         request = Assign("", {}, tuple(versions), pools, namespace_labels=dict(namespace_labels or {}))
         for version in versions:
             plan.room.check(plan.block, version, pools_for(plan, version, request))

@@ -8,7 +8,7 @@ from svc.ipam import blocks, errors
 from svc.ipam.host import VIRTUAL
 from svc.ipam.plan import Draft, Plan, Planned
 from svc.ipam.pools import why_not
-from svc.ipam.requests import Allocation, Assign, Assigned
+from svc.ipam.requests import Allocation, Assign, AssignResult
 from svc.model.ipam import Attribute
 from svc.model.keys import BlockKey
 from svc.model.pool import LOAD_BALANCER, Pool
@@ -32,7 +32,7 @@ def assign(plan: Plan, request: Assign) -> Planned:
         found.append(allocation)
     plan.join(draft)
     chosen = not request.addresses and any(not request.pools.get(version) for version in request.versions)
-    assigned = Assigned(tuple(found), faults=plan.view.faults() if chosen else ())
+    assigned = AssignResult(tuple(found), faults=plan.view.faults() if chosen else ())
     return Planned(assigned, frozenset(draft.blocks), tuple(taken))
 
 
@@ -48,7 +48,7 @@ def _restore(plan: Plan, request: Assign) -> Planned:
         if held != counted:
             draft.count(request.handle, cidr, held - counted)
     plan.join(draft)
-    return Planned(Assigned(tuple(found)), frozenset(draft.blocks), tuple(found))
+    return Planned(AssignResult(tuple(found)), frozenset(draft.blocks), tuple(found))
 
 
 def _restored(plan: Plan, draft: Draft, address: Address, attribute: Attribute) -> Allocation:

@@ -20,7 +20,7 @@ _released_at = attrgetter("released_at")
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Cooldown:
     """For how many seconds freed addresses rest, and what time it is (aware). Without seconds they are free at once."""
 
     seconds: int
@@ -74,7 +74,7 @@ def assign_at(block: Block, address: Address, attribute: Attribute) -> bool:
     return True
 
 
-def release(block: Block, ordinals: Iterable[int], rest: Rest | None = None, *, restamp: bool = False) -> None:
+def release(block: Block, ordinals: Iterable[int], rest: Cooldown | None = None, *, restamp: bool = False) -> None:
     """Frees them, in ascending order and among those whose rest is over, or lets them rest.
 
     `restamp`: a resting ordinal gets the sequence of its release, as those do that are released by address."""
@@ -91,7 +91,7 @@ def release(block: Block, ordinals: Iterable[int], rest: Rest | None = None, *, 
     _free(block, _rested(block, rest))
 
 
-def collect(block: Block, rest: Rest) -> None:
+def collect(block: Block, rest: Cooldown) -> None:
     """Frees whatever has rested long enough."""
     rested = _rested(block, rest)
     if rested:
@@ -136,26 +136,26 @@ def is_empty(block: Block) -> bool:
     if block.ordinals.used == 0:
         return True
     attributes = block.attributes or []
-    return all(tag is None or is_set_aside(attributes[tag]) for tag in block.ordinals.allocations())
+    return all(tag is None or is_windows_reserved(attributes[tag]) for tag in block.ordinals.allocations())
 
 
 def is_of_windows(block: Block) -> bool:
     """Whether its owner is a Windows node. It delivers all of its block by itself: nobody else can use a part of it."""
-    return block.affinity is not None and any(map(is_set_aside, block.attributes or ()))
+    return block.affinity is not None and any(map(is_windows_reserved, block.attributes or ()))
 
 
 def count_set_aside(block: Block) -> int:
     """Addresses that the system of the block's node needs."""
     attributes = enumerate(block.attributes or ())
-    return sum(len(block.ordinals.tagged(tag)) for tag, attribute in attributes if is_set_aside(attribute))
+    return sum(len(block.ordinals.tagged(tag)) for tag, attribute in attributes if is_windows_reserved(attribute))
 
 
-def is_set_aside(attribute: Attribute) -> bool:
+def is_windows_reserved(attribute: Attribute) -> bool:
     """Whether nobody holds the address: its node's system needs it."""
     return (attribute.handle_id or "").lower() == RESERVED_HANDLE
 
 
-def _rested(block: Block, rest: Rest | None) -> list[int]:
+def _rested(block: Block, rest: Cooldown | None) -> list[int]:
     if rest is None or not has_resting(block):
         return []
     return [

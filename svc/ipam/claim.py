@@ -14,7 +14,7 @@ from svc.model.ipam import CONFIRMED, PENDING, Affinity, Block
 from svc.model.keys import AffinityKey, BlockKey, V
 
 
-class ClaimLost(Exception):
+class ClaimConflict(Exception):
     """The block belongs to somebody else."""
 
 
@@ -26,7 +26,7 @@ def claim(backend: Backend, cidr: Cidr, host: Host) -> Entry[Block]:
     try:
         affinity = _write(backend, moved(affinity, PENDING))
         block = _create_or_adopt(backend, cidr, host)
-    except (ClaimLost, Damaged):
+    except (ClaimConflict, Damaged):
         _drop(backend, affinity)
         raise
     _confirm(backend, affinity)
@@ -42,7 +42,7 @@ def own_block(backend: Backend, cidr: Cidr, host: Host) -> Entry[Block]:
         return claim(backend, cidr, host)
     if block.value.affinity != host.affinity:
         _drop(backend, affinity)
-        raise ClaimLost
+        raise ClaimConflict
     if affinity.value.state == CONFIRMED:
         return block
     affinity = _write(backend, moved(affinity, PENDING))
@@ -69,7 +69,7 @@ def _create_or_adopt(backend: Backend, cidr: Cidr, host: Host) -> Entry[Block]:
     except Conflict:
         present = backend.get(BlockKey(cidr))
     if present.value.affinity != host.affinity:
-        raise ClaimLost
+        raise ClaimConflict
     return present
 
 

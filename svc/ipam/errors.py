@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from svc._core.cidr import Address, Cidr
 from svc.ipam.host import Host
 from svc.model.errors import CallerError, Code, PeerError
-from svc.model.faults import MAX_LISTED
+from svc.model.field_errors import MAX_LISTED
 from svc.model.pool import LOAD_BALANCER, TUNNEL, WORKLOAD, Pool
 
 _BENEFICIARIES = {WORKLOAD: "workloads", TUNNEL: "tunnels", LOAD_BALANCER: "load balancers"}

@@ -27,15 +27,15 @@ from svc.datastore.api import (
     Write,
 )
 from svc.ipam import errors
+from svc.ipam.affinity_release import BlockInUse, give_up
 from svc.ipam.assigning import assign
-from svc.ipam.claim import ClaimLost
-from svc.ipam.giveup import NotEmpty, give_up
+from svc.ipam.cache import IpamCache, node_labels
+from svc.ipam.claim import ClaimConflict
+from svc.ipam.handle_repair import WriteProgress, corrections, settle
 from svc.ipam.host import NODE, Host
 from svc.ipam.plan import Plan, Planned
 from svc.ipam.releasing import release, release_addresses
-from svc.ipam.requests import Answer, Assign, Assigned, Freed, Held, Release, ReleaseAddresses, Request
-from svc.ipam.settle import Progress, corrections, settle
-from svc.ipam.view import View, node_labels
+from svc.ipam.requests import Answer, Assign, AssignResult, Release, ReleaseAddresses, ReleaseResult, ReleaseTarget, Request
 from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey, Key, ResourceKey
@@ -56,14 +56,14 @@ class Group:
     """Some requests, in order, until each has its outcome. `handles` are those of them that were read already."""
 
     def __init__(
-        self, backend: Backend, view: View, host: Host, requests: Sequence[Request], handles: Iterable[Entry[Handle]] = ()
+        self, backend: Backend, view: IpamCache, host: Host, requests: Sequence[Request], handles: Iterable[Entry[Handle]] = ()
     ) -> None:
         self._backend = backend
         self._view = view
         self._host = host
         self._open = dict(enumerate(requests))
         self._outcomes: dict[int, Outcome] = {}
-        self._freed: dict[int, Freed] = {}  # what was freed before a request was planned anew
+        self._freed: dict[int, ReleaseResult] = {}  # what was freed before a request was planned anew
         self._known_handles = {entry.key.handle: entry for entry in handles if isinstance(entry.key, HandleKey)}
         self._present: set[Key] = set()  # what companions have met in their place
         self._fresh = False
@@ -92,7 +92,7 @@ class Group:
             chosen = dict(islice(self._open.items(), 1 if one_by_one else None))
             try:
                 self._attempt(chosen)
-            except (KeyedError, ClaimLost) as lost:
+            except (KeyedError, ClaimConflict) as lost:
                 self._learn(lost, thoroughly=is_after_backoff(number + 1))
             if not chosen.keys() & self._open.keys():
                 return one_by_one
@@ -116,10 +116,10 @@ class Group:
             self._doubt(planned)
             raise
         self._remember(entries)
-        due = {} if self._backend.atomic else corrections(plan, Progress.complete(writes, entries))
+        due = {} if self._backend.atomic else corrections(plan, WriteProgress.complete(writes, entries))
         releases = [number for number, request in chosen.items() if not isinstance(request, Assign)]
         for number, each in planned.items():
-            if number in companions and isinstance(each.outcome, Assigned):
+            if number in companions and isinstance(each.outcome, AssignResult):
                 self._close(number, replace(each.outcome, accompanied=True))
             elif not (due and number in releases):
                 self._close(number, each.outcome)
@@ -151,15 +151,15 @@ class Group:
 
     def _close(self, number: int, outcome: Outcome) -> None:
         request = self._open[number]
-        if isinstance(request, Release) and isinstance(outcome, Freed):
+        if isinstance(request, Release) and isinstance(outcome, ReleaseResult):
             self._view.end_doubt(request.handle)
         before = self._freed.get(number)
-        if before is not None and isinstance(outcome, Freed):
+        if before is not None and isinstance(outcome, ReleaseResult):
             outcome = replace(outcome, freed=before.freed + outcome.freed)
         self._outcomes[number] = outcome
         del self._open[number]
 
-    def _learn(self, lost: KeyedError | ClaimLost, *, thoroughly: bool) -> None:
+    def _learn(self, lost: KeyedError | ClaimConflict, *, thoroughly: bool) -> None:
         """Whoever writes a block again and again is only overtaken by one who reads no more than he does between two tries."""
         self._explain_retry(lost)
         if isinstance(lost, KeyedError) and isinstance(lost.key, ResourceKey):
@@ -176,7 +176,7 @@ class Group:
         else:
             self._view.forget_blocks()
 
-    def _explain_retry(self, lost: KeyedError | ClaimLost) -> None:
+    def _explain_retry(self, lost: KeyedError | ClaimConflict) -> None:
         for request in self._open.values():
             if isinstance(request, Assign):
                 request.explain(lambda: f"planned again: {lost or 'the claim of a block is lost'}")
@@ -195,7 +195,7 @@ class Group:
 
     def _go_on(self, plan: Plan, planned: Mapping[int, Planned], writes: Sequence[Write], partial: PartialWrite) -> None:
         """StoreError when it is unknown what was done, or cannot be taken back: then whoever asked still owes a release."""
-        progress = Progress.of(writes, partial)
+        progress = WriteProgress.of(writes, partial)
         done = frozenset(key.cidr for key in progress.done if isinstance(key, BlockKey))
         self._remember(partial.done)
         served = [number for number, each in planned.items() if each.blocks <= done]
@@ -217,13 +217,13 @@ class Group:
         request = self._open[number]
         if isinstance(request, Assign):
             taken = [each for each in planned.taken if each.block in done]
-            owed = ReleaseAddresses(tuple(Held(each.address, request.handle) for each in taken))
-            (outcome,) = Group(self._backend, self._view, self._host, [owed]).carry_out() if taken else (Freed(),)
+            owed = ReleaseAddresses(tuple(ReleaseTarget(each.address, request.handle) for each in taken))
+            (outcome,) = Group(self._backend, self._view, self._host, [owed]).carry_out() if taken else (ReleaseResult(),)
             if isinstance(outcome, BaseException):
                 self._close(number, outcome)
-        elif isinstance(request, ReleaseAddresses) and isinstance(planned.outcome, Freed):
+        elif isinstance(request, ReleaseAddresses) and isinstance(planned.outcome, ReleaseResult):
             freed = tuple(address for address in planned.outcome.freed if any(address in cidr for cidr in done))
-            before = self._freed.get(number, Freed())
+            before = self._freed.get(number, ReleaseResult())
             self._freed[number] = replace(before, freed=before.freed + freed)
             self._open[number] = ReleaseAddresses(tuple(held for held in request.addresses if held.address not in freed))
 
@@ -234,7 +234,7 @@ class Group:
         try:
             for block in plan.emptied():
                 self._give_up_if_misplaced(plan, block)
-        except (SvcError, ClaimLost, NotEmpty) as failure:
+        except (SvcError, ClaimConflict, BlockInUse) as failure:
             _log.warning("after a release: %s", failure)
 
     def _give_up_if_misplaced(self, plan: Plan, block: Block) -> None:
@@ -254,7 +254,7 @@ def _planned(plan: Plan, request: Request) -> Planned:
         return _WAYS[type(request)](plan, request)
     except Damaged as damage:
         return Planned(damage)
-    except (StoreError, ClaimLost):
+    except (StoreError, ClaimConflict):
         raise
     except Exception as failure:
         return Planned(failure)
@@ -262,9 +262,9 @@ def _planned(plan: Plan, request: Request) -> Planned:
 
 def _companion(request: Request, outcome: Outcome) -> Create | Delete | None:
     """What goes along with a request that can be served."""
-    if isinstance(request, Assign) and request.companion is not None and isinstance(outcome, Assigned):
+    if isinstance(request, Assign) and request.companion is not None and isinstance(outcome, AssignResult):
         return request.companion(outcome.addresses)
-    if isinstance(request, Release) and isinstance(outcome, Freed):
+    if isinstance(request, Release) and isinstance(outcome, ReleaseResult):
         return request.companion
     return None
 
@@ -275,10 +275,12 @@ def _deletes(request: Request, key: Key) -> bool:
 
 def _is_from_memory(outcome: Outcome) -> bool:
     """Whether it says that something cannot be done, or need not be, which nothing that is written will confirm."""
-    return isinstance(outcome, SvcError) or (isinstance(outcome, Freed) and bool(outcome.unallocated or outcome.refused))
+    return isinstance(outcome, SvcError) or (
+        isinstance(outcome, ReleaseResult) and bool(outcome.unallocated or outcome.refused)
+    )
 
 
-def _is_in_doubt(request: Request, progress: Progress) -> bool:
+def _is_in_doubt(request: Request, progress: WriteProgress) -> bool:
     """Whether nobody can tell if the handle of a release was written."""
     if not isinstance(progress.unknown, HandleKey):
         return False

@@ -6,7 +6,7 @@ The handle is the one that Calico stores, so that svc finds the addresses of ser
 import base64
 import hashlib
 
-from svc.times import to_nanoseconds
+from svc.timestamps import to_nanoseconds
 
 
 def handle_of(namespace: str, name: str, uid: str) -> str:

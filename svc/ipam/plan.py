@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, Update, Write
 from svc.ipam import blocks
-from svc.ipam.blocks import Rest
+from svc.ipam.blocks import Cooldown
+from svc.ipam.cache import IpamCache
 from svc.ipam.host import Host
 from svc.ipam.requests import Allocation, Answer
-from svc.ipam.room import Room
-from svc.ipam.settings import rest_of
-from svc.ipam.view import View
+from svc.ipam.selection import BlockFinder
+from svc.ipam.settings import cooldown_of
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey, HandleQuery
 from svc.values import dataclass
@@ -35,11 +35,11 @@ class Planned:
 class Plan:
     """What stands in the datastore, what the requests of one group make of it, and the writes that this comes to."""
 
-    def __init__(self, backend: Backend, view: View, host: Host, known_handles: dict[str, Entry[Handle]]) -> None:
+    def __init__(self, backend: Backend, view: IpamCache, host: Host, known_handles: dict[str, Entry[Handle]]) -> None:
         view.look()
         self.host = host
         self.view = view
-        self.room = Room(backend, view, host, self.rest)
+        self.room = BlockFinder(backend, view, host, self.rest)
         self._backend = backend
         self._known_handles = known_handles
         self._base: dict[Cidr, Entry[Block]] = {}
@@ -47,12 +47,12 @@ class Plan:
         self._blocks: dict[Cidr, Block] = {}
         self._handles: dict[str, Handle] = {}
         self._takers: set[str] = set()  # handles that are given an address, whatever else they lose
-        self._rest: Rest | None = None
+        self._rest: Cooldown | None = None
 
-    def rest(self) -> Rest:
+    def rest(self) -> Cooldown:
         """How long freed addresses rest, at the moment of this plan."""
         if self._rest is None:
-            self._rest = rest_of(self.room.settings)
+            self._rest = cooldown_of(self.room.settings)
         return self._rest
 
     def block(self, cidr: Cidr) -> Block:

@@ -8,7 +8,7 @@ from svc._core.cidr import Address, Cidr
 from svc.datastore.api import NotFound
 from svc.ipam import blocks, errors
 from svc.ipam.plan import Draft, Plan, Planned
-from svc.ipam.requests import Freed, Held, Release, ReleaseAddresses
+from svc.ipam.requests import Release, ReleaseAddresses, ReleaseResult, ReleaseTarget
 from svc.model.errors import SvcError
 from svc.model.ipam import Attribute, Block
 
@@ -22,7 +22,7 @@ def release(plan: Plan, request: Release) -> Planned:
     for cidr in dict.fromkeys([*named, *_blocks_of(plan, unnamed), *plan.view.doubtful_blocks(request.handle)]):
         _release_from(plan, draft, cidr, request)
     plan.join(draft)
-    return Planned(Freed(), frozenset(draft.blocks))
+    return Planned(ReleaseResult(), frozenset(draft.blocks))
 
 
 def release_addresses(plan: Plan, request: ReleaseAddresses) -> Planned:
@@ -45,7 +45,7 @@ def release_addresses(plan: Plan, request: ReleaseAddresses) -> Planned:
         if gone:
             plan.join(draft)
             written.add(cidr)
-    return Planned(Freed(tuple(freed), tuple(unallocated), refused), frozenset(written))
+    return Planned(ReleaseResult(tuple(freed), tuple(unallocated), refused), frozenset(written))
 
 
 def bare(handle: str | None) -> str:
@@ -69,9 +69,11 @@ def _release_from(plan: Plan, draft: Draft, cidr: Cidr, request: Release) -> Non
     draft.count(request.handle, cidr, kept - draft.handle(request.handle).blocks.get(str(cidr), 0))
 
 
-def _by_block(plan: Plan, addresses: Iterable[Held]) -> tuple[Mapping[Cidr, dict[Address, Held]], list[Address]]:
+def _by_block(
+    plan: Plan, addresses: Iterable[ReleaseTarget]
+) -> tuple[Mapping[Cidr, dict[Address, ReleaseTarget]], list[Address]]:
     """The addresses by the blocks that have them, the last word on each; and those that no block has."""
-    by_block: dict[Cidr, dict[Address, Held]] = defaultdict(dict)
+    by_block: dict[Cidr, dict[Address, ReleaseTarget]] = defaultdict(dict)
     unknown: dict[Address, None] = {}
     for held in addresses:
         cidr = plan.room.block_holding(plan.block, held.address)
@@ -87,7 +89,7 @@ def _holders(block: Block, held: Iterable[Address]) -> set[str]:
     return {attribute.handle_id for attribute in attributes if attribute is not None and attribute.handle_id}
 
 
-def _release_checked(plan: Plan, draft: Draft, cidr: Cidr, held: Mapping[Address, Held]) -> list[Address]:
+def _release_checked(plan: Plan, draft: Draft, cidr: Cidr, held: Mapping[Address, ReleaseTarget]) -> list[Address]:
     """The addresses that were freed. CallerError when one of them is held otherwise than expected: then none may be."""
     block = draft.block(cidr)
     freed: dict[Address, Attribute] = {}
@@ -105,8 +107,8 @@ def _release_checked(plan: Plan, draft: Draft, cidr: Cidr, held: Mapping[Address
     return list(freed)
 
 
-def _check(block: Block, wanted: Held, attribute: Attribute) -> None:
-    if blocks.is_set_aside(attribute):
+def _check(block: Block, wanted: ReleaseTarget, attribute: Attribute) -> None:
+    if blocks.is_windows_reserved(attribute):
         raise errors.of_windows(wanted.address, block.affinity)
     if wanted.handle and bare(attribute.handle_id) != bare(wanted.handle):
         raise errors.other_handle(wanted.address, attribute.handle_id, wanted.handle)

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import field
 
 from svc._core.cidr import Address, Cidr
+from svc.call_trace import CallTrace, active
 from svc.datastore.api import Create, Delete
 from svc.model.errors import SvcError
 from svc.model.pool import WORKLOAD
-from svc.trace import Trace, active
 from svc.values import dataclass
 
 Companion = Callable[[tuple[Address, ...]], Create]
@@ -45,7 +45,7 @@ class Assign:
     max_per_handle: int = 0
     restores: bool = False
     companion: Companion | None = None
-    trace: Trace | None = field(default_factory=active, compare=False, repr=False)
+    trace: CallTrace | None = field(default_factory=active, compare=False, repr=False)
 
     def explain(self, text: Callable[[], str]) -> None:
         """A line of DEBUG in the log of the call, put into words only if it is wanted."""
@@ -71,7 +71,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ReleaseTarget:
     """One address to release, if (where given) this handle holds it, by the allocation of this sequence number."""
 
     address: Address
@@ -83,7 +83,7 @@ class Held:
 class ReleaseAddresses:
     """Single addresses, whoever holds them. Where one of a block is not as expected, none of that block is released."""
 
-    addresses: tuple[Held, ...]
+    addresses: tuple[ReleaseTarget, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Assigned:
+class AssignResult:
     """One allocation for each address or family wanted, in that order; `accompanied` when the companion was created.
 
     `faults` names the pools and reservations that were passed because they cannot be read."""
@@ -110,7 +110,7 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True)
-class Freed:
+class ReleaseResult:
     """What became of every address of a `ReleaseAddresses`: freed, found free (or resting), or refused and why."""
 
     freed: tuple[Address, ...] = ()
@@ -119,4 +119,4 @@ class Freed:
 
 
 Request = Assign | Release | ReleaseAddresses
-Answer = Assigned | Freed
+Answer = AssignResult | ReleaseResult

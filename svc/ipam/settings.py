@@ -9,9 +9,9 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from svc.datastore.api import Backend
-from svc.ipam.blocks import Rest
+from svc.ipam.blocks import Cooldown
 from svc.model.errors import Code
-from svc.model.faults import Faults
+from svc.model.field_errors import Faults
 from svc.model.ipam import IpamConfig
 from svc.model.keys import IpamConfigKey
 
@@ -36,17 +36,17 @@ def read_settings(backend: Backend) -> IpamConfig:
     return present.value
 
 
-def rest_of(settings: IpamConfig) -> Rest:
+def cooldown_of(settings: IpamConfig) -> Cooldown:
     """For how long freed addresses rest, as of now; a longer time that another program has stored counts as the longest."""
-    return Rest(min(settings.cooldown_seconds, MAX_COOLDOWN_SECONDS), datetime.now(timezone.utc))
+    return Cooldown(min(settings.cooldown_seconds, MAX_COOLDOWN_SECONDS), datetime.now(timezone.utc))
 
 
 def configure(backend: Backend, settings: IpamConfig) -> None:
     """Stores the settings, durably. CallerError, naming all faults, when they do not go together."""
-    amend(backend, lambda present: replace(settings, extra=present.extra))
+    update_settings(backend, lambda present: replace(settings, extra=present.extra))
 
 
-def amend(
+def update_settings(
     backend: Backend, change: Callable[[IpamConfig], IpamConfig], instruct: Instruct = _set_field
 ) -> tuple[IpamConfig, IpamConfig]:
     """Store, durably, what `change` makes of the present settings; return these and those. Raise CallerError as `configure`.

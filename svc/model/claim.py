@@ -7,7 +7,7 @@ share it.
 from dataclasses import replace
 from typing import Any
 
-from svc.model import document
+from svc.model import json_fields
 from svc.values import dataclass
 
 Json = dict[str, Any]
@@ -27,7 +27,7 @@ class Claimant:
     @staticmethod
     def from_json(data: Json) -> "Claimant":
         """Raise ValueError if a field is not a string."""
-        machine, boot, state_dir = (document.text(data, name) or "" for name in ("machine", "boot", "stateDir"))
+        machine, boot, state_dir = (json_fields.text(data, name) or "" for name in ("machine", "boot", "stateDir"))
         return Claimant(machine, boot, state_dir)
 
     def __str__(self) -> str:
@@ -58,8 +58,8 @@ class NodeClaim:
         if found is not None and not isinstance(found, dict):
             raise ValueError("predecessor is not an object")
         predecessor = None if found is None else Claimant.from_json(found)
-        ended = 0 if found is None else document.number(found, "ended")
-        return NodeClaim(Claimant.from_json(data), document.number(data, "counter"), predecessor, ended)
+        ended = 0 if found is None else json_fields.number(found, "ended")
+        return NodeClaim(Claimant.from_json(data), json_fields.number(data, "counter"), predecessor, ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +78,4 @@ class NodeFence:
     @staticmethod
     def from_json(data: Json) -> "NodeFence":
         """Raise ValueError if the count is not a whole number."""
-        return NodeFence(document.number(data, "count"))
+        return NodeFence(json_fields.number(data, "count"))

@@ -14,8 +14,8 @@ import orjson
 
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
-from svc.model import document
-from svc.model.faults import json_kind, shown
+from svc.model import json_fields
+from svc.model.field_errors import json_kind, shown
 from svc.values import dataclass
 
 Json = dict[str, Any]
@@ -80,11 +80,11 @@ class Attribute:
         if type(handle) is str and type(secondary) is dict and len(data) == 2 and {*map(type, secondary.values())} == {str}:
             return Attribute(handle, secondary)  # nearly all of them, and a full block has many
         return Attribute(
-            document.text(data, "handle_id"),
-            document.texts(data, "secondary"),
-            document.texts(data, "alternateOwnerAttrs"),
-            document.text(data, "releasedAt"),
-            document.unknown(data, _OF_ATTRIBUTES),
+            json_fields.text(data, "handle_id"),
+            json_fields.texts(data, "secondary"),
+            json_fields.texts(data, "alternateOwnerAttrs"),
+            json_fields.text(data, "releasedAt"),
+            json_fields.unknown(data, _OF_ATTRIBUTES),
         )
 
 
@@ -136,7 +136,7 @@ class Block:
     @staticmethod
     def from_json(data: Json) -> "Block":
         """ValueError also when the lists do not fit together."""
-        cidr, ordinals, attributes = Cidr(document.required_text(data, "cidr")), _ordinals(data), _attributes(data)
+        cidr, ordinals, attributes = Cidr(json_fields.required_text(data, "cidr")), _ordinals(data), _attributes(data)
         if ordinals.size != cidr.size:
             raise ValueError(f"block {cidr} lists {ordinals.size} addresses, not {cidr.size}")
         highest = max((tag for tag in data["allocations"] if tag is not None), default=-1)
@@ -144,14 +144,14 @@ class Block:
             raise ValueError(f"allocations name attribute {highest} of {len(attributes or ())}")
         return Block(
             cidr=cidr,
-            affinity=document.text(data, "affinity"),
+            affinity=json_fields.text(data, "affinity"),
             ordinals=ordinals,
-            sequence=document.number(data, "sequenceNumber"),
-            claimed_at=document.text(data, "affinity_claim_time"),
+            sequence=json_fields.number(data, "sequenceNumber"),
+            claimed_at=json_fields.text(data, "affinity_claim_time"),
             attributes=attributes,
             ordinal_sequences=_ordinal_sequences(data, ordinals.size),
-            deleted=document.flag(data, "deleted"),
-            extra=document.unknown(data, _OF_BLOCKS),
+            deleted=json_fields.flag(data, "deleted"),
+            extra=json_fields.unknown(data, _OF_BLOCKS),
         )
 
     def copy(self) -> "Block":
@@ -172,14 +172,14 @@ class Block:
 def _ordinals(data: Json) -> Ordinals:
     if data.get("allocations") is None:
         raise ValueError("allocations is missing")
-    return Ordinals.load(document.items(data, "allocations"), document.items(data, "unallocated"))
+    return Ordinals.load(json_fields.items(data, "allocations"), json_fields.items(data, "unallocated"))
 
 
 def _attributes(data: Json) -> list[Attribute] | None:
     if data.get("attributes") is None:
         return None
     found = []
-    for index, item in enumerate(document.items(data, "attributes")):
+    for index, item in enumerate(json_fields.items(data, "attributes")):
         if not isinstance(item, dict):
             raise ValueError(f"attributes[{index}] = {shown(item)} is {json_kind(item)}, not an object")
         try:
@@ -190,7 +190,7 @@ def _attributes(data: Json) -> list[Attribute] | None:
 
 
 def _ordinal_sequences(data: Json, size: int) -> dict[int, int]:
-    found = document.numbers(data, "sequenceNumberForAllocation")
+    found = json_fields.numbers(data, "sequenceNumberForAllocation")
     known = _ordinals_of_text(size)
     for name in found.keys() - known.keys():
         raise ValueError(f"sequenceNumberForAllocation names ordinal {name!r}, none of 0..{size - 1}")
@@ -214,8 +214,8 @@ class Affinity:
 
     @staticmethod
     def from_json(data: Json) -> "Affinity":
-        state, deleted = document.text(data, "state") or CONFIRMED, document.flag(data, "deleted")
-        return Affinity(state, deleted, document.unknown(data, _OF_AFFINITIES))
+        state, deleted = json_fields.text(data, "state") or CONFIRMED, json_fields.flag(data, "deleted")
+        return Affinity(state, deleted, json_fields.unknown(data, _OF_AFFINITIES))
 
     def moved(self, state: str) -> "Affinity":
         """In another state."""
@@ -237,8 +237,8 @@ class Handle:
     @staticmethod
     def from_json(data: Json) -> "Handle":
         """ValueError also when it names a block that is none."""
-        counts = {str(Cidr(key)): count for key, count in document.numbers(data, "block").items()}
-        return Handle(counts, document.flag(data, "deleted"), document.unknown(data, _OF_HANDLES))
+        counts = {str(Cidr(key)): count for key, count in json_fields.numbers(data, "block").items()}
+        return Handle(counts, json_fields.flag(data, "deleted"), json_fields.unknown(data, _OF_HANDLES))
 
     def changed(self, cidr: str, difference: int) -> "Handle":
         """With `difference` more (or fewer) addresses in that block; a count of zero leaves the handle."""
@@ -277,10 +277,10 @@ class IpamConfig:
     @staticmethod
     def from_json(data: Json) -> "IpamConfig":
         return IpamConfig(
-            document.flag(data, "strict_affinity"),
-            document.flag(data, "auto_allocate_blocks"),
-            document.integer(data, "maxBlocksPerHost"),
-            document.text(data, "kubeVirtVMAddressPersistence") or "",
-            document.integer(data, "ipCooldownSeconds"),
-            document.unknown(data, _OF_SETTINGS),
+            json_fields.flag(data, "strict_affinity"),
+            json_fields.flag(data, "auto_allocate_blocks"),
+            json_fields.integer(data, "maxBlocksPerHost"),
+            json_fields.text(data, "kubeVirtVMAddressPersistence") or "",
+            json_fields.integer(data, "ipCooldownSeconds"),
+            json_fields.unknown(data, _OF_SETTINGS),
         )

@@ -56,7 +56,7 @@ class HandleKey(Key[Handle]):
 
 
 @dataclass(frozen=True, slots=True)
-class HostKey(Key[Any]):
+class LegacyHostKey(Key[Any]):
     """What old programs kept of a host. It is deleted with the host: nobody reads or writes it."""
 
     host: str

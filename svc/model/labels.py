@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from svc.model.faults import Fault
+from svc.model.field_errors import Fault
 from svc.model.resource import MAX_NAME
 
 _WORD: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")

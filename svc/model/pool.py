@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from svc._core.cidr import Cidr
 from svc.model import selector
-from svc.model.faults import MISSING, Fault, json_kind
+from svc.model.field_errors import MISSING, Fault, json_kind
 from svc.model.resource import Json, Resource, name_fault
 from svc.model.selector import Selector, SelectorError
 from svc.values import dataclass

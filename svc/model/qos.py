@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from svc.model.faults import shown
+from svc.model.field_errors import shown
 from svc.names import Names
 from svc.values import dataclass
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from svc.model import document
-from svc.model.faults import MISSING, Fault
-from svc.times import rfc3339
+from svc.model import json_fields
+from svc.model.field_errors import MISSING, Fault
+from svc.timestamps import rfc3339
 
 Json = dict[str, Any]
 
@@ -51,20 +51,20 @@ class Resource:
     def from_json(data: Json) -> "Resource":
         """ValueError naming the field that is missing or of another type."""
         kind, metadata, spec = (
-            document.required_text(data, "kind"),
-            document.pairs(data, "metadata"),
-            document.pairs(data, "spec"),
+            json_fields.required_text(data, "kind"),
+            json_fields.pairs(data, "metadata"),
+            json_fields.pairs(data, "spec"),
         )
-        status = None if data.get("status") is None else document.pairs(data, "status")
+        status = None if data.get("status") is None else json_fields.pairs(data, "status")
         check_metadata(metadata)
-        return Resource(kind, metadata, spec, status, document.unknown(data, _FIELDS))
+        return Resource(kind, metadata, spec, status, json_fields.unknown(data, _FIELDS))
 
 
 def check_metadata(metadata: Json) -> None:
     """ValueError unless labels and annotations are objects of strings."""
     for name in ("labels", "annotations"):
         try:
-            document.texts(metadata, name)
+            json_fields.texts(metadata, name)
         except ValueError as error:
             raise ValueError(f"metadata.{error}") from None
 

@@ -1,8 +1,8 @@
 """Every name that a deployment may change, in one record.
 
-The defaults are ours. A deployment that shares its datastore with other software replaces them with a profile
-(`svc.netconf.profiles`; those in `profiles/` are shipped); no other module spells a key root, an API group or an interface
-prefix. `docs/reference/names.md` says what each field is for.
+A deployment that shares its datastore with other software replaces the defaults with a profile (`svc.netconf.names_profiles`;
+those in `profiles/` are shipped). No other module spells a key root, an API group or an interface prefix.
+`docs/reference/names.md` says what each field is for.
 """
 
 from svc.values import dataclass

@@ -11,11 +11,22 @@ from typing import Any, Final, TypeVar
 import orjson
 
 from svc._core.cidr import Address, Cidr
+from svc.model.annotations import (
+    ADDRESSES,
+    FAMILIES,
+    FLOATING,
+    MAC,
+    NO_WISHES,
+    POOLS,
+    SOURCE_PREFIXES,
+    UNMANAGED,
+    AnnotationSettings,
+    Features,
+)
 from svc.model.errors import CallerError, Code
-from svc.model.faults import Faults, json_kind, shown
+from svc.model.field_errors import Faults, json_kind, shown
 from svc.model.qos import controls_of
 from svc.model.resource import MAX_NAME
-from svc.model.wishes import ADDRESSES, FAMILIES, FLOATING, MAC, NO_WISHES, POOLS, SOURCE_PREFIXES, UNMANAGED, Features, Wishes
 from svc.names import Names
 from svc.values import dataclass
 
@@ -34,7 +45,7 @@ _MAC: Final = re.compile(r"\w{2}(:\w{2}){5}|\w{2}(-\w{2}){5}|\w{4}(\.\w{4}){2}",
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
+class ObjectAnnotations:
     """The annotations of an object; `owner` says which (`pod default/web-0`)."""
 
     owner: str
@@ -50,7 +61,9 @@ class _Note:
     text: str
 
 
-def read_wishes(names: Names, pod: Notes, namespace: Notes, features: Features) -> Wishes:
+def parse_annotations(
+    names: Names, pod: ObjectAnnotations, namespace: ObjectAnnotations, features: Features
+) -> AnnotationSettings:
     """CallerError with every fault of the annotations that count."""
     if not any(note.startswith(_prefixes(names)) for notes in (pod, namespace) for note in notes.values):
         return NO_WISHES
@@ -73,7 +86,7 @@ def _prefixes(names: Names) -> tuple[str, ...]:
 
 
 class _Reader:
-    def __init__(self, names: Names, pod: Notes, namespace: Notes, features: Features) -> None:
+    def __init__(self, names: Names, pod: ObjectAnnotations, namespace: ObjectAnnotations, features: Features) -> None:
         self._names = names
         self._pod = pod
         self._namespace = namespace
@@ -81,11 +94,11 @@ class _Reader:
         self._faults = Faults("invalid annotations", Code.ANNOTATION)
         self._places: dict[str, str] = {}
 
-    def read(self) -> Wishes:
+    def read(self) -> AnnotationSettings:
         pools = {version: self._pools(name, version) for version, name in POOLS.items()}
         versions = self._versions()
         addresses = self._address_note()
-        wishes = Wishes(
+        wishes = AnnotationSettings(
             pools={version: given for version, given in pools.items() if given},
             versions=versions,
             addresses=self._addresses(addresses) if addresses else (),
@@ -147,7 +160,7 @@ class _Reader:
             self._faults.add(note.place, note.text, str(fault), "give a unicast address of 6 octets, such as 0a:00:5e:00:53:01")
             return ""
 
-    def _note(self, name: str, *where: Notes) -> _Note | None:
+    def _note(self, name: str, *where: ObjectAnnotations) -> _Note | None:
         """The first one's."""
         key = f"{self._names.annotation_prefix}/{name}"
         for notes in where:

@@ -7,7 +7,7 @@ from typing import Final
 
 from svc._core.cidr import Address
 from svc.model.errors import Code
-from svc.model.faults import Faults
+from svc.model.field_errors import Faults
 from svc.values import dataclass
 
 # Key, as runtimes write it, to attribute.

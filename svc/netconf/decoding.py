@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import orjson
 
 from svc.model.errors import CallerError, Code
-from svc.model.faults import json_kind
+from svc.model.field_errors import json_kind
 
 Json = dict[str, Any]
 Answer = TypeVar("Answer")

@@ -16,9 +16,9 @@ from typing import Any, Final
 from svc.atomic_file import File, write
 from svc.model.errors import CallerError, Code, PeerError, SvcError
 from svc.names import Names
+from svc.netconf.names_profiles import load_profile
 from svc.netconf.netconf import NetConf
 from svc.netconf.networklist import read_netconf
-from svc.netconf.profiles import load_profile
 from svc.values import dataclass
 
 FILE_NAME: Final = "installed.json"

@@ -5,17 +5,17 @@ from functools import lru_cache
 from typing import Any, Final
 
 from svc._core.cidr import Cidr
+from svc.model.annotations import Features
 from svc.model.errors import Code
-from svc.model.faults import HIDDEN, MISSING, Fault, Faults, json_kind
-from svc.model.hold import GateSettings, PolicySettings, Trust
-from svc.model.wishes import Features
+from svc.model.field_errors import HIDDEN, MISSING, Fault, Faults, json_kind
+from svc.model.waits import GateSettings, PolicySettings, Trust
 from svc.names import Names
-from svc.netconf import fields, hostlocal, rules
+from svc.netconf import cross_checks, fields, host_local
 from svc.netconf.decoding import MAX_BYTES as MAX_BYTES
 from svc.netconf.decoding import decode as decode
 from svc.netconf.decoding import read_exact
 from svc.netconf.fields import FIELDS, Field, keys_of
-from svc.netconf.labels import Labels, labels_of
+from svc.netconf.mesos_labels import Labels, labels_of
 from svc.values import dataclass
 
 MAX_TEXT: Final = 4096  # characters of a field, as many as a path has: errors, logs and records repeat some
@@ -81,7 +81,7 @@ class IpamConf:
     @property
     def is_delegated(self) -> bool:
         """Whether another plugin gives the addresses."""
-        return self.type == hostlocal.TYPE
+        return self.type == host_local.TYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +145,8 @@ def read(
     faults = Faults(f"invalid {source}", Code.INVALID_NETCONF)
     values = {field.path: _read(field, raw, faults) for field in FIELDS}
     misleading = _misleading(values["datastore_type"], faults) if located else []
-    hostlocal.check(values, raw, faults)
-    rules.check(values, names, faults)
+    host_local.check(values, raw, faults)
+    cross_checks.check(values, names, faults)
     namespace, labels = labels_of(values["args"], names, faults)
     if lenient:
         faults.found = [fault for fault in faults.found if fault.field in ESSENTIAL or fault in misleading]
@@ -357,6 +357,6 @@ def _ipam(values: dict[str, Any]) -> IpamConf:
 
 def _routes(values: dict[str, Any]) -> tuple[Cidr, ...] | None:
     """Only host-local has some of its own."""
-    if values["ipam.type"] != hostlocal.TYPE:
+    if values["ipam.type"] != host_local.TYPE:
         return None
-    return hostlocal.container_routes(values["ipam.routes"], with_defaults=values["include_default_routes"])
+    return host_local.container_routes(values["ipam.routes"], with_defaults=values["include_default_routes"])

@@ -8,17 +8,17 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from svc.combine import Combiner
+from svc.batching import Batcher
 from svc.datastore.watching import Reconnecting
-from svc.model.wishes import OF_NAMESPACES
-from svc.orch.info import Namespace
+from svc.model.annotations import OF_NAMESPACES
+from svc.orch.pod_info import Namespace
 
 Json = dict[str, Any]
 
 PATH = "/api/v1/namespaces"
 
 
-class Namespaces:
+class NamespaceCache:
     """Of one API server; from any thread.
 
     `ask` reads one. `watch` yields ("LISTED", all of them), then ("OPENED", {}), then every change (`DELETED`, or another
@@ -32,7 +32,7 @@ class Namespaces:
         self._lock = threading.Lock()
         self._known: dict[str, Namespace] = {}
         self._live = False
-        self._readers: dict[str, Combiner[None, Namespace]] = {}
+        self._readers: dict[str, Batcher[None, Namespace]] = {}
         self._thread: threading.Thread | None = None
 
     def get(self, name: str) -> Namespace:
@@ -45,7 +45,7 @@ class Namespaces:
     def read(self, name: str) -> Namespace:
         """As they are now; calls that wait at the same time share one reading. Errors as `ask` raises them."""
         with self._lock:
-            reader = self._readers.setdefault(name, Combiner(lambda waiting: self._read(name, waiting), self._place))
+            reader = self._readers.setdefault(name, Batcher(lambda waiting: self._read(name, waiting), self._place))
         return reader.run(None)
 
     def close(self) -> None:

@@ -13,8 +13,8 @@ from svc.datastore.orch.collection import Collection
 from svc.datastore.orch.watch import CollectionWatch
 from svc.model.endpoint import DEFAULT_NAMESPACE
 from svc.model.errors import Code, PeerError
-from svc.orch.info import Namespace, PodInfo
-from svc.orch.namespaces import PATH, Namespaces
+from svc.orch.namespaces import PATH, NamespaceCache
+from svc.orch.pod_info import Namespace, PodInfo
 
 Json = dict[str, Any]
 Answer = TypeVar("Answer")
@@ -36,7 +36,7 @@ class Pods:
     def __init__(self, client: Client) -> None:
         self._client = client
         watch = CollectionWatch(client, "namespaces", lambda: Collection(PATH, lambda _: ()))
-        self._namespaces = Namespaces(lambda name: self._get(f"{PATH}/{quote(name)}"), watch, lambda: client.place)
+        self._namespaces = NamespaceCache(lambda name: self._get(f"{PATH}/{quote(name)}"), watch, lambda: client.place)
         self._threads = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="pods")
 
     def read(self, namespace: str, name: str, uid: str, meanwhile: Callable[[], object]) -> PodInfo:

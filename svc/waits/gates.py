@@ -9,7 +9,7 @@ import time
 from typing import Final
 
 from svc.model.gate import Gate, parse_gate
-from svc.model.hold import GateSettings, Trust
+from svc.model.waits import GateSettings, Trust
 from svc.retry import Backoff
 from svc.waits.probe import UNANSWERED, Probe, ProbeResult
 from svc.waits.wait import Wait, WaitOutcome

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin
 
-from svc.model.faults import without_credentials, without_query
+from svc.model.field_errors import without_credentials, without_query
 from svc.model.gate import MAX_URL, Gate, parse_gate
-from svc.model.hold import Trust
+from svc.model.waits import Trust
 from svc.values import dataclass
 from svc.waits.head import Head, NotHttp, parse_head
 

@@ -3,9 +3,9 @@
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
 from svc.datastore.api import Backend, Create, Entry
-from svc.model.codec import Value
 from svc.model.ipam import Attribute, Block, Handle
 from svc.model.keys import Key
+from svc.model.kv_codec import Value
 from svc.model.resource import Resource
 
 PATIENCE = 20.0  # seconds for what happens on another thread; a remote store may take its time

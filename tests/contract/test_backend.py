@@ -23,7 +23,6 @@ from svc.datastore.api import (
     Update,
     Write,
 )
-from svc.model.codec import Value
 from svc.model.ipam import CONFIRMED, PENDING, Affinity, Handle, IpamConfig
 from svc.model.keys import (
     AffinityKey,
@@ -38,6 +37,7 @@ from svc.model.keys import (
     ResourceKey,
     ResourceQuery,
 )
+from svc.model.kv_codec import Value
 from svc.model.resource import Resource
 
 SAMPLES: list[tuple[Key, Value, Value]] = [

@@ -27,7 +27,7 @@ from svc._core.cidr import Address
 from svc.admin.owner_attributes import Owner, SetOwner, attributes_of, set_owners
 from svc.datastore.api import Backend
 from svc.ipam.allocator import Ipam
-from svc.ipam.requests import Allocation, Assign, Held
+from svc.ipam.requests import Allocation, Assign, ReleaseTarget
 from svc.model.errors import CallerError, PeerError
 from svc.model.ipam import Attribute, Handle
 from svc.model.keys import HandleKey, ResourceQuery
@@ -108,7 +108,7 @@ def test_addresses_are_released_one_write_a_block(store: Backend) -> None:
     got = [take(ipam, f"net.c{n}", versions=(4, 6)) for n in range(4)]
     recording.written.clear()
     addresses = [Address(address) for pair in got[:3] for address in pair]
-    freed = ipam.release_addresses([Held(address) for address in addresses])
+    freed = ipam.release_addresses([ReleaseTarget(address) for address in addresses])
     assert set(freed.freed) == set(addresses)
     assert (freed.unallocated, freed.refused) == ((), {})
     assert recording.written == [["update block", "update block", "delete handle", "delete handle", "delete handle"]]
@@ -121,7 +121,7 @@ def test_many_handles_are_listed_at_once(store: Backend) -> None:
     for number in range(40):
         take(Ipam(store, NODE), f"net.c{number}")
     counting = Through(store)
-    addresses = [Held(address) for held in holdings(store).values() for address in held]
+    addresses = [ReleaseTarget(address) for held in holdings(store).values() for address in held]
     assert len(Ipam(counting, NODE).release_addresses(addresses).freed) == 40
     assert counting.calls["get"] < 10
     assert holdings(store) == {}
@@ -131,12 +131,14 @@ def test_what_is_free_is_told_and_no_error(store: Backend, ipam: Ipam) -> None:
     """In a block, in no block, in no pool; and every address once, by the last that is said of it."""
     (got,) = take(ipam, "net.c")
     wanted = [Address(text) for text in (got, str(block_of(store, got).cidr.address(3)), "10.65.0.99", "fd99::1")]
-    freed = ipam.release_addresses([Held(wanted[0], "net.other"), *map(Held, wanted), Held(wanted[0])])
+    freed = ipam.release_addresses(
+        [ReleaseTarget(wanted[0], "net.other"), *map(ReleaseTarget, wanted), ReleaseTarget(wanted[0])]
+    )
     assert freed.freed == (wanted[0],)
     assert set(freed.unallocated) == set(wanted[1:])
     assert holdings(store) == {}
     before = document(store)
-    assert set(ipam.release_addresses([Held(address) for address in wanted]).unallocated) == set(wanted)
+    assert set(ipam.release_addresses([ReleaseTarget(address) for address in wanted]).unallocated) == set(wanted)
     assert document(store) == before
 
 
@@ -144,7 +146,9 @@ def test_what_is_free_is_told_and_no_error(store: Backend, ipam: Ipam) -> None:
 def test_what_is_held_otherwise_than_expected_stays(store: Backend, ipam: Ipam, condition: dict[str, Any]) -> None:
     """With all that was to be released of the same block; other blocks are not touched by that."""
     got = [take(ipam, f"net.c{n}")[0] for n in range(5)]
-    freed = ipam.release_addresses([Held(Address(got[0]), **condition), Held(Address(got[1])), Held(Address(got[4]))])
+    freed = ipam.release_addresses(
+        [ReleaseTarget(Address(got[0]), **condition), ReleaseTarget(Address(got[1])), ReleaseTarget(Address(got[4]))]
+    )
     assert freed.freed == (Address(got[4]),)
     assert freed.refused.keys() == {Address(got[0]), Address(got[1])}
     assert all(isinstance(failure, CallerError) for failure in freed.refused.values())
@@ -159,10 +163,10 @@ def test_what_is_held_as_expected_goes(store: Backend, ipam: Ipam) -> None:
     free(ipam, "net.c")
     for number in range(4):
         take(ipam, f"net.d{number}")
-    (refused,) = ipam.release_addresses([Held(Address(got), sequence=old)]).refused.values()
+    (refused,) = ipam.release_addresses([ReleaseTarget(Address(got), sequence=old)]).refused.values()
     assert "was assigned again" in str(refused)
     holder = next(name for name, held in holdings(store).items() if Address(got) in held)
-    assert ipam.release_addresses([Held(Address(got), holder, sequence_of(store, got))]).freed == (Address(got),)
+    assert ipam.release_addresses([ReleaseTarget(Address(got), holder, sequence_of(store, got))]).freed == (Address(got),)
     assert holder not in holdings(store)
 
 
@@ -170,7 +174,7 @@ def test_what_is_held_as_expected_goes(store: Backend, ipam: Ipam) -> None:
 def test_stored_handles_end_at_a_line_end(store: Backend, ipam: Ipam) -> None:
     """Some programs once stored more behind it."""
     (got,) = take(ipam, "net.c\rmore")
-    assert ipam.release_addresses([Held(Address(got), "net.c")]).freed == (Address(got),)
+    assert ipam.release_addresses([ReleaseTarget(Address(got), "net.c")]).freed == (Address(got),)
     assert (holdings(store), handles(store)) == ({}, {})
 
 
@@ -179,10 +183,10 @@ def test_refusals_and_free_addresses_are_never_told_from_memory(store: Backend, 
     (got,) = take(ipam, "net.c")
     block = block_of(store, got).cidr
     take(Ipam(store, NODE), "net.new", at=str(block.address(2)))
-    assert ipam.release_addresses([Held(block.address(2), "net.new")]).freed == (block.address(2),)
+    assert ipam.release_addresses([ReleaseTarget(block.address(2), "net.new")]).freed == (block.address(2),)
     free(Ipam(store, NODE), "net.c")
     take(Ipam(store, NODE), "net.late", at=got)
-    assert ipam.release_addresses([Held(Address(got), "net.late")]).freed == (Address(got),)
+    assert ipam.release_addresses([ReleaseTarget(Address(got), "net.late")]).freed == (Address(got),)
     assert holdings(store) == {}
 
 
@@ -191,7 +195,7 @@ def test_addresses_of_former_pools_are_found(store: Backend, ipam: Ipam, deed: s
     """In a pool that is disabled, in none, in one that was made anew with other blocks."""
     (got,) = take(ipam, "net.c")
     _POOLS[deed](store)
-    assert Ipam(store, "node2").release_addresses([Held(Address(got))]).freed == (Address(got),)
+    assert Ipam(store, "node2").release_addresses([ReleaseTarget(Address(got))]).freed == (Address(got),)
     assert holdings(store) == {}
 
 
@@ -205,7 +209,7 @@ _POOLS: dict[str, Callable[[Backend], object]] = {
 def test_addresses_without_a_handle_can_be_released(store: Backend, ipam: Ipam) -> None:
     """Or with one that is not there any more."""
     put_block(store, "10.65.0.0/30", "host:node1", ["", "net.gone"])
-    freed = ipam.release_addresses([Held(Address("10.65.0.0")), Held(Address("10.65.0.1"))])
+    freed = ipam.release_addresses([ReleaseTarget(Address("10.65.0.0")), ReleaseTarget(Address("10.65.0.1"))])
     assert len(freed.freed) == 2
     assert holdings(store) == {}
 
@@ -214,7 +218,7 @@ def test_a_release_by_address_is_run_again_when_the_race_is_lost(store: Backend)
     """The block was written in between."""
     (got,) = take(Ipam(store, NODE), "net.c")
     crossed = Interfering(store, 1, lambda: take(Ipam(store, NODE), "net.rival"))
-    assert Ipam(crossed, NODE).release_addresses([Held(Address(got), "net.c")]).freed == (Address(got),)
+    assert Ipam(crossed, NODE).release_addresses([ReleaseTarget(Address(got), "net.c")]).freed == (Address(got),)
     assert holdings(store).keys() == {"net.rival"}
 
 

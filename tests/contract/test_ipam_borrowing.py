@@ -28,7 +28,7 @@ from harness.wrapped import Interfering, Recording, Through
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend
 from svc.ipam.allocator import Ipam
-from svc.ipam.requests import Held
+from svc.ipam.requests import ReleaseTarget
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.ipam import CONFIRMED, PENDING, PENDING_DELETION, Affinity
 from svc.model.keys import AffinityKey, AffinityQuery, BlockQuery
@@ -319,7 +319,7 @@ def test_the_last_release_gives_a_misplaced_block_up(store: Backend, node: str, 
 
 RELEASES: dict[str, Callable[[Ipam, str], object]] = {
     "by handle": lambda ipam, _: free(ipam, "net.c"),
-    "by address": lambda ipam, got: ipam.release_addresses([Held(Address(got))]),
+    "by address": lambda ipam, got: ipam.release_addresses([ReleaseTarget(Address(got))]),
 }
 
 

@@ -27,7 +27,7 @@ from harness.wrapped import Interfering, Piecemeal, Recording
 from svc._core.cidr import Cidr
 from svc.datastore.api import Backend, Delete, StoreError
 from svc.ipam.allocator import Ipam
-from svc.ipam.claim import ClaimLost, claim
+from svc.ipam.claim import ClaimConflict, claim
 from svc.ipam.host import Host
 from svc.model.errors import PeerError
 from svc.model.ipam import CONFIRMED, PENDING, PENDING_DELETION
@@ -228,7 +228,7 @@ def test_a_block_that_another_node_makes_first_is_left_to_it(store: Backend) -> 
 def test_losing_a_claim_is_told(store: Backend) -> None:
     """And leaves nothing of ours behind."""
     put_block(store, "10.65.0.4/30", "host:node2")
-    with pytest.raises(ClaimLost):
+    with pytest.raises(ClaimConflict):
         claim(store, Cidr("10.65.0.4/30"), Host(NODE))
     assert affinities(store) == {}
 

@@ -7,7 +7,7 @@ from harness.wrapped import Interfering, Recording
 from svc._core.cidr import Address
 from svc.datastore.api import Backend, Create, NotFound
 from svc.ipam.allocator import Ipam
-from svc.ipam.requests import Assign, Assigned, Companion
+from svc.ipam.requests import Assign, AssignResult, Companion
 from svc.model.errors import CallerError
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
@@ -38,7 +38,7 @@ def key(name: str) -> ResourceKey:
     return ResourceKey(KIND, name, "ns")
 
 
-def accompanied(ipam: Ipam, handle: str, name: str) -> Assigned:
+def accompanied(ipam: Ipam, handle: str, name: str) -> AssignResult:
     return ipam.assign(Assign(handle, {}, companion=companion(name)))
 
 

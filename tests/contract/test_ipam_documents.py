@@ -7,9 +7,9 @@ import pytest
 from harness.ipam import NODE, blocks, free, put, put_node, put_pool, take
 from svc._core.cidr import Cidr
 from svc.datastore.api import Backend
-from svc.ipam import giveup
+from svc.ipam import affinity_release
 from svc.ipam.allocator import Ipam
-from svc.ipam.settings import configure, read_settings, rest_of
+from svc.ipam.settings import configure, cooldown_of, read_settings
 from svc.model.ipam import CONFIRMED, PENDING, PENDING_DELETION, Affinity, Attribute, Block, Handle, IpamConfig
 from svc.model.keys import AffinityKey, BlockKey, HandleKey, IpamConfigKey
 
@@ -71,7 +71,7 @@ def test_a_block_that_is_given_up_keeps_the_fields_of_others(ipam: Ipam, backend
     """It stays for those who hold addresses of it, as nobody's."""
     take(ipam, HANDLE.handle)
     add_fields(backend)
-    giveup.give_up(backend, AFFINITY, rest_of(read_settings(backend)), only_empty=False)
+    affinity_release.give_up(backend, AFFINITY, cooldown_of(read_settings(backend)), only_empty=False)
     (block,) = blocks(backend).values()
     assert (block.affinity, block.extra) == (None, NOVEL)
     assert block.attributes == [Attribute(HANDLE.handle, {"node": NODE}, extra=NOVEL)]

@@ -22,7 +22,7 @@ from svc.datastore.api import Backend
 from svc.ipam import load_balancer
 from svc.ipam.allocator import Ipam
 from svc.ipam.host import LOAD_BALANCERS, VIRTUAL
-from svc.ipam.requests import Held
+from svc.ipam.requests import ReleaseTarget
 from svc.model.errors import CallerError, PeerError
 from svc.model.ipam import PENDING, Affinity
 from svc.model.keys import AffinityKey, AffinityQuery
@@ -104,7 +104,7 @@ def test_what_is_released_stays_with_the_virtual_host(store: Backend, ipam: Ipam
     (first,) = serve(ipam, "lb-a")
     (second,) = serve(ipam, "lb-b")
     free(ipam, "lb-a")
-    freed = Ipam(store, NODE).release_addresses([Held(Address(second), "lb-b")])
+    freed = Ipam(store, NODE).release_addresses([ReleaseTarget(Address(second), "lb-b")])
     assert freed.freed == (Address(second),)
     assert holdings(store) == {}
     assert claims(store) == {str(block_of(store, first).cidr): "confirmed"}

@@ -16,13 +16,13 @@ from harness.wrapped import Interfering, Piecemeal, Slow
 from svc._core.cidr import Address
 from svc.admin.block_release import release_host
 from svc.datastore.api import Backend
+from svc.ipam.affinity_release import give_up
 from svc.ipam.allocator import Ipam
-from svc.ipam.giveup import give_up
+from svc.ipam.cache import IpamCache
 from svc.ipam.group import Group, Outcome
 from svc.ipam.host import Host
-from svc.ipam.requests import Assign, Assigned, Freed, Held, Release, ReleaseAddresses, Request
-from svc.ipam.settings import rest_of
-from svc.ipam.view import View
+from svc.ipam.requests import Assign, AssignResult, Release, ReleaseAddresses, ReleaseResult, ReleaseTarget, Request
+from svc.ipam.settings import cooldown_of
 from svc.model.ipam import IpamConfig
 from svc.model.keys import AffinityKey, HandleKey
 
@@ -49,7 +49,7 @@ def assign(handle: str, *versions: int) -> Assign:
 
 
 def by_address(store: Backend, *names: str) -> ReleaseAddresses:
-    return ReleaseAddresses(tuple(Held(address, name) for name in names for address in sorted(holdings(store)[name])))
+    return ReleaseAddresses(tuple(ReleaseTarget(address, name) for name in names for address in sorted(holdings(store)[name])))
 
 
 def outside_blocks(store: Backend) -> Address:
@@ -85,7 +85,7 @@ EVERY_CALL = pytest.mark.parametrize("name", CALLS)
 def carry_out(backend: Backend, requests: Requests) -> list[Outcome]:
     """As a group that waited together; where all of it failed, the failure for each."""
     try:
-        return Group(backend, View(backend, Host(NODE)), Host(NODE), requests).carry_out()
+        return Group(backend, IpamCache(backend, Host(NODE)), Host(NODE), requests).carry_out()
     except Exception as failure:
         return [failure] * len(requests)
 
@@ -121,9 +121,9 @@ def demand_done(store: Backend, requests: Requests, outcomes: Sequence[Outcome])
     repaired = {getattr(r, "handle", "") for r, o in zip(requests, outcomes, strict=True) if isinstance(o, BaseException)}
     released = repaired | {request.handle for request in requests if isinstance(request, Release)}
     for request, outcome in zip(requests, outcomes, strict=True):
-        if isinstance(request, Assign) and isinstance(outcome, Assigned) and request.handle not in released:
+        if isinstance(request, Assign) and isinstance(outcome, AssignResult) and request.handle not in released:
             assert held[request.handle] >= {*outcome.addresses}
-        if isinstance(request, ReleaseAddresses) and isinstance(outcome, Freed):
+        if isinstance(request, ReleaseAddresses) and isinstance(outcome, ReleaseResult):
             assert set(outcome.freed) == {each.address for each in request.addresses}
 
 
@@ -228,7 +228,7 @@ def test_others_may_have_been_at_work_since_a_handle_was_read(store: Backend, na
     requests = CALLS[name](store)
     read = [store.get(HandleKey(handle)) for handle in ("net.a", "net.b")]
     DEEDS[deed](store)
-    outcomes = Group(Piecemeal(store), View(store, Host(NODE)), Host(NODE), requests, read).carry_out()
+    outcomes = Group(Piecemeal(store), IpamCache(store, Host(NODE)), Host(NODE), requests, read).carry_out()
     assert not any(isinstance(outcome, BaseException) for outcome in outcomes)
     holdings(store)
 
@@ -250,7 +250,7 @@ def test_a_release_overtakes_whoever_is_assigning(store: Backend) -> None:
     number = 2  # the block, after the handle
     crossed = Interfering(store, number, lambda: free(Ipam(Piecemeal(store), NODE), "net.c"))
     (outcome,) = carry_out(Piecemeal(crossed), [assign("net.c")])
-    assert isinstance(outcome, Assigned)
+    assert isinstance(outcome, AssignResult)
     assert block_of(store, got).ordinals.used == 3
     assert {*holdings(store)["net.c"]} == {*outcome.addresses}
 
@@ -275,7 +275,7 @@ def _play(ipam: Ipam, dice: random.Random) -> None:
             case 0:
                 free(ipam, handle)
             case 1:
-                ipam.release_addresses([Held(address, handle) for address in ipam.addresses_of(handle)[:2]])
+                ipam.release_addresses([ReleaseTarget(address, handle) for address in ipam.addresses_of(handle)[:2]])
             case _:
                 take(ipam, handle, versions=dice.choice([(4,), BOTH]))
 
@@ -288,4 +288,4 @@ def _restore(store: Backend, before: dict[str, frozenset[Address]]) -> None:
         take(Ipam(store, NODE), handle, versions=BOTH)
     for block in blocks(store).values():
         if not block.ordinals.used:  # so that every round claims its new blocks anew
-            give_up(store, AffinityKey(NODE, block.cidr), rest_of(IpamConfig()), only_empty=True)
+            give_up(store, AffinityKey(NODE, block.cidr), cooldown_of(IpamConfig()), only_empty=True)

@@ -25,7 +25,7 @@ from harness.wrapped import Interfering
 from svc.datastore.api import Backend, Delete
 from svc.ipam.allocator import Ipam
 from svc.ipam.blocks import stamp
-from svc.ipam.requests import Held
+from svc.ipam.requests import ReleaseTarget
 from svc.ipam.settings import MAX_BLOCKS_PER_HOST, configure, read_settings
 from svc.model.errors import CallerError, PeerError
 from svc.model.ipam import Attribute, IpamConfig
@@ -132,7 +132,7 @@ def test_released_addresses_rest(backend: Backend, ipam: Ipam, by_address: bool)
     got = {take(ipam, f"net.c{n}")[0] for n in range(4)}
     (mine,) = map(str, holdings(backend)["net.c1"])
     if by_address:
-        assert str(ipam.release_addresses([Held(next(iter(holdings(backend)["net.c1"])))]).freed[0]) == mine
+        assert str(ipam.release_addresses([ReleaseTarget(next(iter(holdings(backend)["net.c1"])))]).freed[0]) == mine
     else:
         free(ipam, "net.c1")
     assert holdings(backend).keys() == handles(backend).keys() == {"net.c0", "net.c2", "net.c3"}
@@ -187,7 +187,7 @@ def test_a_repeated_release_does_not_prolong_the_rest(backend: Backend, ipam: Ip
     age(backend, 30)
     before = document(backend)
     free(ipam, "net.c")
-    assert ipam.release_addresses([Held(address)]).unallocated == (address,)
+    assert ipam.release_addresses([ReleaseTarget(address)]).unallocated == (address,)
     assert document(backend) == before
 
 

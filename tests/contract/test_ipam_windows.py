@@ -10,7 +10,7 @@ from svc.admin.block_release import remove_host
 from svc.datastore.api import Backend, Delete
 from svc.ipam.allocator import Ipam
 from svc.ipam.blocks import RESERVED_HANDLE
-from svc.ipam.requests import Held
+from svc.ipam.requests import ReleaseTarget
 from svc.model.errors import CallerError, PeerError
 from svc.model.ipam import Affinity, Attribute, Block
 from svc.model.keys import AffinityKey, BlockKey
@@ -62,7 +62,7 @@ def test_nobody_borrows_from_a_windows_node(store: Backend) -> None:
 def test_what_is_set_aside_is_not_released(store: Backend) -> None:
     """By nobody: no handle counts it, and an address by itself is refused."""
     ipam = Ipam(store, NODE)
-    freed = ipam.release_addresses([Held(Address("10.65.0.7")), Held(Address("10.65.0.0"), RESERVED_HANDLE)])
+    freed = ipam.release_addresses([ReleaseTarget(Address("10.65.0.7")), ReleaseTarget(Address("10.65.0.0"), RESERVED_HANDLE)])
     assert freed.freed == ()
     assert [str(address) for address in freed.refused] == ["10.65.0.7", "10.65.0.0"]
     free(ipam, RESERVED_HANDLE)

@@ -12,8 +12,8 @@ from harness.ipam import handles, holdings, put_node, put_pool
 from harness.patience import wait_until
 from harness.site import set_ready
 from svc.attach import node_claim
+from svc.attach.datastore_ready import Readiness, guarded
 from svc.attach.node_claim import NodeNameClaim
-from svc.attach.ready import Readiness, guarded
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, Forbidden, NotFound
 from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Assign, Release

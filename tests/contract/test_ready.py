@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from contract.samples import create, handle
-from svc.attach.ready import KEY, Locked, Readiness, guarded
+from svc.attach.datastore_ready import KEY, DatastoreLocked, Readiness, guarded
 from svc.datastore.api import Backend, Conflict, Create, Delete, NotFound, Update
 from svc.model.errors import Code
 from svc.model.keys import HandleKey
@@ -34,7 +34,7 @@ def is_there(backend: Backend, name: str) -> bool:
 @pytest.mark.parametrize("ready", [False, None])
 def test_locked_store_is_refused(backend: Backend, ready: bool | None) -> None:
     put_ready(backend, ready)
-    with pytest.raises(Locked) as caught:
+    with pytest.raises(DatastoreLocked) as caught:
         Readiness(backend).require()
     assert caught.value.code == Code.DATASTORE_LOCKED
 
@@ -42,7 +42,7 @@ def test_locked_store_is_refused(backend: Backend, ready: bool | None) -> None:
 def test_store_without_the_flag_is_refused(backend: Backend) -> None:
     put_ready(backend, True)
     backend.write([Delete(KEY, backend.get(KEY).revision)])
-    with pytest.raises(Locked, match="not initialised"):
+    with pytest.raises(DatastoreLocked, match="not initialised"):
         Readiness(backend).require()
 
 
@@ -53,7 +53,7 @@ def test_flag_is_read_anew_each_time(backend: Backend) -> None:
         if ready:
             readiness.require()
         else:
-            with pytest.raises(Locked):
+            with pytest.raises(DatastoreLocked):
                 readiness.require()
 
 
@@ -66,7 +66,7 @@ def test_guarded_writes_notice_a_lock_behind_their_back(backend: Backend) -> Non
         return
     assert store.write([Create(HandleKey("a"), handle(1))]) == [backend.get(HandleKey("a"))]
     put_ready(backend, False)
-    with pytest.raises(Locked):
+    with pytest.raises(DatastoreLocked):
         store.write([Create(HandleKey("b"), handle(1))])
     assert not is_there(backend, "b")
     put_ready(backend, True)

@@ -20,9 +20,9 @@ from harness.node import Node, netconf
 from harness.patience import wait_until
 from harness.pod import Pod
 from harness.state import State, books, faults, remains
-from svc.cni.client import call
+from svc.cni.agent_client import call
+from svc.cni.call_io import Reply
 from svc.cni.frame import Frame, pack_request, parse_reply
-from svc.cni.inputs import Reply
 
 pytestmark = pytest.mark.root
 

@@ -20,8 +20,8 @@ from harness.netns import Netns
 from harness.orch import PODS
 from harness.pod import Pod
 from harness.site import EtcdSite, OrchSite, session, set_ready
-from svc.model.crd import kind_plural
-from svc.netconf.profiles import load_profile
+from svc.model.custom_resources import kind_plural
+from svc.netconf.names_profiles import load_profile
 
 pytestmark = pytest.mark.root
 

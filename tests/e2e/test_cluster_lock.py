@@ -9,7 +9,7 @@ from harness.ipam import document
 from harness.pod import Pod
 from harness.site import session, set_ready
 from harness.state import pod_links
-from svc.attach.ready import KEY as READY
+from svc.attach.datastore_ready import KEY as READY
 from svc.datastore.api import Delete
 
 pytestmark = pytest.mark.root

@@ -19,7 +19,7 @@ from harness.state import store_of
 from svc.datastore.api import Backend
 from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
-from svc.netconf.profiles import load_profile
+from svc.netconf.names_profiles import load_profile
 
 pytestmark = pytest.mark.root
 

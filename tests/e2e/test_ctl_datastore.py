@@ -9,7 +9,7 @@ import pytest
 from harness.cluster_node import ClusterNode
 from harness.node import Node
 from harness.site import Site, session
-from svc.attach.ready import KEY as READY
+from svc.attach.datastore_ready import KEY as READY
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 

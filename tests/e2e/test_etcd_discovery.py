@@ -18,7 +18,7 @@ from svc.datastore.api import StoreError
 from svc.datastore.etcd import discovery
 from svc.datastore.etcd.store import EtcdStore
 from svc.model.errors import CallerError
-from svc.model.faults import Faults
+from svc.model.field_errors import Faults
 from svc.names import DEFAULT
 
 PLAIN, SECURE = "_etcd-client._tcp", "_etcd-client-ssl._tcp"

@@ -19,7 +19,7 @@ from harness.node import Calling, Node
 from harness.patience import wait_until
 from harness.pod import Pod
 from harness.state import faults, remains
-from svc.cni.client import call
+from svc.cni.agent_client import call
 from svc.cni.frame import Frame
 
 pytestmark = pytest.mark.root

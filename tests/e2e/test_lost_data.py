@@ -24,9 +24,9 @@ from harness.state import remains as node_remains
 from harness.state import store_of
 from svc._core.cidr import Address
 from svc.attach import store_identity
-from svc.attach.ready import KEY as READY
-from svc.attach.ready import Readiness
-from svc.attach.session import NoMemory
+from svc.attach.datastore_ready import KEY as READY
+from svc.attach.datastore_ready import Readiness
+from svc.attach.sessions import NoMemory
 from svc.attach.store_identity import StoreIdentity
 from svc.datastore.api import Backend
 from svc.datastore.open import EMBEDDED_FILE

@@ -19,13 +19,12 @@ from harness.orch import open_store, put_core_node, put_pod, wire
 from svc import deadline
 from svc._core.cidr import Cidr
 from svc.admin import pools
-from svc.attach.orchestrators import Orchestrators
+from svc.attach.api_clients import ApiClientPool
 from svc.datastore.api import Create, Delete, Forbidden, NotFound, StoreError, Update
 from svc.datastore.orch.client import ApiError, Unreachable
 from svc.datastore.orch.store import OrchStore
 from svc.deploy.rbac import binding, role, role_name
 from svc.model.claim import Claimant, NodeClaim
-from svc.model.codec import Value
 from svc.model.errors import SvcError
 from svc.model.ipam import CONFIRMED, PENDING, Affinity, IpamConfig
 from svc.model.keys import (
@@ -44,6 +43,7 @@ from svc.model.keys import (
     ResourceKey,
     ResourceQuery,
 )
+from svc.model.kv_codec import Value
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 
@@ -263,7 +263,7 @@ def test_programs_that_hang_are_bounded_by_the_deadline(clean_kube: Kube, tmp_pa
     document = json.loads(path.read_text())
     document["users"][0]["user"] = {"exec": {"apiVersion": credential["apiVersion"], "command": str(program)}}
     path.write_text(json.dumps(document))
-    orchestrators = Orchestrators()
+    orchestrators = ApiClientPool()
     access = (("kubeconfig", str(path)),)
 
     def ask() -> float:

@@ -17,7 +17,6 @@ from svc._core.cidr import Cidr
 from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, PartialWrite, StoreError, Update, Write
 from svc.datastore.orch import client
 from svc.datastore.orch.store import OrchStore
-from svc.model.codec import Value
 from svc.model.endpoint import Workload, endpoint, endpoint_key
 from svc.model.ipam import CONFIRMED, PENDING, Affinity, Handle, IpamConfig
 from svc.model.keys import (
@@ -33,6 +32,7 @@ from svc.model.keys import (
     ResourceKey,
     ResourceQuery,
 )
+from svc.model.kv_codec import Value
 from svc.names import DEFAULT
 
 KEY = HandleKey("net1.c1")

@@ -13,7 +13,7 @@ from harness.orch import PODS, install, put_core_node, put_pod, wipe
 from harness.site import set_ready
 from svc.datastore.api import Create, Delete, Update
 from svc.datastore.orch.store import OrchStore
-from svc.model.crd import kind_plural
+from svc.model.custom_resources import kind_plural
 from svc.model.endpoint import Workload, endpoint, endpoint_key
 from svc.model.ipam import Affinity, Block, Handle
 from svc.model.keys import AffinityQuery, BlockQuery, HandleQuery, Query

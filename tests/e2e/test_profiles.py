@@ -22,7 +22,7 @@ from svc.datastore.open import EMBEDDED_FILE
 from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 from svc.names import DEFAULT, Names
-from svc.netconf.profiles import load_profile
+from svc.netconf.names_profiles import load_profile
 
 pytestmark = pytest.mark.root
 

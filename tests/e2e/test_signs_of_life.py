@@ -21,7 +21,7 @@ from harness.patience import wait_until
 from harness.pod import Pod
 from harness.site import Site, furnish
 from harness.state import remains
-from svc.cni.client import call
+from svc.cni.agent_client import call
 from svc.cni.frame import Frame, pack_alive, pack_request, parse_reply
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -147,7 +147,7 @@ def test_watchdog_is_told_as_long_as_the_agent_works(node: Node, tmp_path: Path)
 
 
 def test_client_in_python_notices_a_stopped_agent(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("svc.cni.client.SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr("svc.cni.agent_client.SILENCE_SECONDS", 0.2)
     frame = Frame("svc", {"CNI_COMMAND": "VERSION"}, b"", False)
     with stopped(node), pytest.raises(TimeoutError, match="stopped or hung"):
         call(str(node.socket), frame, timeout=PATIENCE)

@@ -18,7 +18,7 @@ from svc.ipam.blocks import holder
 from svc.ipam.requests import Assign, Release
 from svc.model.ipam import Block
 from svc.model.keys import BlockQuery
-from svc.netconf.profiles import load_profile
+from svc.netconf.names_profiles import load_profile
 
 pytestmark = pytest.mark.root
 

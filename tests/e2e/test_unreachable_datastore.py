@@ -22,7 +22,7 @@ from svc.attach.journal import Journal
 from svc.datastore.api import Backend
 from svc.datastore.etcd.store import EtcdStore
 from svc.names import Names
-from svc.netconf.profiles import load_profile
+from svc.netconf.names_profiles import load_profile
 
 pytestmark = pytest.mark.root
 

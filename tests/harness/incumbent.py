@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from svc.netconf.profiles import load_profile
+from svc.netconf.names_profiles import load_profile
 
 Json = dict[str, Any]
 

@@ -17,8 +17,9 @@ from svc.attach.check import check
 from svc.attach.context import Context
 from svc.attach.delete import delete
 from svc.attach.record import AttachmentId, SessionKey
-from svc.attach.recover import Recovery, interrupted
+from svc.attach.recovery import Recovery, interrupted
 from svc.attach.request import AddRequest, Attachment, Sandbox, open_sandbox
+from svc.call_trace import CallTrace
 from svc.datastore.api import Backend, Conflict, Create
 from svc.datastore.embedded import EmbeddedStore
 from svc.model.endpoint import Workload
@@ -26,7 +27,6 @@ from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
 from svc.model.result import Result
 from svc.names import DEFAULT
-from svc.trace import Trace
 from svc.waits.wait import run_blocking
 
 WHERE = SessionKey({"kind": "embedded"}, "node1")
@@ -40,7 +40,7 @@ class Host:
         self.directory = directory
         self.faults = Faults()
         self.journal_faults = Faults()
-        self.trace = Trace("test", "DEBUG")
+        self.trace = CallTrace("test", "DEBUG")
         self.store: Backend = EmbeddedStore(directory / "store.db")
         self.context = Context(lambda _: DEFAULT, directory, lambda *_: FaultyBackend(self.store, self.faults))
         self.context.journal.close()
@@ -65,7 +65,7 @@ class Host:
         return run_blocking(add(self.context, request, self.trace))
 
     def delete(self, sandbox: Sandbox | None, *, container: str = "c1", ifname: str = "eth0") -> None:
-        delete(self.context, Attachment(_id(container, ifname), Workload(container), sandbox, WHERE), Trace("test"))
+        delete(self.context, Attachment(_id(container, ifname), Workload(container), sandbox, WHERE), CallTrace("test"))
 
     def check(self, sandbox: Sandbox, result: Result, *, container: str = "c1", ifname: str = "eth0") -> None:
         check(self.context, _id(container, ifname), sandbox, result, self.trace)
@@ -73,7 +73,7 @@ class Host:
     def recover(self) -> int:
         """What an agent does after its start; the number of attachments that it could not take down."""
         recovery = Recovery(self.context)
-        return sum(not recovery.take_down(record, Trace("test")) for record in interrupted(self.context))
+        return sum(not recovery.take_down(record, CallTrace("test")) for record in interrupted(self.context))
 
     # what there is
 

@@ -14,8 +14,7 @@ from svc.datastore.api import MAX_WRITES, Backend, Create, Delete, Entry, NotFou
 from svc.ipam.allocator import Ipam
 from svc.ipam.blocks import stamp
 from svc.ipam.requests import Assign, Release
-from svc.ipam.reserved import KIND as RESERVATION
-from svc.model.codec import Value
+from svc.ipam.reservations import KIND as RESERVATION
 from svc.model.ipam import CONFIRMED, Affinity, Attribute, Block, Handle, IpamConfig
 from svc.model.keys import (
     AffinityKey,
@@ -31,6 +30,7 @@ from svc.model.keys import (
     ResourceQuery,
     counted_kind,
 )
+from svc.model.kv_codec import Value
 from svc.model.resource import Resource
 
 NODE = "node1"

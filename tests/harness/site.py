@@ -14,7 +14,7 @@ from harness.ipam import wipe as wipe_all
 from harness.kube import Kube
 from harness.node import POOL4, POOL6
 from harness.orch import AdministratorStore, install, put_core_node, put_pod, wipe
-from svc.attach.ready import KEY as READY
+from svc.attach.datastore_ready import KEY as READY
 from svc.datastore.api import Backend, Delete, NotFound
 from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.etcd.store import EtcdStore

@@ -23,9 +23,9 @@ from svc.datastore.api import (
     found_by,
 )
 from svc.ipam.allocator import Ipam
-from svc.model.codec import Codec
 from svc.model.ipam import Affinity
 from svc.model.keys import Key, Query
+from svc.model.kv_codec import Codec
 from svc.names import DEFAULT
 
 _POLL = 0.001

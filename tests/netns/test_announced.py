@@ -12,7 +12,7 @@ from svc.attach.add import add
 from svc.attach.record import AttachmentId
 from svc.attach.request import AddRequest, Sandbox
 from svc.model.endpoint import Workload
-from svc.model.hold import GateSettings, PolicySettings
+from svc.model.waits import GateSettings, PolicySettings
 from svc.waits.wait import WaitOutcome
 
 pytestmark = pytest.mark.root

@@ -5,8 +5,8 @@ import pytest
 from harness.inprocess import WHERE, Host
 from harness.wrapped import Piecemeal, Reading
 from svc.attach.gc import collect
+from svc.call_trace import CallTrace
 from svc.model.keys import BlockKey, BlockQuery, HandleKey, HandleQuery
-from svc.trace import Trace
 
 pytestmark = pytest.mark.root
 
@@ -23,7 +23,7 @@ def test_gc_lists_blocks_once(host: Host, atomic: bool) -> None:
     for name in names:
         host.add(None, container=name)
     reading.read.clear()
-    collect(host.context, "net", [(name, "eth0") for name in names], WHERE, Trace("test"))
+    collect(host.context, "net", [(name, "eth0") for name in names], WHERE, CallTrace("test"))
     found = [what for what in reading.read if isinstance(what, OF_ADDRESSES)]
     assert found == [BlockQuery(), *([] if atomic else [HandleQuery()])]
     assert len(host.context.journal.all()) == PODS

@@ -11,7 +11,7 @@ from svc.agent import maintenance as module
 from svc.agent.maintenance import Maintenance
 from svc.agent.periodic import Periodic
 from svc.agent.queue import Job
-from svc.attach.recover import pay_debt
+from svc.attach.recovery import retry_release
 
 pytestmark = pytest.mark.root
 
@@ -69,9 +69,9 @@ def test_one_that_can_never_be_paid_does_not_keep_the_others(
     host.faults.heal()
 
     def pay(context: object, key: object, trace: object) -> bool:
-        return "c0" not in str(key) and pay_debt(context, key, trace)  # type: ignore[arg-type]
+        return "c0" not in str(key) and retry_release(context, key, trace)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "pay_debt", pay)
+    monkeypatch.setattr(module, "retry_release", pay)
     while len(host.context.journal.owed()) > 1:
         run_next(jobs)
     assert [record.id.container_id for record in host.context.journal.owed()] == ["c0"]

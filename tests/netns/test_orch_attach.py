@@ -16,11 +16,11 @@ from svc.attach.context import Context
 from svc.attach.delete import delete
 from svc.attach.record import AttachmentId, SessionKey
 from svc.attach.request import AddRequest, Attachment, Sandbox
+from svc.call_trace import CallTrace
 from svc.datastore.orch.store import OrchStore
 from svc.deploy.rbac import binding, role
 from svc.model.endpoint import Workload
 from svc.names import DEFAULT
-from svc.trace import Trace
 from svc.waits.wait import run_blocking
 
 pytestmark = pytest.mark.root
@@ -71,7 +71,7 @@ def annotations(cluster: Kube) -> dict[str, str]:
 
 def test_a_pod_is_attached_and_detached(cluster: Kube, context: Context, sandbox: Sandbox) -> None:
     """Addresses in custom resources, the endpoint on the pod; asked again, the same is told; afterwards nothing is held."""
-    workload, key, trace = Workload("c1", "web-0", "default"), AttachmentId("net", "c1", "eth0"), Trace("test")
+    workload, key, trace = Workload("c1", "web-0", "default"), AttachmentId("net", "c1", "eth0"), CallTrace("test")
     request = AddRequest(key, workload, sandbox, WHERE, (4, 6), {}, None)
     result = run_blocking(add(context, request, trace))
     addresses = [str(Cidr.masked(str(ip.address))) for ip in result.ips]

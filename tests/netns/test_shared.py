@@ -11,14 +11,14 @@ from svc.attach.add import add
 from svc.attach.check import check
 from svc.attach.delete import delete
 from svc.attach.record import AttachmentId
-from svc.attach.recover import pay_debt
+from svc.attach.recovery import retry_release
 from svc.attach.request import AddRequest, Attachment, Sandbox
+from svc.call_trace import CallTrace
 from svc.model.endpoint import Workload
 from svc.model.errors import SvcError
 from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 from svc.model.result import Result
-from svc.trace import Trace
 from svc.waits.wait import run_blocking
 
 pytestmark = pytest.mark.root
@@ -38,7 +38,7 @@ def join(host: Host, sandbox: Sandbox) -> Result:
 
 
 def leave(host: Host, sandbox: Sandbox) -> None:
-    delete(host.context, Attachment(SECOND, CONTAINER, sandbox, WHERE), Trace("test"))
+    delete(host.context, Attachment(SECOND, CONTAINER, sandbox, WHERE), CallTrace("test"))
 
 
 def profiles(host: Host) -> list[str]:
@@ -72,9 +72,9 @@ def test_join_that_fails_is_taken_back(host: Host, sandbox: Sandbox, first: Resu
             joined = False
         host.heal()
         if joined:
-            check(host.context, SECOND, sandbox, first, Trace("test"))
+            check(host.context, SECOND, sandbox, first, CallTrace("test"))
             leave(host, sandbox)
-        elif not pay_debt(host.context, SECOND, Trace("test")) or host.context.journal.get(SECOND) is not None:
+        elif not retry_release(host.context, SECOND, CallTrace("test")) or host.context.journal.get(SECOND) is not None:
             leave(host, sandbox)
         assert profiles(host) == ["net"]
         assert host.context.journal.get(SECOND) is None
@@ -90,6 +90,6 @@ def test_leaving_that_fails_is_owed(host: Host, sandbox: Sandbox, first: Result,
     host.faults.arm(kind, number)
     leave(host, sandbox)
     host.heal()
-    assert pay_debt(host.context, SECOND, Trace("test"))
+    assert retry_release(host.context, SECOND, CallTrace("test"))
     assert profiles(host) == ["net"]
     host.check(sandbox, first)

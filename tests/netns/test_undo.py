@@ -11,9 +11,9 @@ from harness.faulty import Faults, Kind
 from harness.inprocess import Host
 from harness.netns import Netns
 from svc.attach import add as adding
-from svc.attach.add import Addition
+from svc.attach.add import AddTransaction
 from svc.attach.record import DELETING
-from svc.attach.recover import pay_debt
+from svc.attach.recovery import retry_release
 from svc.attach.request import Sandbox
 from svc.attach.sources.own import PoolSource
 from svc.datastore.api import Create
@@ -24,19 +24,19 @@ from svc.model.resource import Resource
 pytestmark = pytest.mark.root
 
 STEPS = ("note_intent", "take_addresses", "wire", "write_endpoint", "note_result")
-UNDO = ("drop_endpoint", "unwire", "release")
+UNDO = ("delete_endpoint", "unwire", "release")
 FAILURES: list[type[BaseException]] = [PeerError, RuntimeError, KeyboardInterrupt]
 
 
 def fail_step(patch: pytest.MonkeyPatch, step: str, failure: type[BaseException], *, after: bool) -> None:
-    original: Callable[..., Any] = getattr(Addition, step)
+    original: Callable[..., Any] = getattr(AddTransaction, step)
 
-    def failing(self: Addition, *arguments: Any) -> None:
+    def failing(self: AddTransaction, *arguments: Any) -> None:
         if after:
             original(self, *arguments)
         raise failure("the step failed")
 
-    patch.setattr(Addition, step, failing)
+    patch.setattr(AddTransaction, step, failing)
 
 
 def fail_undo(patch: pytest.MonkeyPatch, name: str) -> None:
@@ -80,7 +80,7 @@ def test_undo_that_fails_stays_owed(host: Host, sandbox: Sandbox, undo: str) -> 
     (record,) = host.books().records
     assert record.state == DELETING
     assert "undo failed, its release is pending: the undo failed" in "".join(host.trace.lines)
-    assert pay_debt(host.context, record.id, host.trace)
+    assert retry_release(host.context, record.id, host.trace)
     assert host.left_over() == []
     add_stands(host, sandbox)
 

@@ -12,23 +12,23 @@ from harness.faulty import Kind
 from harness.inprocess import WHERE, Host, opened
 from harness.netns import Netns
 from svc._core.cidr import Address
-from svc.attach.add import Addition
+from svc.attach.add import AddTransaction
 from svc.attach.addressing import resolve_current_addressing
+from svc.attach.datastore_ready import DatastoreLocked
 from svc.attach.delete import delete
-from svc.attach.ready import Locked
 from svc.attach.record import AttachmentId
 from svc.attach.request import AddRequest, Attachment, Sandbox
+from svc.call_trace import CallTrace
 from svc.datastore.api import Update
 from svc.ipam.requests import Assign, Release
+from svc.model.annotations import Features
 from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code, PeerError, SvcError
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
 from svc.model.result import Result
-from svc.model.wishes import Features
 from svc.names import DEFAULT
-from svc.orch.info import Namespace, PodInfo
-from svc.trace import Trace
+from svc.orch.pod_info import Namespace, PodInfo
 
 pytestmark = pytest.mark.root
 
@@ -59,13 +59,13 @@ def annotated(
     return PodInfo(pod, remembered, now or (lambda: remembered))
 
 
-def addition(host: Host, sandbox: Sandbox, pod: PodInfo, container: str = "c1") -> Addition:
+def addition(host: Host, sandbox: Sandbox, pod: PodInfo, container: str = "c1") -> AddTransaction:
     session = host.context.session(WHERE)
     workload = Workload(container, "web-0", "default")
     key = AttachmentId("net", container, "eth0")
     request = AddRequest(key, workload, sandbox, WHERE, (4, 6), {}, features=Features(True, True))
     addressing = resolve_current_addressing(session.names, request, pod, host.trace)
-    return Addition(host.context, session, request, addressing, host.trace)
+    return AddTransaction(host.context, session, request, addressing, host.trace)
 
 
 def attach(host: Host, sandbox: Sandbox, notes: dict[str, Any], container: str = "c1") -> Result:
@@ -76,7 +76,7 @@ def attach(host: Host, sandbox: Sandbox, notes: dict[str, Any], container: str =
 
 def detach(host: Host, sandbox: Sandbox, container: str) -> None:
     key, workload = AttachmentId("net", container, "eth0"), Workload(container, "web-0", "default")
-    delete(host.context, Attachment(key, workload, sandbox, WHERE), Trace("test"))
+    delete(host.context, Attachment(key, workload, sandbox, WHERE), CallTrace("test"))
 
 
 def failure_of(call: Callable[[], object]) -> str:
@@ -177,7 +177,7 @@ def test_locked_store_takes_no_endpoint_of_unmanaged_addresses_either(host: Host
     assert isinstance(entry.value, Resource)
     entry.value.spec["datastoreReady"] = False
     host.store.write([Update(entry.key, entry.value, entry.revision)])
-    with pytest.raises(Locked):
+    with pytest.raises(DatastoreLocked):
         attach(host, sandbox, WAYS["unmanaged"])
 
 

@@ -16,12 +16,12 @@ from svc.attach.context import Context
 from svc.attach.delete import delete
 from svc.attach.gc import collect
 from svc.attach.request import AddRequest, Attachment
-from svc.cni.inputs import INTENT, Inputs, Reply
+from svc.call_trace import CallTrace
+from svc.cni.call_io import INTENT, CallInput, Reply
 from svc.cni.locks import StateLock
 from svc.cni.oneshot import AGENTS, _carried_out_or_handed_on
 from svc.model.errors import SvcError
-from svc.model.hold import NO_GATES, GateSettings
-from svc.trace import Trace
+from svc.model.waits import NO_GATES, GateSettings
 from svc.waits.wait import Resumable
 
 GATE = GateSettings(urls=("http://gate/",), seconds=60)
@@ -57,9 +57,11 @@ class OneShot:
         installed: Any = SimpleNamespace(state_dir=state_dir, socket=call.node)
         environment: dict[str, Any] = {"call": call, INTENT: str(call.intent)}
         with closing(StateLock(state_dir, f"{call.verb} {call.container}")) as lock:
-            return _carried_out_or_handed_on(lock, Inputs("svc", environment, b"", resumable=True), installed, Trace("oneshot"))
+            return _carried_out_or_handed_on(
+                lock, CallInput("svc", environment, b"", resumable=True), installed, CallTrace("oneshot")
+            )
 
-    def _steps(self, inputs: Inputs, _installed: object, _trace: Trace) -> Resumable[Reply]:
+    def _steps(self, inputs: CallInput, _installed: object, _trace: CallTrace) -> Resumable[Reply]:
         call = self._call_of(inputs)
         context = self._world.context(call.node, resident=False)
         try:
@@ -67,14 +69,14 @@ class OneShot:
         finally:
             context.close()
 
-    def _handed_on(self, inputs: Inputs, _installed: object) -> Reply | None:
+    def _handed_on(self, inputs: CallInput, _installed: object) -> Reply | None:
         call = self._call_of(inputs)
         Current.scheduler.step("hands the call to the agent", "kill")
         agent = self._agent(call.node)
         return None if agent is None else agent.call(call).wait()
 
     @staticmethod
-    def _call_of(inputs: Inputs) -> Call:
+    def _call_of(inputs: CallInput) -> Call:
         call: object = inputs.environment["call"]
         assert isinstance(call, Call)
         return replace(call, intent=inputs.intent)
@@ -152,7 +154,7 @@ class Runtime:
         """The runtime names every container that it has not seen deleted, and adds none before the GC is over."""
         valid = [(each.name, IFNAME) for each in self.world.containers.values() if each.node == node and not each.gone]
 
-        def body(context: Context, trace: Trace, _intent: int) -> Resumable[None]:
+        def body(context: Context, trace: CallTrace, _intent: int) -> Resumable[None]:
             collect(context, NETWORK, valid, self.world.where(node), trace)
             yield from ()
 
@@ -186,7 +188,7 @@ class Runtime:
     def _addition(self, container: Container, number: int, *, gated: bool) -> Body:
         world = self.world
 
-        def body(context: Context, trace: Trace, intent: int) -> Resumable[None]:
+        def body(context: Context, trace: CallTrace, intent: int) -> Resumable[None]:
             request = AddRequest(
                 container.id, world.workload(container), container.open(), world.where(container.node), (4,), {},
                 gates=GATE if gated else NO_GATES, intent=intent, resumable=True,
@@ -200,7 +202,7 @@ class Runtime:
         """`seen` gets the number of ADDs that the DEL ends; -1 if one of them has not begun, for that one comes after it."""
         world = self.world
 
-        def body(context: Context, trace: Trace, _intent: int) -> Resumable[None]:
+        def body(context: Context, trace: CallTrace, _intent: int) -> Resumable[None]:
             seen[0] = -1 if container.waiting else container.issued
             delete(context, Attachment(container.id, world.workload(container), None, world.where(container.node)), trace)
             yield from ()

@@ -16,16 +16,16 @@ from svc.agent.restoring import LOOK_SECONDS, Restoring
 from svc.agent.server import DRAIN_SECONDS, LOCK_SECONDS
 from svc.attach.context import Context
 from svc.attach.record import Record
-from svc.attach.recover import Recovery, interrupted
-from svc.cni.edge import WORK_SECONDS
-from svc.cni.inputs import Reply
+from svc.attach.recovery import Recovery, interrupted
+from svc.call_trace import CallTrace
+from svc.cni.call_io import Reply
+from svc.cni.handler import WORK_SECONDS
 from svc.cni.locks import AGENT, StateLock
 from svc.model.errors import SvcError
-from svc.trace import Trace
 from svc.waits.wait import Resumable, Suspended, Wait, WaitOutcome, limited
 
 WORKERS = 2
-Body = Callable[[Context, Trace, int], Resumable[None]]
+Body = Callable[[Context, CallTrace, int], Resumable[None]]
 UNKNOWN = Reply(1, b"no answer", b"")
 
 
@@ -114,7 +114,7 @@ class Agent:
 
     def _recover_one(self, recovery: Recovery, record: Record, _: Job) -> None:
         if not self._stopped:
-            recovery.take_down(record, Trace("recovery"))
+            recovery.take_down(record, CallTrace("recovery"))
 
     def _drain(self, lock: StateLock) -> None:
         self._maintenance.stop()
@@ -198,8 +198,8 @@ class Call:
 
 
 def answered(context: Context, call: Call) -> Resumable[Reply]:
-    """Answer as `svc.cni.edge.answer` does: every failure that the product knows becomes the reply, any other is a defect."""
-    steps = call.body(context, Trace(call.verb), call.intent)
+    """Answer as `svc.cni.handler.answer` does: every known failure becomes the reply, any other is a bug."""
+    steps = call.body(context, CallTrace(call.verb), call.intent)
     try:
         yield from limited(steps, WORK_SECONDS.get(call.verb, math.inf))
     except Suspended as moved:

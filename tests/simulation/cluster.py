@@ -25,9 +25,9 @@ from svc.datastore.api import (
     Write,
     found_by,
 )
-from svc.model.codec import Codec, Value, matches
 from svc.model.endpoint import KIND as ENDPOINT
 from svc.model.keys import Key, Query, ResourceKey, V, counted_kind
+from svc.model.kv_codec import Codec, Value, matches
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 

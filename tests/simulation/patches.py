@@ -15,7 +15,7 @@ import svc.attach.context
 import svc.attach.delete
 import svc.attach.gc
 import svc.attach.intent
-import svc.attach.recover
+import svc.attach.recovery
 import svc.attach.teardown
 import svc.cni.locks
 import svc.cni.oneshot

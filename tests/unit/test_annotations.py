@@ -9,11 +9,11 @@ import orjson
 import pytest
 
 from svc._core.cidr import Address, Cidr
+from svc.model.annotations import NO_WISHES, AnnotationSettings, Features
 from svc.model.errors import CallerError, Code
-from svc.model.faults import shown
-from svc.model.wishes import NO_WISHES, Features, Wishes
+from svc.model.field_errors import shown
 from svc.names import DEFAULT
-from svc.netconf.annotations import Notes, demand_own_ipam, read_wishes
+from svc.netconf.annotations import ObjectAnnotations, demand_own_ipam, parse_annotations
 
 PREFIX = DEFAULT.annotation_prefix
 ALL = Features(ip_addrs_no_ipam=True, floating_ips=True)
@@ -26,8 +26,10 @@ def notes(values: dict[str, Any]) -> dict[str, str]:
     return {f"{PREFIX}/{name}": text if isinstance(text, str) else orjson.dumps(text).decode() for name, text in values.items()}
 
 
-def wishes(pod: dict[str, Any], namespace: dict[str, Any] | None = None, features: Features = ALL) -> Wishes:
-    return read_wishes(DEFAULT, Notes("pod ns/p", notes(pod)), Notes("namespace ns", notes(namespace or {})), features)
+def wishes(pod: dict[str, Any], namespace: dict[str, Any] | None = None, features: Features = ALL) -> AnnotationSettings:
+    return parse_annotations(
+        DEFAULT, ObjectAnnotations("pod ns/p", notes(pod)), ObjectAnnotations("namespace ns", notes(namespace or {})), features
+    )
 
 
 def refused(pod: dict[str, Any], namespace: dict[str, Any] | None = None, features: Features = ALL) -> CallerError:
@@ -44,7 +46,10 @@ def addresses(*texts: str) -> tuple[Address, ...]:
 
 def test_nothing_is_asked_for_without_annotations() -> None:
     assert wishes({}) is NO_WISHES
-    assert read_wishes(DEFAULT, Notes("pod", {"other/ipAddrs": "x"}), Notes("ns", {"a": "b"}), ALL) is NO_WISHES
+    assert (
+        parse_annotations(DEFAULT, ObjectAnnotations("pod", {"other/ipAddrs": "x"}), ObjectAnnotations("ns", {"a": "b"}), ALL)
+        is NO_WISHES
+    )
 
 
 def test_all_that_may_be_asked_for() -> None:
@@ -210,8 +215,10 @@ def test_several_faults_are_listed_in_one_error() -> None:
 
 
 def test_faults_of_shaping_are_told_and_no_more() -> None:
-    own = Notes("pod ns/p", {f"{DEFAULT.qos_prefix}/ingressBandwidth": "x", f"{DEFAULT.orch_domain}/egress-bandwidth": "1"})
-    (first, second) = read_wishes(DEFAULT, own, Notes("namespace ns", {}), ALL).warnings
+    own = ObjectAnnotations(
+        "pod ns/p", {f"{DEFAULT.qos_prefix}/ingressBandwidth": "x", f"{DEFAULT.orch_domain}/egress-bandwidth": "1"}
+    )
+    (first, second) = parse_annotations(DEFAULT, own, ObjectAnnotations("namespace ns", {}), ALL).warnings
     assert "ingressBandwidth = 'x' is not a quantity: it is left out" in first
     assert "egress-bandwidth = '1' is out of range" in second
 

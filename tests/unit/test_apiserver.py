@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from svc.cni.apiserver import server_version
+from svc.cni.server_version import server_version
 from svc.model.errors import CallerError, PeerError
 
 

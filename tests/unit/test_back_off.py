@@ -31,7 +31,7 @@ class Agent:
         context = cast(Context, SimpleNamespace(journal=journal))
         self._maintenance = Maintenance(context, self._run, lambda _container: False)
         patch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
-        patch.setattr(module, "pay_debt", self._retry_release)
+        patch.setattr(module, "retry_release", self._retry_release)
 
     def owe(self, datastore: str, container: str) -> None:
         key = AttachmentId("net", container, "eth0")

@@ -10,10 +10,10 @@ import pytest
 from harness.blocks import CIDR, NOW, new, write
 from svc._core.cidr import Address, Cidr
 from svc.ipam import blocks
-from svc.ipam.blocks import Rest
-from svc.model.codec import Codec
+from svc.ipam.blocks import Cooldown
 from svc.model.ipam import Attribute, Block, Handle
 from svc.model.keys import BlockKey
+from svc.model.kv_codec import Codec
 from svc.names import DEFAULT
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -74,14 +74,14 @@ def test_life_of_a_block_with_a_cooldown() -> None:
     written.append(codec.encode(block))
     blocks.assign(block, owner("a", node="node1"))
     block = stored(block)
-    blocks.release(block, blocks.held_by(block, "a"), Rest(60, NOW))
+    blocks.release(block, blocks.held_by(block, "a"), Cooldown(60, NOW))
     block = stored(block)
-    blocks.collect(block, Rest(0, NOW))
+    blocks.collect(block, Cooldown(0, NOW))
     written.append(codec.encode(block))
     for _ in range(2):
         blocks.assign(block, owner("b", node="node1"))
     block = stored(block)
-    blocks.release(block, [2], Rest(0, NOW))
+    blocks.release(block, [2], Cooldown(0, NOW))
     written.append(codec.encode(block))
     a, b = '{"handle_id":"a","secondary":{"node":"node1"}}', '{"handle_id":"b","secondary":{"node":"node1"}}'
     assert [text.decode() for text in written] == [
@@ -110,9 +110,9 @@ def test_addresses_rest_for_longer_than_the_cooldown(seconds: int, passed: int, 
     of another node, keeps them for no more than the cooldown."""
     block = new()
     blocks.assign(block, owner("a"))
-    blocks.release(block, [0], Rest(60, NOW))
+    blocks.release(block, [0], Cooldown(60, NOW))
     assert (blocks.has_resting(block), blocks.is_empty(block)) == (True, False)
-    blocks.collect(block, Rest(seconds, NOW.replace(microsecond=0) + timedelta(seconds=passed)))
+    blocks.collect(block, Cooldown(seconds, NOW.replace(microsecond=0) + timedelta(seconds=passed)))
     assert block.ordinals.free == 3 + free
     assert blocks.is_empty(block) is bool(free)
 
@@ -123,12 +123,12 @@ def test_released_together_rest_together() -> None:
     for _ in range(4):
         blocks.assign(block, owner("a"))
     block = write(block)
-    blocks.release(block, [0, 1], Rest(60, NOW), restamp=True)
-    blocks.release(block, [3], Rest(60, NOW))
+    blocks.release(block, [0, 1], Cooldown(60, NOW), restamp=True)
+    blocks.release(block, [3], Cooldown(60, NOW))
     assert block.attributes == [owner("a"), Attribute(released_at="2026-11-20T18:03:21Z")]
     assert block.ordinals.allocations() == [1, 1, 0, 1]
     assert block.ordinal_sequences == {0: 1002, 1: 1002, 2: 1001, 3: 1001}
-    blocks.collect(block, Rest(60, NOW + timedelta(seconds=99)))
+    blocks.collect(block, Cooldown(60, NOW + timedelta(seconds=99)))
     assert (block.ordinals.unallocated(), block.attributes) == ([0, 1, 3], [owner("a")])
 
 

@@ -10,8 +10,8 @@ import pytest
 from svc.agent.call import AgentCall
 from svc.agent.lanes import Lane
 from svc.agent.queue import Job
+from svc.cni.call_io import CallInput, Reply
 from svc.cni.frame import PATIENCE_LIMIT, ReplyReader
-from svc.cni.inputs import Inputs, Reply
 from svc.metrics import Metrics
 from svc.waits.wait import Resumable, Wait
 
@@ -26,12 +26,12 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def run(connection: socket.socket, *deadlines: float) -> None:
-    def answer(_inputs: Inputs, _trace: object) -> Resumable[Reply]:
+    def answer(_inputs: CallInput, _trace: object) -> Resumable[Reply]:
         for deadline in deadlines:
             yield Wait(deadline)
         return REPLY
 
-    call = AgentCall(connection, Inputs("svc", dict(os.environ), b""), answer, Metrics(), lambda: None, protocol=1)
+    call = AgentCall(connection, CallInput("svc", dict(os.environ), b""), answer, Metrics(), lambda: None, protocol=1)
     job = Job(Lane("ADD"), "c1", call.run)
     for _ in deadlines:
         assert call.run(job) is not None

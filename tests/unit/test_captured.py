@@ -9,13 +9,13 @@ import pytest
 
 from svc._core.cidr import Cidr
 from svc.cni import results
-from svc.model.codec import Codec
 from svc.model.endpoint import Workload, endpoint, endpoint_key
 from svc.model.ipam import IpamConfig
 from svc.model.keys import AffinityKey, BlockKey, HandleKey, IpamConfigKey, ResourceKey
-from svc.model.prevresult import parse_prev_result
+from svc.model.kv_codec import Codec
+from svc.model.prev_result import parse_prev_result
 from svc.model.resource import ordered
-from svc.netconf.profiles import load_profile
+from svc.netconf.names_profiles import load_profile
 
 FIXTURES = Path(__file__).parent / "fixtures"
 NAMES = load_profile("calico")

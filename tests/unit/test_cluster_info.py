@@ -10,10 +10,10 @@ import pytest
 from svc.admin import cluster_info
 from svc.datastore.api import Delete, Update
 from svc.datastore.embedded import EmbeddedStore
-from svc.model.codec import Codec
 from svc.model.errors import CallerError, Code
+from svc.model.kv_codec import Codec
 from svc.names import DEFAULT
-from svc.netconf.profiles import load_profile
+from svc.netconf.names_profiles import load_profile
 
 NOW = datetime(2026, 11, 20, 18, 2, 53, tzinfo=timezone.utc)
 CALICO = load_profile("calico")

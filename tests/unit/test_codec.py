@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from svc._core.cidr import Cidr
-from svc.model.codec import Codec, matches
 from svc.model.ipam import Affinity, Handle, IpamConfig
 from svc.model.keys import (
     AffinityKey,
@@ -16,9 +15,9 @@ from svc.model.keys import (
     BlockQuery,
     HandleKey,
     HandleQuery,
-    HostKey,
     IpamConfigKey,
     Key,
+    LegacyHostKey,
     NodeClaimKey,
     NodeClaimQuery,
     NodeFenceKey,
@@ -26,9 +25,10 @@ from svc.model.keys import (
     ResourceKey,
     ResourceQuery,
 )
+from svc.model.kv_codec import Codec, matches
 from svc.model.resource import Resource
 from svc.names import DEFAULT
-from svc.netconf.profiles import load_profile
+from svc.netconf.names_profiles import load_profile
 
 INCUMBENT = load_profile("calico")
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -129,7 +129,7 @@ def test_paths_and_keys_are_inverse(tail: str) -> None:
 
 def test_what_old_programs_kept_of_a_host_has_a_path() -> None:
     """To be deleted; nobody reads it."""
-    assert Codec(INCUMBENT).path(HostKey("node1")) == "/calico/ipam/v2/host/node1"
+    assert Codec(INCUMBENT).path(LegacyHostKey("node1")) == "/calico/ipam/v2/host/node1"
 
 
 @pytest.mark.parametrize("path", FOREIGN)

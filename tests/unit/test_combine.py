@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from svc import deadline
-from svc.combine import Combiner, NotBegun
+from svc.batching import Batcher, NotBegun
 from svc.datastore.api import OutcomeUnknown
 
 THREADS = 16
@@ -20,7 +20,7 @@ class Workshop:
     """Does the work of a Combiner when it is let to: doubles numbers, refuses negative ones, and remembers the groups."""
 
     def __init__(self, limit: int = 256, patience: float = 0.0) -> None:
-        self.combiner: Combiner[int, int] = Combiner(self._work, lambda: PLACE, limit=limit, patience=patience)
+        self.combiner: Batcher[int, int] = Batcher(self._work, lambda: PLACE, limit=limit, patience=patience)
         self.groups: list[list[int]] = []
         self.leaders: list[int] = []
         self.failure: BaseException | None = None
@@ -145,7 +145,7 @@ def test_leader_is_the_first_of_its_group(callers: ThreadPoolExecutor) -> None:
         assert gate.acquire(timeout=PATIENCE)
         return list(names)
 
-    combiner: Combiner[str, str] = Combiner(work, lambda: PLACE)
+    combiner: Batcher[str, str] = Batcher(work, lambda: PLACE)
     threads = [threading.Thread(target=combiner.run, args=(name,), name=name) for name in ("a", "b", "c")]
     threads[0].start()
     wait_for(lambda: leaders == ["a"])
@@ -170,7 +170,7 @@ def test_work_is_never_done_twice_at_once(callers: ThreadPoolExecutor) -> None:
         at_work.release()
         return [-number for number in numbers]
 
-    combiner: Combiner[int, int] = Combiner(work, lambda: PLACE, limit=5)
+    combiner: Batcher[int, int] = Batcher(work, lambda: PLACE, limit=5)
     together = threading.Barrier(THREADS)
 
     def ask(caller: int) -> bool:
@@ -298,7 +298,7 @@ def test_the_caller_with_the_most_time_leads(callers: ThreadPoolExecutor) -> Non
         with deadline.limit(seconds):
             return combiner.run(1)
 
-    combiner: Combiner[int, int] = Combiner(work, lambda: PLACE)
+    combiner: Batcher[int, int] = Batcher(work, lambda: PLACE)
     futures = [callers.submit(ask, 50.0)]
     wait_for(lambda: len(left) == 1)
     for place, seconds in enumerate((10.0, 60.0, 20.0), 1):

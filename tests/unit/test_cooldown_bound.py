@@ -2,7 +2,7 @@
 
 import pytest
 
-from svc.ipam.settings import MAX_COOLDOWN_SECONDS, check_settings, rest_of
+from svc.ipam.settings import MAX_COOLDOWN_SECONDS, check_settings, cooldown_of
 from svc.model.errors import CallerError
 from svc.model.ipam import IpamConfig
 
@@ -14,4 +14,4 @@ def test_a_longer_cooldown_is_refused() -> None:
 
 
 def test_a_longer_one_that_another_program_has_stored_counts_as_the_longest() -> None:
-    assert rest_of(IpamConfig(cooldown_seconds=10**15)).seconds == MAX_COOLDOWN_SECONDS
+    assert cooldown_of(IpamConfig(cooldown_seconds=10**15)).seconds == MAX_COOLDOWN_SECONDS

@@ -7,15 +7,15 @@ import pytest
 
 from harness.incumbent import INCUMBENT, captured, without_servers
 from svc._core.cidr import Cidr
-from svc.model.crd import Objects, affinity_name, block_name, host_hash, is_marked, kind_plural
+from svc.model.custom_resources import CustomResourceCodec, affinity_name, block_name, host_hash, is_marked, kind_plural
 from svc.model.ipam import Affinity, Block, Handle, IpamConfig
 from svc.model.keys import AffinityKey, AffinityQuery, BlockKey, HandleKey, IpamConfigKey, ResourceKey
-from svc.model.objects import Group, turned_uid
+from svc.model.object_metadata import Group, bit_reversed_uid
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 
-BACKING = Objects(Group(INCUMBENT, INCUMBENT.crd_api_version))
-PLAIN = Objects(Group(INCUMBENT, INCUMBENT.api_version))
+BACKING = CustomResourceCodec(Group(INCUMBENT, INCUMBENT.crd_api_version))
+PLAIN = CustomResourceCodec(Group(INCUMBENT, INCUMBENT.api_version))
 
 Json = dict[str, Any]
 
@@ -43,7 +43,7 @@ def test_plain_group_has_neither_annotation_nor_text_for_a_boolean() -> None:
 
 
 @pytest.mark.parametrize("objects", [PLAIN, BACKING])
-def test_settings_are_always_said_in_full(objects: Objects) -> None:
+def test_settings_are_always_said_in_full(objects: CustomResourceCodec) -> None:
     """False is written, zero and the empty text are not."""
     data = objects.encode(IpamConfigKey(), IpamConfig(auto_allocate_blocks=False, cooldown_seconds=5))
     assert data["spec"] == {"strictAffinity": False, "autoAllocateBlocks": False, "ipCooldownSeconds": 5}
@@ -93,10 +93,10 @@ def test_queries_for_a_host_select_by_label() -> None:
 
 def test_uids_turn_both_ways() -> None:
     """The captured pair; what is no uid stays."""
-    assert turned_uid("30316465-6365-4463-ad63-3564622d3638") == "0c8c26a6-c6a6-44c6-adc6-ac2646b46c1c"
-    assert turned_uid("0c8c26a6-c6a6-44c6-adc6-ac2646b46c1c") == "30316465-6365-4463-ad63-3564622d3638"
-    assert turned_uid("pool") == "pool"
-    assert turned_uid("") == ""
+    assert bit_reversed_uid("30316465-6365-4463-ad63-3564622d3638") == "0c8c26a6-c6a6-44c6-adc6-ac2646b46c1c"
+    assert bit_reversed_uid("0c8c26a6-c6a6-44c6-adc6-ac2646b46c1c") == "30316465-6365-4463-ad63-3564622d3638"
+    assert bit_reversed_uid("pool") == "pool"
+    assert bit_reversed_uid("") == ""
 
 
 def test_resources_carry_their_metadata_in_an_annotation() -> None:
@@ -186,4 +186,4 @@ def test_plurals_are_those_of_the_api() -> None:
     kinds = ("IPAMBlock", "BlockAffinity", "IPAMHandle", "IPAMConfig", "IPAMConfiguration", "IPPool")
     plurals = ["ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs", "ipamconfigurations", "ippools"]
     assert [kind_plural(kind) for kind in kinds] == plurals
-    assert Objects(Group(DEFAULT, DEFAULT.crd_api_version)).group.root == "/apis/crd.svc.internal/v1"
+    assert CustomResourceCodec(Group(DEFAULT, DEFAULT.crd_api_version)).group.root == "/apis/crd.svc.internal/v1"

@@ -1,6 +1,6 @@
 """Tokens of a network configuration: what is written down lacks them, and whoever needs them gets the newest."""
 
-from svc.attach.credentials import Credentials, without_secrets
+from svc.attach.token_cache import Credentials, without_secrets
 
 ROOT = "https://10.0.0.1:6443"
 SETTINGS = {"kind": "orch", "orch_api_root": ROOT}

@@ -18,7 +18,7 @@ from svc.admin import conflist, kubeconfig
 from svc.admin.installer import find_executable
 from svc.model.errors import CallerError, PeerError
 from svc.names import DEFAULT
-from svc.netconf.profiles import load_profile
+from svc.netconf.names_profiles import load_profile
 
 CALICO = load_profile("calico")
 ALL = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")

@@ -14,7 +14,7 @@ from svc._core.cidr import Cidr
 from svc.admin import block_release, nodes, pools, resources
 from svc.datastore.api import Create, Delete, Entry, NotFound, StoreError, Update, Write
 from svc.datastore.embedded import EmbeddedStore
-from svc.ipam.view import read_blocks
+from svc.ipam.cache import read_blocks
 from svc.model.errors import CallerError
 from svc.model.ipam import CONFIRMED, PENDING_DELETION, Affinity, Attribute, Block
 from svc.model.keys import AffinityKey, AffinityQuery, BlockKey, BlockQuery, ResourceKey

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from svc.attach.record import ADDING, AttachmentId, Record
-from svc.attach.recover import store_of
+from svc.attach.recovery import store_of
 from svc.attach.sources.delegated import DelegatedSource
 
 SECRET = "token-of-the-network"

@@ -9,11 +9,11 @@ import orjson
 import pytest
 
 from svc._core.cidr import Cidr
-from svc.model.codec import Codec
-from svc.model.crd import Objects
+from svc.model.custom_resources import CustomResourceCodec
 from svc.model.ipam import CONFIRMED, Affinity, Block, Handle
 from svc.model.keys import AffinityKey, BlockKey, HandleKey, IpamConfigKey, Key, ResourceKey
-from svc.model.objects import Group
+from svc.model.kv_codec import Codec
+from svc.model.object_metadata import Group
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 
@@ -126,7 +126,7 @@ def test_unknown_fields_are_written_back(key: Key) -> None:
 @pytest.mark.parametrize("key", [key for key in GOOD if key != POOL], ids=str)
 def test_unknown_fields_of_objects_are_written_back(key: Key, api_version: str) -> None:
     """In each API group."""
-    objects = Objects(Group(DEFAULT, api_version))
+    objects = CustomResourceCodec(Group(DEFAULT, api_version))
     before = objects.encode(key, decoded(key, GOOD[key] | NOVEL))
     assert before["spec"].items() >= NOVEL.items()
     found, value = objects.decode(objects.kind(key), before)
@@ -168,7 +168,7 @@ def test_changed_owner_is_what_is_written() -> None:
 
 def test_status_goes_with_an_object() -> None:
     """Where it is no part of its own it would be lost."""
-    objects = Objects(Group(DEFAULT, DEFAULT.crd_api_version))
+    objects = CustomResourceCodec(Group(DEFAULT, DEFAULT.crd_api_version))
     pool = Resource("IPPool", {"name": "p"}, {"cidr": "10.0.0.0/24"}, {"conditions": []})
     assert objects.encode(POOL, pool)["status"] == {"conditions": []}
 

@@ -12,7 +12,7 @@ from harness.certificates import Authority, encrypt
 from svc.datastore.etcd.settings import Endpoint, read_settings
 from svc.datastore.open import open_backend
 from svc.model.errors import CallerError, Code
-from svc.model.faults import shown
+from svc.model.field_errors import shown
 from svc.names import DEFAULT
 
 

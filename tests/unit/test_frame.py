@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from svc.cni.call_io import Reply
 from svc.cni.frame import (
     ENVIRONMENT_LIMIT,
     NAME_LIMIT,
@@ -29,7 +30,6 @@ from svc.cni.frame import (
     pack_request,
     parse_reply,
 )
-from svc.cni.inputs import Reply
 
 CONTINUATION = b"12345678901234567890"
 FRAME = Frame(

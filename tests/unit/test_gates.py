@@ -10,7 +10,7 @@ import pytest
 from harness.gate import GateServer, free_port, resetting, serving, silent, status
 from harness.patience import wait_until
 from svc.model.gate import Gate, parse_gate
-from svc.model.hold import GateSettings
+from svc.model.waits import GateSettings
 from svc.waits.gates import GateMonitor, GatesWait
 from svc.waits.wait import WaitOutcome
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from svc.attach import handles
 from svc.attach.record import ADDED, AttachmentId, Record
-from svc.model.crd import handle_name
+from svc.model.custom_resources import handle_name
 from svc.model.endpoint import Workload
 from svc.names import DEFAULT
 

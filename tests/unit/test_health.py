@@ -8,8 +8,8 @@ import pytest
 
 from svc.attach import health as module
 from svc.attach.health import MAX_REMEMBERED, Dependency, Health, Probe
+from svc.call_trace import CallTrace
 from svc.model.errors import PeerError
-from svc.trace import Trace
 
 FAILURE = PeerError("the plugin refuses")
 
@@ -50,7 +50,7 @@ class Server:
 
 def is_ready(health: Health, network: str) -> bool:
     try:
-        health.require([], network, Trace("test"), only_add_tells=True)
+        health.require([], network, CallTrace("test"), only_add_tells=True)
     except PeerError:
         return False
     return True
@@ -83,4 +83,4 @@ def test_results_of_the_last_probes_are_remembered(monkeypatch: pytest.MonkeyPat
         server.probe(health)
     for server, cause in ((servers[1], "broken"), (servers[-1], "broken"), (servers[0], "not known to answer")):
         with server.silenced(), pytest.raises(PeerError, match=cause):
-            health.require([server.dependency], "net", Trace("test"), only_add_tells=False)
+            health.require([server.dependency], "net", CallTrace("test"), only_add_tells=False)

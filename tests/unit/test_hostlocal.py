@@ -9,7 +9,7 @@ import pytest
 from svc._core.cidr import Cidr
 from svc.model.errors import CallerError, Code
 from svc.names import DEFAULT
-from svc.netconf import hostlocal
+from svc.netconf import host_local
 from svc.netconf.netconf import NetConf, parse
 
 V4, V6 = "10.1.0.0/24", "fd01::/64"
@@ -103,7 +103,7 @@ def test_unknown_members_go_through() -> None:
     ipam = {"ranges": [[{"subnet": V4, "x": 1}]], "resolvConf": "/etc/resolv.conf", "y": [2]}
     raw = parsed(ipam).raw
     assert raw == network(ipam)
-    assert hostlocal.resolved(raw, {}) == raw
+    assert host_local.resolved(raw, {}) == raw
 
 
 def test_node_for_the_ranges_may_be_another_one() -> None:
@@ -145,8 +145,8 @@ def test_words_become_the_ranges_of_the_node() -> None:
     }
     raw = parsed(ipam, **KUBECONFIG).raw
     before = copy.deepcopy(raw)
-    assert hostlocal.families(raw) == {4, 6}
-    assert hostlocal.resolved(raw, {4: "10.2.0.0/24", 6: "fd02::/64"})["ipam"] == {
+    assert host_local.families(raw) == {4, 6}
+    assert host_local.resolved(raw, {4: "10.2.0.0/24", 6: "fd02::/64"})["ipam"] == {
         "type": "host-local",
         "subnet": "10.2.0.0/24",
         "ranges": [[{"subnet": "10.2.0.0/24", "rangeStart": "10.1.0.9"}, {"subnet": V4}], [{"subnet": "fd02::/64"}]],
@@ -156,15 +156,15 @@ def test_words_become_the_ranges_of_the_node() -> None:
 
 
 def test_plain_ranges_ask_for_no_family() -> None:
-    assert hostlocal.families(parsed({"ranges": [[{"subnet": V4}], [{"subnet": V6}]]}).raw) == frozenset()
+    assert host_local.families(parsed({"ranges": [[{"subnet": V4}], [{"subnet": V6}]]}).raw) == frozenset()
 
 
 def test_release_needs_nothing_of_the_ranges() -> None:
     """Neither the orchestrator nor what the network says by then."""
-    assert hostlocal.for_release("net", "/data") == {
+    assert host_local.for_release("net", "/data") == {
         "cniVersion": "1.1.0",
         "name": "net",
         "type": "host-local",
         "ipam": {"type": "host-local", "dataDir": "/data", "ranges": [[{"subnet": "0.0.0.0/0"}], [{"subnet": "::/0"}]]},
     }
-    assert "dataDir" not in hostlocal.for_release("net", "")["ipam"]
+    assert "dataDir" not in host_local.for_release("net", "")["ipam"]

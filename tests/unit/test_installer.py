@@ -13,10 +13,10 @@ import pytest
 from svc.admin import installer
 from svc.admin.installer import InstallSettings
 from svc.atomic_file import File, write
-from svc.cni.install import Installed, read_record
+from svc.cni.install_record import Installed, read_record
 from svc.model.errors import CallerError, PeerError
 from svc.names import DEFAULT
-from svc.netconf.profiles import load_profile
+from svc.netconf.names_profiles import load_profile
 
 ELF = b"\x7fELF, or at least it begins like one"
 

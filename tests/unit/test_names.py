@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from svc.names import DEFAULT, Names
-from svc.netconf.profiles import load_profile
+from svc.netconf.names_profiles import load_profile
 
 ROOT = Path(__file__).parents[2]
 NAME = re.compile(
@@ -26,14 +26,14 @@ ALLOWED = {
         "kubernetes.k8s_api_root", "kubernetes.node_name", "policy.k8s_api_root", *FIELDS,
     },
     "svc/netconf/netconf.py": FIELDS,
-    "svc/attach/credentials.py": {"k8s_auth_token"},
-    "svc/netconf/rules.py": {"policy.k8s_client_certificate", "policy.k8s_client_key"},
+    "svc/attach/token_cache.py": {"k8s_auth_token"},
+    "svc/netconf/cross_checks.py": {"policy.k8s_client_certificate", "policy.k8s_client_key"},
     "svc/datastore/open.py": {"kubernetes"},  # a package
     "svc/datastore/orch/client.py": {"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"},
     "svc/deploy/crds.py": {"apiextensions.k8s.io/v1", "x-kubernetes-preserve-unknown-fields"},  # the API's own
     "svc/deploy/rbac.py": {"rbac.authorization.k8s.io", "coordination.k8s.io"},
     "svc/datastore/orch/leases.py": {"coordination.k8s.io/v1"},
-    "svc/model/pod.py": {"k8s.v1.cni.cncf.io/network-status"},  # another program's
+    "svc/model/pod_endpoint.py": {"k8s.v1.cni.cncf.io/network-status"},  # another program's
     "svc/datastore/orch/access.py": {"/var/run/secrets/kubernetes.io/serviceaccount", *ACCESS},  # where every pod finds it
 }  # fmt: skip
 PLAIN = {

@@ -10,7 +10,7 @@ import pytest
 from harness.patience import wait_until
 from svc.datastore.api import StoreError
 from svc.datastore.watching import Reconnecting
-from svc.orch.namespaces import Namespaces
+from svc.orch.namespaces import NamespaceCache
 
 PATIENCE = 20.0  # seconds
 Json = dict[str, Any]
@@ -62,41 +62,41 @@ def server() -> Server:
 
 
 @pytest.fixture
-def namespaces(server: Server) -> Iterator[Namespaces]:
-    namespaces = Namespaces(server.ask, Changes(server), lambda: "the API server")
+def namespaces(server: Server) -> Iterator[NamespaceCache]:
+    namespaces = NamespaceCache(server.ask, Changes(server), lambda: "the API server")
     yield namespaces
     server.refuses = True
     server.news.put(END)
     namespaces.close()
 
 
-def is_remembered(server: Server, namespaces: Namespaces, name: str) -> bool:
+def is_remembered(server: Server, namespaces: NamespaceCache, name: str) -> bool:
     before = len(server.asked)
     namespaces.get(name)
     return len(server.asked) == before
 
 
-def test_first_question_goes_to_the_server(server: Server, namespaces: Namespaces) -> None:
+def test_first_question_goes_to_the_server(server: Server, namespaces: NamespaceCache) -> None:
     server.refuses = True
     assert namespaces.get("blue").labels == {"tier": "1"}
     assert namespaces.get("blue").labels == {"tier": "1"}
     assert server.asked == ["blue", "blue"]
 
 
-def test_watched_namespaces_are_not_asked_for(server: Server, namespaces: Namespaces) -> None:
+def test_watched_namespaces_are_not_asked_for(server: Server, namespaces: NamespaceCache) -> None:
     wait_until(lambda: is_remembered(server, namespaces, "blue"))
     server.news.put(("MODIFIED", namespace("blue", tier="2")))
     wait_until(lambda: namespaces.get("blue").labels == {"tier": "2"})
     assert is_remembered(server, namespaces, "blue")
 
 
-def test_strict_reading_asks(server: Server, namespaces: Namespaces) -> None:
+def test_strict_reading_asks(server: Server, namespaces: NamespaceCache) -> None:
     wait_until(lambda: is_remembered(server, namespaces, "blue"))
     server.stored["blue"] = {"tier": "9"}
     assert namespaces.read("blue").labels == {"tier": "9"}
 
 
-def test_new_and_deleted_namespaces_are_asked_for(server: Server, namespaces: Namespaces) -> None:
+def test_new_and_deleted_namespaces_are_asked_for(server: Server, namespaces: NamespaceCache) -> None:
     wait_until(lambda: is_remembered(server, namespaces, "blue"))
     server.stored["green"] = {}
     assert namespaces.get("green").labels == {}
@@ -114,7 +114,7 @@ def test_new_and_deleted_namespaces_are_asked_for(server: Server, namespaces: Na
     wait_until(is_gone)
 
 
-def test_broken_watch_is_not_trusted(server: Server, namespaces: Namespaces) -> None:
+def test_broken_watch_is_not_trusted(server: Server, namespaces: NamespaceCache) -> None:
     """And begun again."""
     wait_until(lambda: is_remembered(server, namespaces, "blue"))
     server.stored["blue"] = {"tier": "3"}
@@ -124,7 +124,7 @@ def test_broken_watch_is_not_trusted(server: Server, namespaces: Namespaces) -> 
     assert namespaces.get("blue").labels == {"tier": "3"}
 
 
-def test_who_waits_together_asks_once(server: Server, namespaces: Namespaces) -> None:
+def test_who_waits_together_asks_once(server: Server, namespaces: NamespaceCache) -> None:
     """But nobody gets an answer that was on its way before the question."""
     server.refuses = True
     server.gate.clear()
@@ -142,7 +142,7 @@ def test_who_waits_together_asks_once(server: Server, namespaces: Namespaces) ->
     assert server.asked == ["blue", "blue"]
 
 
-def test_no_annotations_are_kept_but_those_that_are_read(server: Server, namespaces: Namespaces) -> None:
+def test_no_annotations_are_kept_but_those_that_are_read(server: Server, namespaces: NamespaceCache) -> None:
     """Under whatever prefix: one server may be asked for deployments of several names."""
     notes = {"cni.svc.internal/ipv4pools": "[]", "other/ipAddrs": "[]", "other/hwAddr": "x", "text": "x" * 200_000}
     wait_until(lambda: is_remembered(server, namespaces, "blue"))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from svc.model.annotations import Features
 from svc.model.errors import CallerError, Code
-from svc.model.hold import GateSettings, PolicySettings, Trust
-from svc.model.wishes import Features
+from svc.model.waits import GateSettings, PolicySettings, Trust
 from svc.names import DEFAULT, Names
 from svc.netconf.fields import FIELDS, keys_of
 from svc.netconf.netconf import MAX_BYTES, DatastoreSettings, IpamConf, NetConf, parse

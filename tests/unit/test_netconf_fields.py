@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from harness.netconfs import GOOD, SHOWN, config, parsed, refused, with_field
-from svc.model.wishes import Features
+from svc.model.annotations import Features
 from svc.netconf import fields
 from svc.netconf.fields import FIELDS, Field
 from svc.netconf.netconf import DatastoreSettings, IpamConf, NetConf

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from svc.model.errors import CallerError, Code
-from svc.model.faults import Faults
+from svc.model.field_errors import Faults
 from svc.names import DEFAULT
-from svc.netconf.labels import Labels, labels_of
+from svc.netconf.mesos_labels import Labels, labels_of
 
 
 def args(*labels: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from svc.model.errors import CallerError, Code, PeerError
 from svc.names import DEFAULT, Names
 from svc.netconf.netconf import NetConf, parse
-from svc.netconf.nodefiles import mtu, node_name
+from svc.netconf.node_files import mtu, node_name
 
 STRICT = replace(DEFAULT, nodename_file_required=True)
 

@@ -8,7 +8,7 @@ import pytest
 from svc.admin.operator_installation import OperatorSettings, read
 from svc.model.errors import CallerError
 from svc.names import DEFAULT, Names
-from svc.netconf.profiles import load_profile
+from svc.netconf.names_profiles import load_profile
 
 Json = dict[str, Any]
 

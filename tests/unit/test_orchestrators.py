@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from svc.attach.orchestrators import Access, Orchestrators
+from svc.attach.api_clients import Access, ApiClientPool
 from svc.model.errors import PeerError
 
 NOBODY = "http://127.0.0.1:9"
@@ -17,12 +17,12 @@ def access(token: str) -> Access:
 
 
 @pytest.fixture
-def orchestrators() -> Iterator[Orchestrators]:
-    with closing(Orchestrators()) as orchestrators:
+def orchestrators() -> Iterator[ApiClientPool]:
+    with closing(ApiClientPool()) as orchestrators:
         yield orchestrators
 
 
-def ask(orchestrators: Orchestrators, token: str) -> None:
+def ask(orchestrators: ApiClientPool, token: str) -> None:
     with pytest.raises(PeerError):
         orchestrators.pods(access(token)).read("default", "", "", lambda: None)
 
@@ -31,13 +31,13 @@ def threads() -> int:
     return sum(thread.name.startswith(("namespaces", "pods")) for thread in threading.enumerate())
 
 
-def test_equal_access_shares_a_client(orchestrators: Orchestrators) -> None:
+def test_equal_access_shares_a_client(orchestrators: ApiClientPool) -> None:
     first = orchestrators.pods(access("a"))
     assert orchestrators.pods(access("a")) is first
     assert orchestrators.pods(access("b")) is not first
 
 
-def test_clients_of_old_tokens_go_with_their_threads(orchestrators: Orchestrators) -> None:
+def test_clients_of_old_tokens_go_with_their_threads(orchestrators: ApiClientPool) -> None:
     for token in ("a", "b"):
         ask(orchestrators, token)
     assert threads() > 0

@@ -13,10 +13,10 @@ import pytest
 from harness.skips import ONE_PROCESSOR
 from svc.attach import plugin_exec
 from svc.attach.plugin_exec import find, run_plugin, supported_versions
+from svc.call_trace import CallTrace
 from svc.cpu_pinning import CPU_PINNING
 from svc.model.errors import Code, PeerError, PluginError
 from svc.model.result import IpConfig, Result
-from svc.trace import Trace
 
 VERSIONS = '{"cniVersion":"1.0.0","supportedVersions":["0.3.1","0.4.0","1.0.0"]}'
 NETCONF = {"cniVersion": "1.0.0", "name": "net", "ipam": {"type": "host-local"}}
@@ -37,8 +37,10 @@ def plugin(tmp_path: Path) -> Make:
     return make
 
 
-def call(environment: dict[str, str], verb: str = "ADD", version: str = "1.0.0", trace: Trace | None = None) -> Result | None:
-    return run_plugin("host-local", verb, NETCONF | {"cniVersion": version}, environment, trace or Trace("test"))
+def call(
+    environment: dict[str, str], verb: str = "ADD", version: str = "1.0.0", trace: CallTrace | None = None
+) -> Result | None:
+    return run_plugin("host-local", verb, NETCONF | {"cniVersion": version}, environment, trace or CallTrace("test"))
 
 
 def failure(environment: dict[str, str], verb: str = "ADD") -> PeerError:
@@ -191,7 +193,7 @@ def test_end_without_an_error_object_is_told(plugin: Make, answer: str, how: str
 
 @pytest.mark.parametrize(("end", "level"), [(0, "INFO"), (1, "WARNING")])
 def test_what_it_says_stands_in_our_log(plugin: Make, end: int, level: str) -> None:
-    trace = Trace("test")
+    trace = CallTrace("test")
     environment = plugin(f"echo hello >&2; printf '\\377\\n' >&2; echo '{{}}'; exit {end}")
     if end:
         with pytest.raises(PeerError):

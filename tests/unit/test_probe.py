@@ -10,18 +10,18 @@ import orjson
 import pytest
 
 from harness.node import netconf
-from svc.attach.session import Sessions
-from svc.cni import probe
-from svc.cni.inputs import Inputs
+from svc.attach.sessions import SessionPool
+from svc.cni import connection_test
+from svc.cni.call_io import CallInput
 from svc.datastore.api import Backend, StoreError
 from svc.datastore.embedded import EmbeddedStore
 from svc.names import DEFAULT
 
 
 def probed(open_backend: Callable[..., Backend], **changes: Any) -> tuple[int, list[str]]:
-    with closing(Sessions(open_backend)) as sessions:
-        inputs = Inputs("svc", {}, orjson.dumps(netconf(**changes)))
-        status, text = probe.probe(lambda _: DEFAULT, sessions, inputs)
+    with closing(SessionPool(open_backend)) as sessions:
+        inputs = CallInput("svc", {}, orjson.dumps(netconf(**changes)))
+        status, text = connection_test.probe(lambda _: DEFAULT, sessions, inputs)
         return status, text.splitlines()
 
 
@@ -42,7 +42,7 @@ def test_failing_datastore_is_told_in_one_line() -> None:
 
 def test_hanging_datastore_costs_no_more_than_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is left behind."""
-    monkeypatch.setattr(probe, "LIMIT", 0.05)
+    monkeypatch.setattr(connection_test, "LIMIT", 0.05)
     go_on = threading.Event()
     before = threading.active_count()
 
@@ -50,10 +50,10 @@ def test_hanging_datastore_costs_no_more_than_the_limit(tmp_path: Path, monkeypa
         go_on.wait(20)
         return EmbeddedStore(tmp_path / "store.db")
 
-    sessions = Sessions(hang)
+    sessions = SessionPool(hang)
     try:
-        inputs = Inputs("svc", {}, orjson.dumps(netconf()))
-        status, text = probe.probe(lambda _: DEFAULT, sessions, inputs)
+        inputs = CallInput("svc", {}, orjson.dumps(netconf()))
+        status, text = connection_test.probe(lambda _: DEFAULT, sessions, inputs)
         assert (status, text.splitlines()[1:]) == (
             1,
             ["datastore embedded: no answer within 0.05 s: see whether it runs, and whether the address is right"],
@@ -79,4 +79,4 @@ def test_hanging_datastore_costs_no_more_than_the_limit(tmp_path: Path, monkeypa
 )
 def test_kubeconfig_is_found_by_any_word(section: dict[str, Any], found: str) -> None:
     """The specification's, or the orchestrator's."""
-    assert probe._kubeconfig(section) == found
+    assert connection_test._kubeconfig(section) == found

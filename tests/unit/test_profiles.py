@@ -12,7 +12,7 @@ import pytest
 from svc.model.endpoint import Workload, endpoint_key, has_endpoint, host_interface
 from svc.model.errors import CallerError
 from svc.names import DEFAULT, Names
-from svc.netconf.profiles import SHIPPED, Profiles, canonical, load_profile
+from svc.netconf.names_profiles import SHIPPED, Profiles, canonical, load_profile
 
 ROOT = Path(__file__).parents[2]
 CALICO = load_profile("calico")
@@ -148,7 +148,7 @@ def test_recorded_form_needs_no_working_directory(monkeypatch: pytest.MonkeyPatc
 
 def test_own_names_need_no_file() -> None:
     """Importing them reads none, and loads no parser: that is part of every one-shot call."""
-    program = "import sys, svc.netconf.profiles; print([name for name in ('tomllib', 'tomli') if name in sys.modules])"
+    program = "import sys, svc.netconf.names_profiles; print([name for name in ('tomllib', 'tomli') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
 

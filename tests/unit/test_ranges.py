@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from svc.model.errors import Code, PeerError
-from svc.orch.ranges import node_ranges, uses_pod_cidr
+from svc.orch.pod_cidrs import node_ranges, uses_pod_cidr
 
 
 def node(*ranges: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svc.cni.results import parse_prev_result, render, render_error, render_version
-from svc.model import versions
+from svc.model import cni_versions
 from svc.model.errors import CallerError, Code, InternalError, PeerError
 from svc.model.result import Dns, Interface, IpConfig, Result, Route
 
@@ -104,20 +104,20 @@ def refused(data: object, version: str = "1.1.0", code: Code = Code.INVALID_NETC
 
 
 def test_every_supported_version_has_its_shape() -> None:
-    assert tuple(GOLDEN) == versions.SUPPORTED
+    assert tuple(GOLDEN) == cni_versions.SUPPORTED
 
 
-@pytest.mark.parametrize("version", versions.SUPPORTED)
+@pytest.mark.parametrize("version", cni_versions.SUPPORTED)
 def test_full_result_has_the_shape_of_its_version(version: str) -> None:
     assert render(FULL, version) == {"cniVersion": version} | GOLDEN[version]
 
 
-@pytest.mark.parametrize("version", versions.SUPPORTED)
+@pytest.mark.parametrize("version", cni_versions.SUPPORTED)
 def test_empty_members_are_left_out(version: str) -> None:
     assert render(Result(), version) == {"cniVersion": version}
 
 
-@pytest.mark.parametrize("version", versions.SUPPORTED)
+@pytest.mark.parametrize("version", cni_versions.SUPPORTED)
 def test_rendered_result_is_json(version: str) -> None:
     assert orjson.loads(orjson.dumps(render(FULL, version)))["cniVersion"] == version
 
@@ -146,10 +146,10 @@ def test_journal_shape_is_the_latest_one() -> None:
 
 def as_seen_by(result: Result, version: str) -> Result:
     """What is left of a result after it was told in a version."""
-    if versions.at_least(version, "1.1.0"):
+    if cni_versions.at_least(version, "1.1.0"):
         return result
     routes = tuple(Route(item.dst, item.gw) for item in result.routes)
-    if versions.at_least(version, "0.3.0"):
+    if cni_versions.at_least(version, "0.3.0"):
         interfaces = tuple(Interface(item.name, item.mac, sandbox=item.sandbox) for item in result.interfaces)
         return replace(result, interfaces=interfaces, routes=routes)
     firsts = [next((ip for ip in result.ips if ip.family == family), None) for family in (4, 6)]
@@ -157,7 +157,7 @@ def as_seen_by(result: Result, version: str) -> Result:
     return Result((), ips, tuple(route for ip in ips for route in routes if route.family == ip.family), result.dns)
 
 
-@pytest.mark.parametrize("version", versions.SUPPORTED)
+@pytest.mark.parametrize("version", cni_versions.SUPPORTED)
 def test_rendered_result_reads_back(version: str) -> None:
     assert parse_prev_result(render(FULL, version), version) == as_seen_by(FULL, version)
 
@@ -181,7 +181,7 @@ def test_bytes_that_are_not_json_cannot_be_decoded(text: bytes) -> None:
     assert "give one JSON object" in error.details
 
 
-@pytest.mark.parametrize("version", versions.SUPPORTED)
+@pytest.mark.parametrize("version", cni_versions.SUPPORTED)
 def test_nulls_and_unknown_members_are_ignored(version: str) -> None:
     data = {"interfaces": None, "ips": None, "routes": None, "dns": None, "ip4": None, "ip6": None, "more": [1]}
     assert parse_prev_result(data, version) == Result()
@@ -300,7 +300,7 @@ def test_every_code_is_explained_once() -> None:
 
 
 def test_version_reply_lists_every_version() -> None:
-    assert render_version("1.0.0") == {"cniVersion": "1.0.0", "supportedVersions": list(versions.SUPPORTED)}
+    assert render_version("1.0.0") == {"cniVersion": "1.0.0", "supportedVersions": list(cni_versions.SUPPORTED)}
 
 
 # Anything at all.
@@ -342,7 +342,7 @@ def test_any_result_survives_the_journal(result: Result) -> None:
 
 
 @settings(deadline=None)
-@given(RESULTS, st.sampled_from(versions.SUPPORTED))
+@given(RESULTS, st.sampled_from(cni_versions.SUPPORTED))
 def test_any_rendered_result_reads_back(result: Result, version: str) -> None:
     """Canonical text of addresses is the parser's: one reading brings a result into it."""
     rendered = render(parse_prev_result(result.to_json(), "1.1.0"), version)
@@ -364,7 +364,7 @@ MEMBERS = st.fixed_dictionaries({}, optional=dict.fromkeys(KEYS, JSON))
         st.sampled_from(["cniVersion", "interfaces", "ips", "routes", "dns", "ip4", "ip6"]),
         JSON | MEMBERS | st.lists(MEMBERS, max_size=3),
     ),
-    st.sampled_from(versions.SUPPORTED),
+    st.sampled_from(cni_versions.SUPPORTED),
 )
 def test_any_json_is_read_or_refused(data: dict[str, Any], version: str) -> None:
     with suppress(CallerError):

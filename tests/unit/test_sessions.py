@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from svc.attach.session import Sessions
+from svc.attach.sessions import SessionPool
 from svc.datastore.api import Backend
 from svc.datastore.embedded import EmbeddedStore
 from svc.names import DEFAULT, Names
-from svc.netconf.profiles import load_profile
+from svc.netconf.names_profiles import load_profile
 
 PATIENCE = 20.0  # seconds
 HERE = {"kind": "embedded"}
@@ -46,27 +46,27 @@ def opener(tmp_path: Path) -> Opener:
 
 
 @pytest.fixture
-def sessions(opener: Opener) -> Iterator[Sessions]:
-    sessions = Sessions(opener)
+def sessions(opener: Opener) -> Iterator[SessionPool]:
+    sessions = SessionPool(opener)
     yield sessions
     sessions.close()
     assert sorted(opener.closed) == sorted(opener.opened)
 
 
-def test_equal_settings_share_a_session(sessions: Sessions, opener: Opener) -> None:
+def test_equal_settings_share_a_session(sessions: SessionPool, opener: Opener) -> None:
     first = sessions.get(DEFAULT, {"kind": "embedded", "other": "x"}, "node1")
     assert sessions.get(DEFAULT, {"other": "x", "kind": "embedded"}, "node1") is first
     assert opener.opened == ["embedded"]
 
 
-def test_nodes_share_a_datastore(sessions: Sessions, opener: Opener) -> None:
+def test_nodes_share_a_datastore(sessions: SessionPool, opener: Opener) -> None:
     first, second = sessions.get(DEFAULT, HERE, "node1"), sessions.get(DEFAULT, HERE, "node2")
     assert first is not second
     assert first.backend is second.backend
     assert (first.node, second.node) == ("node1", "node2")
 
 
-def test_names_and_settings_do_not(sessions: Sessions, opener: Opener) -> None:
+def test_names_and_settings_do_not(sessions: SessionPool, opener: Opener) -> None:
     found = {
         id(sessions.get(names, settings, "node1").backend)
         for names in (DEFAULT, load_profile("calico"))
@@ -75,7 +75,7 @@ def test_names_and_settings_do_not(sessions: Sessions, opener: Opener) -> None:
     assert len(found) == 4
 
 
-def test_replaced_store_is_opened_anew(sessions: Sessions, opener: Opener, tmp_path: Path) -> None:
+def test_replaced_store_is_opened_anew(sessions: SessionPool, opener: Opener, tmp_path: Path) -> None:
     """The old one stays open for the calls that still use it, for a while."""
     first = sessions.get(DEFAULT, HERE, "node1")
     (tmp_path / "embedded.db").unlink()
@@ -86,7 +86,7 @@ def test_replaced_store_is_opened_anew(sessions: Sessions, opener: Opener, tmp_p
     assert len(opener.closed) == 2
 
 
-def test_idle_sessions_are_closed_and_opened_again(sessions: Sessions, opener: Opener) -> None:
+def test_idle_sessions_are_closed_and_opened_again(sessions: SessionPool, opener: Opener) -> None:
     first = sessions.get(DEFAULT, HERE, "node1")
     sessions.close_idle(PATIENCE)
     assert sessions.get(DEFAULT, HERE, "node1") is first
@@ -95,7 +95,7 @@ def test_idle_sessions_are_closed_and_opened_again(sessions: Sessions, opener: O
     assert sessions.get(DEFAULT, HERE, "node1") is not first
 
 
-def test_store_that_is_slow_to_open_keeps_nobody_from_another(sessions: Sessions, opener: Opener) -> None:
+def test_store_that_is_slow_to_open_keeps_nobody_from_another(sessions: SessionPool, opener: Opener) -> None:
     gate = opener.gates["slow"] = threading.Event()
     waiting = [
         threading.Thread(target=sessions.get, args=(DEFAULT, {"kind": "slow"}, f"node{number % 2}")) for number in range(4)

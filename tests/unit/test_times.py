@@ -5,7 +5,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svc.times import date_and_time, rfc3339
+from svc.timestamps import date_and_time, rfc3339
 
 
 @given(st.floats(0, 253_402_300_799))

@@ -19,7 +19,7 @@ from harness.certificates import Authority
 from svc.datastore.orch.access import Access
 from svc.datastore.orch.client import Client, Unreachable
 from svc.model.gate import parse_gate
-from svc.model.hold import Trust
+from svc.model.waits import Trust
 from svc.tls import prepare
 from svc.waits.probe import Probe
 

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from svc.trace import LEVELS, Trace, new_request_id
+from svc.call_trace import LEVELS, CallTrace, new_request_id
 
 STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}"
 
 
 def test_line_says_when_who_and_what() -> None:
     """In one line, ready to be written."""
-    trace = Trace("0123abcd")
+    trace = CallTrace("0123abcd")
     trace.fields |= {"verb": "ADD", "container": "c1"}
     trace.info("attached")
     (line,) = trace.lines
@@ -23,15 +23,15 @@ def test_line_says_when_who_and_what() -> None:
 
 def test_time_is_utc_with_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(time=lambda: 1_763_665_401.0421, strftime=time.strftime, gmtime=time.gmtime)
-    monkeypatch.setattr("svc.trace.time", clock)
-    trace = Trace("0123abcd")
+    monkeypatch.setattr("svc.call_trace.time", clock)
+    trace = CallTrace("0123abcd")
     trace.info("now")
     assert trace.lines[0].startswith("2025-11-20 19:03:21.042 INFO")
 
 
 def test_text_of_several_lines_is_as_many_log_lines() -> None:
     """Each says who it is from: a traceback cannot be mistaken for somebody else's."""
-    trace = Trace("0123abcd")
+    trace = CallTrace("0123abcd")
     trace.error("first\nsecond\r\nthird\n")
     assert [re.sub(STAMP, "T", line) for line in trace.lines] == [
         f"T ERROR [0123abcd] {word}\n" for word in ("first", "second", "third")
@@ -40,7 +40,7 @@ def test_text_of_several_lines_is_as_many_log_lines() -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_lines_below_the_level_are_left_out(level: str) -> None:
-    trace = Trace("0123abcd", level)
+    trace = CallTrace("0123abcd", level)
     for name in LEVELS:
         write: Callable[[str], None] = getattr(trace, name.lower())
         write(name)
@@ -49,7 +49,7 @@ def test_lines_below_the_level_are_left_out(level: str) -> None:
 
 def test_level_changes_from_here_on() -> None:
     """What was left out before is not made up for."""
-    trace = Trace("0123abcd")
+    trace = CallTrace("0123abcd")
     trace.debug("early")
     trace.set_level("DEBUG")
     trace.debug("late")
@@ -60,14 +60,14 @@ def test_level_changes_from_here_on() -> None:
 
 def test_unknown_level_is_a_mistake() -> None:
     with pytest.raises(KeyError):
-        Trace("0123abcd", "LOUD")
+        CallTrace("0123abcd", "LOUD")
 
 
 def test_phases_add_up_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """In milliseconds, in the order of their first use."""
     readings = iter([1.0, 1.25, 2.0, 2.5, 3.0, 3.125])
-    monkeypatch.setattr("svc.trace.time", SimpleNamespace(perf_counter=lambda: next(readings)))
-    trace = Trace("0123abcd")
+    monkeypatch.setattr("svc.call_trace.time", SimpleNamespace(perf_counter=lambda: next(readings)))
+    trace = CallTrace("0123abcd")
     for name in ("journal", "kernel", "journal"):
         with trace.phase(name):
             pass
@@ -76,14 +76,14 @@ def test_phases_add_up_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_phase_that_fails_is_measured_too() -> None:
-    trace = Trace("0123abcd")
+    trace = CallTrace("0123abcd")
     with pytest.raises(ValueError, match="broken"), trace.phase("kernel"):
         raise ValueError("broken")
     assert trace.phases["kernel"] >= 0
 
 
 def test_call_without_phases_has_no_text() -> None:
-    assert Trace("0123abcd").phases_text() == ""
+    assert CallTrace("0123abcd").phases_text() == ""
 
 
 def test_request_ids_are_short_and_differ() -> None:

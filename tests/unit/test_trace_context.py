@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from svc.trace import Trace, active, add_request_id, explain
+from svc.call_trace import CallTrace, active, add_request_id, explain
 
 
 def request_of(name: str) -> str:
@@ -15,9 +15,9 @@ def request_of(name: str) -> str:
 
 def test_lines_have_the_request_id_of_their_call() -> None:
     assert request_of("svc") == ""
-    with Trace("abcd1234").activated():
+    with CallTrace("abcd1234").activated():
         assert request_of("svc") == "[abcd1234] "
-        with Trace("ef").activated():
+        with CallTrace("ef").activated():
             assert request_of("svc") == "[ef] "
         assert request_of("svc") == "[abcd1234] "
     assert active() is None
@@ -31,7 +31,7 @@ def test_explanations_are_put_into_words_only_with_debug(level: str, count: int)
         asked.append(1)
         return "because"
 
-    trace = Trace("x", level)
+    trace = CallTrace("x", level)
     explain(text)
     with trace.activated():
         explain(text)

@@ -4,46 +4,46 @@ from typing import Any
 
 import pytest
 
-from svc.model import versions
+from svc.model import cni_versions
 from svc.model.errors import CallerError, Code
 
 
-@pytest.mark.parametrize("text", versions.SUPPORTED)
+@pytest.mark.parametrize("text", cni_versions.SUPPORTED)
 def test_every_supported_version_is_spoken(text: str) -> None:
-    assert versions.negotiate(text) == text
+    assert cni_versions.negotiate(text) == text
 
 
 @pytest.mark.parametrize("text", [None, ""])
 def test_no_version_means_the_first(text: str | None) -> None:
     """0.1.0 had no field for it."""
-    assert versions.negotiate(text) == "0.1.0"
+    assert cni_versions.negotiate(text) == "0.1.0"
 
 
 @pytest.mark.parametrize("text", ["0.3.2", "1.1.1", "2.0.0", "1.0", "1.0.0 ", "v1.0.0", "x", "\udc80"])
 def test_unknown_version_names_the_supported_ones(text: str) -> None:
     with pytest.raises(CallerError) as caught:
-        versions.negotiate(text)
+        cni_versions.negotiate(text)
     assert caught.value.code is Code.INCOMPATIBLE_VERSION
     assert repr(text) in caught.value.msg
-    assert all(version in caught.value.details for version in versions.SUPPORTED)
+    assert all(version in caught.value.details for version in cni_versions.SUPPORTED)
 
 
 @pytest.mark.parametrize("value", [1, 1.1, True, ["1.1.0"], {"1.1.0": 1}])
 def test_version_that_is_no_string_is_unknown(value: Any) -> None:
     """It comes from a file that nobody has checked yet."""
     with pytest.raises(CallerError, match="is not supported"):
-        versions.negotiate(value)
+        cni_versions.negotiate(value)
 
 
 def test_supported_versions_ascend_by_number() -> None:
-    assert sorted(versions.SUPPORTED, key=versions.parse) == list(versions.SUPPORTED)
-    assert versions.LATEST == "1.1.0"
+    assert sorted(cni_versions.SUPPORTED, key=cni_versions.parse) == list(cni_versions.SUPPORTED)
+    assert cni_versions.LATEST == "1.1.0"
 
 
 def test_comparison_is_by_number() -> None:
-    assert versions.at_least("0.10.0", "0.9.0")
-    assert versions.at_least("1.0.0", "1.0.0")
-    assert not versions.at_least("0.4.0", "1.0.0")
+    assert cni_versions.at_least("0.10.0", "0.9.0")
+    assert cni_versions.at_least("1.0.0", "1.0.0")
+    assert not cni_versions.at_least("0.4.0", "1.0.0")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_comparison_is_by_number() -> None:
 )
 def test_malformed_version_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="is not a version"):
-        versions.parse(text)
+        cni_versions.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,14 @@ def test_malformed_version_is_a_value_error(text: str) -> None:
     [("ADD", "0.1.0"), ("DEL", "0.1.0"), ("VERSION", "0.1.0"), ("CHECK", "0.4.0"), ("STATUS", "1.1.0"), ("GC", "1.1.0")],
 )
 def test_verb_is_allowed_from_its_version_on(verb: str, first: str) -> None:
-    for version in versions.SUPPORTED:
-        if versions.at_least(version, first):
-            versions.require(verb, version)
+    for version in cni_versions.SUPPORTED:
+        if cni_versions.at_least(version, first):
+            cni_versions.require(verb, version)
         else:
             with pytest.raises(CallerError, match=f"{version}.* does not allow {verb}.*{first}") as caught:
-                versions.require(verb, version)
+                cni_versions.require(verb, version)
             assert caught.value.code is Code.INCOMPATIBLE_VERSION
             offered = caught.value.details.rpartition(": ")[2].split(", ")
-            assert offered == [later for later in versions.SUPPORTED if versions.at_least(later, first)], "others are no remedy"
+            assert offered == [later for later in cni_versions.SUPPORTED if cni_versions.at_least(later, first)], (
+                "others are no remedy"
+            )

@@ -9,14 +9,14 @@ from svc._core.cidr import Address
 from svc.attach.context import Context
 from svc.attach.health import Dependency
 from svc.attach.record import Record
-from svc.attach.session import Session
+from svc.attach.sessions import Session
+from svc.call_trace import CallTrace
 from svc.datastore.api import Delete, Found
 from svc.ipam.requests import Companion
+from svc.model.annotations import AnnotationSettings
 from svc.model.result import Dns, IpConfig, Route
-from svc.model.wishes import Wishes
 from svc.names import Names
-from svc.orch.info import PodInfo
-from svc.trace import Trace
+from svc.orch.pod_info import PodInfo
 from svc.values import dataclass
 
 Valid = frozenset[tuple[str, str]]
@@ -32,7 +32,7 @@ class Addressing:
     versions: tuple[int, ...]
     pools: Mapping[int, tuple[str, ...]]
     addresses: tuple[Address, ...]
-    wishes: Wishes
+    wishes: AnnotationSettings
     renewed: "Callable[[], Addressing | None]"
     """Return the same for the namespace as it is now; None if the namespace has not changed."""
 
@@ -57,7 +57,7 @@ class Assignment:
     record: Record
     addressing: Addressing
     extra_write: Companion | None
-    trace: Trace
+    trace: CallTrace
 
 
 class AddressSource(ABC):
@@ -80,10 +80,10 @@ class AddressSource(ABC):
         """Return a context in which this thread is going to call `assign`."""
         return nullcontext()
 
-    def require_supported(self, names: Names, wishes: Wishes) -> None:  # noqa: B027
+    def require_supported(self, names: Names, wishes: AnnotationSettings) -> None:  # noqa: B027
         """Raise CallerError if annotations request what the source cannot assign."""
 
-    def prepared(self, _context: Context, _trace: Trace) -> "AddressSource":
+    def prepared(self, _context: Context, _trace: CallTrace) -> "AddressSource":
         """Return the source with everything that `assign` needs. Raise SvcError if it cannot assign.
 
         The ADD has no side effect before this call."""
@@ -103,13 +103,19 @@ class AddressSource(ABC):
     # an attachment, by its record
 
     @abstractmethod
-    def why_not_held(self, session: Session, record: Record, trace: Trace) -> str:
+    def why_not_held(self, session: Session, record: Record, trace: CallTrace) -> str:
         """Return why the attachment does not have its addresses now; empty if it has them. Raise PeerError if that is not
         known."""
 
     @abstractmethod
     def release(
-        self, context: Context, session: Session, record: Record, trace: Trace, extra_write: Delete | None, handle: Found | None
+        self,
+        context: Context,
+        session: Session,
+        record: Record,
+        trace: CallTrace,
+        extra_write: Delete | None,
+        handle: Found | None,
     ) -> bool:
         """Release the attachment's addresses, and no other's. Return whether `extra_write` is done too.
 
@@ -125,7 +131,7 @@ class AddressSource(ABC):
         """Return why the source cannot release addresses; empty if it can."""
         return ""
 
-    def collect(self, _context: Context, _session: Session, _network: str, _valid: Valid, _trace: Trace) -> list[str]:
+    def collect(self, _context: Context, _session: Session, _network: str, _valid: Valid, _trace: CallTrace) -> list[str]:
         """Release addresses of the network that belong to no attachment, or let the plugin do so. Return what failed."""
         return []
 

@@ -4,12 +4,12 @@ from typing import Final
 
 from svc.attach.context import Context
 from svc.attach.record import Record
-from svc.attach.session import Session
+from svc.attach.sessions import Session
 from svc.attach.sources import pool_release
 from svc.attach.sources.base import AddressSource, AssignedAddresses, Assignment
+from svc.call_trace import CallTrace
 from svc.datastore.api import Delete, Found
 from svc.model.result import IpConfig
-from svc.trace import Trace
 
 
 class BypassSource(AddressSource):
@@ -29,11 +29,17 @@ class BypassSource(AddressSource):
         interface = 1 if wanted.record.is_wired else None
         return AssignedAddresses(addresses, tuple(IpConfig(str(address.host()), interface) for address in addresses))
 
-    def why_not_held(self, _session: Session, _record: Record, _trace: Trace) -> str:
+    def why_not_held(self, _session: Session, _record: Record, _trace: CallTrace) -> str:
         return ""
 
     def release(
-        self, context: Context, session: Session, record: Record, trace: Trace, extra_write: Delete | None, handle: Found | None
+        self,
+        context: Context,
+        session: Session,
+        record: Record,
+        trace: CallTrace,
+        extra_write: Delete | None,
+        handle: Found | None,
     ) -> bool:
         """Release nothing but what a failed ADD may have left under the handle."""
         return pool_release.release(context, session, record, trace, extra_write, handle, ())

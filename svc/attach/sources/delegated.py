@@ -16,18 +16,18 @@ from svc.attach.context import Context
 from svc.attach.health import Dependency, Probe
 from svc.attach.plugin_exec import find, run_plugin
 from svc.attach.record import Record
-from svc.attach.session import Session
+from svc.attach.sessions import Session
 from svc.attach.sources.base import Addressing, AddressSource, AssignedAddresses, Assignment, Valid
 from svc.attach.sources.local_ranges import exhausted
+from svc.call_trace import CallTrace, new_request_id
 from svc.datastore.api import Delete, Found
+from svc.model.annotations import ADDRESSES, FAMILIES, POOLS, UNMANAGED, AnnotationSettings
 from svc.model.errors import Code, PeerError, PluginError
 from svc.model.result import IpConfig, Result, Route
-from svc.model.wishes import ADDRESSES, FAMILIES, POOLS, UNMANAGED, Wishes
 from svc.names import Names
-from svc.netconf import hostlocal
+from svc.netconf import host_local
 from svc.netconf.annotations import demand_own_ipam
-from svc.orch.ranges import node_ranges, not_told
-from svc.trace import Trace, new_request_id
+from svc.orch.pod_cidrs import node_ranges, not_told
 from svc.values import dataclass
 
 Json = dict[str, Any]
@@ -68,11 +68,11 @@ class DelegatedSource(AddressSource):
 
     # ADD
 
-    def require_supported(self, names: Names, wishes: Wishes) -> None:
+    def require_supported(self, names: Names, wishes: AnnotationSettings) -> None:
         asked = (wishes.places.get(name) for name in (*POOLS.values(), FAMILIES, ADDRESSES, UNMANAGED))
         demand_own_ipam(self.plugin, names, filter(None, asked))
 
-    def prepared(self, context: Context, trace: Trace) -> "DelegatedSource":
+    def prepared(self, context: Context, trace: CallTrace) -> "DelegatedSource":
         """Insert the node's pod CIDRs. Raise PeerError if there is no such plugin, or the node has no ranges for it."""
         find(self.plugin, self.environment.get("CNI_PATH", ""))
         with trace.phase("ranges"):
@@ -95,7 +95,7 @@ class DelegatedSource(AddressSource):
 
     # an attachment, by its record
 
-    def why_not_held(self, _session: Session, record: Record, trace: Trace) -> str:
+    def why_not_held(self, _session: Session, record: Record, trace: CallTrace) -> str:
         """The plugin cannot be asked for a record that was restored without a call."""
         if not self.environment.get("CNI_NETNS"):
             return ""
@@ -106,7 +106,7 @@ class DelegatedSource(AddressSource):
         return ""
 
     def release(
-        self, _context: Context, _session: Session, record: Record, trace: Trace, extra: Delete | None, handle: Found | None
+        self, _context: Context, _session: Session, record: Record, trace: CallTrace, extra: Delete | None, handle: Found | None
     ) -> bool:
         """Run the plugin's DEL. If another thing than a directory is in the place of the plugin's, it holds no address."""
         assert (extra, handle) == (None, None), "has_handle is false"
@@ -138,7 +138,7 @@ class DelegatedSource(AddressSource):
             return failure.msg
         return ""
 
-    def collect(self, _context: Context, _session: Session, _network: str, _valid: Valid, trace: Trace) -> list[str]:
+    def collect(self, _context: Context, _session: Session, _network: str, _valid: Valid, trace: CallTrace) -> list[str]:
         """Run the plugin's GC, if it is new enough to have one."""
         valid = {name: value for name, value in self.netconf.items() if name.startswith("cni.dev/")}
         try:
@@ -160,15 +160,15 @@ class DelegatedSource(AddressSource):
     def _require_ready(self, context: Context) -> None:
         """Raise PeerError if an ADD would find no plugin, no ranges or no free address, or the plugin says so itself."""
         source = self._resolved(context)
-        run_plugin(self.plugin, "STATUS", source.netconf, self.environment, Trace(new_request_id()))
+        run_plugin(self.plugin, "STATUS", source.netconf, self.environment, CallTrace(new_request_id()))
         if full := source._exhaustion():
             raise full
 
     def _resolved(self, context: Context) -> "DelegatedSource":
         """Return the source with the node's pod CIDRs in the configuration, if it asks for them. Raise PeerError."""
-        families = hostlocal.families(self.netconf)
+        families = host_local.families(self.netconf)
         ranges = node_ranges(context.orchestrators.pods(self.access).node(self.node), families) if families else {}
-        return replace(self, netconf=hostlocal.resolved(self.netconf, ranges))
+        return replace(self, netconf=host_local.resolved(self.netconf, ranges))
 
     def _exhaustion(self) -> PluginError | None:
         """Return what to raise if the ranges of host-local have no free address: its own error has no remedy."""
@@ -176,7 +176,7 @@ class DelegatedSource(AddressSource):
         msg = f"{self.plugin}: no address is free in {full}"
         return PluginError(msg, details=_REMEDY, code=Code.DELEGATE) if full else None
 
-    def _run(self, verb: str, record: Record, trace: Trace) -> None:
+    def _run(self, verb: str, record: Record, trace: CallTrace) -> None:
         identity = {"CNI_CONTAINERID": record.id.container_id, "CNI_IFNAME": record.id.ifname}
         run_plugin(self.plugin, verb, self.release_netconf, {**self.environment, **identity}, trace)
 

@@ -10,18 +10,18 @@ from svc._core.cidr import Address
 from svc.attach.context import Context
 from svc.attach.previous_sandbox import PreviousSandbox
 from svc.attach.record import Record
-from svc.attach.session import Session
+from svc.attach.sessions import Session
 from svc.attach.sources import pool_gc, pool_release
 from svc.attach.sources.base import Addressing, AddressSource, AssignedAddresses, Assignment, Valid
 from svc.attach.sources.bypass import BYPASS
+from svc.call_trace import CallTrace
 from svc.dataplane.plan import GATEWAY4, GATEWAY6
 from svc.datastore.api import Delete, Found
 from svc.ipam.requests import Allocation, Assign
+from svc.model.annotations import ADDRESSES, FAMILIES, POOLS, AnnotationSettings
 from svc.model.errors import Code, SvcError
 from svc.model.result import IpConfig, Route
-from svc.model.wishes import ADDRESSES, FAMILIES, POOLS, Wishes
-from svc.times import to_nanoseconds
-from svc.trace import Trace
+from svc.timestamps import to_nanoseconds
 
 REFUSALS = (Code.NO_ADDRESS, Code.POOL, Code.ADDRESS_UNAVAILABLE)  # that other annotations of the namespace may avoid
 
@@ -62,17 +62,23 @@ class PoolSource(AddressSource):
         allocations = session.ipam.allocations(record.handle, record.address_list())
         return tuple(Route(f"{each.address}/{each.block.length}") for each in allocations)
 
-    def why_not_held(self, session: Session, record: Record, _trace: Trace) -> str:
+    def why_not_held(self, session: Session, record: Record, _trace: CallTrace) -> str:
         if session.ipam.holds(record.handle, record.address_list()):
             return ""
         return f"the datastore does not say that {', '.join(record.addresses)} belong to {record.handle}"
 
     def release(
-        self, context: Context, session: Session, record: Record, trace: Trace, extra_write: Delete | None, handle: Found | None
+        self,
+        context: Context,
+        session: Session,
+        record: Record,
+        trace: CallTrace,
+        extra_write: Delete | None,
+        handle: Found | None,
     ) -> bool:
         return pool_release.release(context, session, record, trace, extra_write, handle, record.address_list())
 
-    def collect(self, context: Context, session: Session, network: str, valid: Valid, trace: Trace) -> list[str]:
+    def collect(self, context: Context, session: Session, network: str, valid: Valid, trace: CallTrace) -> list[str]:
         return pool_gc.collect(context, session, network, valid, trace)
 
     def _assign(self, wanted: Assignment) -> AssignedAddresses:
@@ -163,7 +169,7 @@ def _beyond_next_hop(session: Session, address: Address) -> IpConfig:
     return IpConfig(f"{address}/{min(length, address.bits - 1)}", gateway=str(gateway))
 
 
-def _add_annotations(refusal: SvcError, wishes: Wishes) -> None:
+def _add_annotations(refusal: SvcError, wishes: AnnotationSettings) -> None:
     """Name the annotations that a refusal is about, because these are to be corrected."""
     about = (ADDRESSES,) if wishes.addresses else (*POOLS.values(), FAMILIES)
     places = [wishes.places[name] for name in about if name in wishes.places]

@@ -7,17 +7,17 @@ from svc._core.cidr import Address, Cidr
 from svc.attach.context import Context
 from svc.attach.handles import container_of, handle_of
 from svc.attach.record import ADDED, Record
-from svc.attach.session import Session
+from svc.attach.sessions import Session
 from svc.attach.sources.base import Valid
+from svc.call_trace import CallTrace
 from svc.ipam.blocks import allocations
+from svc.ipam.cache import read_blocks
 from svc.ipam.host import Host
 from svc.ipam.requests import Release
-from svc.ipam.view import read_blocks
 from svc.model.errors import SvcError
-from svc.trace import Trace
 
 
-def collect(context: Context, session: Session, network: str, valid: Valid, trace: Trace) -> list[str]:
+def collect(context: Context, session: Session, network: str, valid: Valid, trace: CallTrace) -> list[str]:
     """Release the addresses of the network that this node assigned, and that no attachment has: the row, or the handle, was
     lost. Return what failed.
 

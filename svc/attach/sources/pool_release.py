@@ -7,19 +7,19 @@ from svc.attach.context import Context
 from svc.attach.endpoints import endpoint_owner
 from svc.attach.handles import is_ambiguous, pairs_of
 from svc.attach.record import Record
-from svc.attach.session import Session
+from svc.attach.sessions import Session
+from svc.call_trace import CallTrace
 from svc.datastore.api import Delete, Found, NotFound
-from svc.ipam.requests import Held, Release
+from svc.ipam.requests import Release, ReleaseTarget
 from svc.model.errors import Code, PeerError
 from svc.model.ipam import Handle
-from svc.trace import Trace
 
 
 def release(
     context: Context,
     session: Session,
     record: Record,
-    trace: Trace,
+    trace: CallTrace,
     extra_write: Delete | None,
     handle: Found[Handle] | None,
     addresses: tuple[Address, ...],
@@ -36,7 +36,9 @@ def release(
     return session.ipam.release(Release(record.handle, keep, own, extra_write), handle) and session.backend.atomic
 
 
-def _release_unrecorded(context: Context, session: Session, record: Record, extra_write: Delete | None, trace: Trace) -> bool:
+def _release_unrecorded(
+    context: Context, session: Session, record: Record, extra_write: Delete | None, trace: CallTrace
+) -> bool:
     """Release what the datastore shows of an attachment that has no row in the journal."""
     if extra_write is not None:
         with suppress(NotFound):
@@ -70,7 +72,7 @@ def require_own_handle(context: Context, session: Session, record: Record) -> No
         )
 
 
-def _release_older(context: Context, session: Session, record: Record, trace: Trace) -> None:
+def _release_older(context: Context, session: Session, record: Record, trace: CallTrace) -> None:
     """Release what this node allocated under the older form of the handle, for this workload. The endpoint of the attachment is
     gone by now: one that exists is another sandbox's, which may have these addresses."""
     container, _ = endpoint_owner(session, record)
@@ -91,7 +93,7 @@ def _is_owner(record: Record, owner: dict[str, str]) -> bool:
 
 
 def _release_addresses(session: Session, handle: str, addresses: tuple[Address, ...]) -> None:
-    freed = session.ipam.release_addresses([Held(address, handle) for address in addresses])
+    freed = session.ipam.release_addresses([ReleaseTarget(address, handle) for address in addresses])
     for refusal in freed.refused.values():
         if isinstance(refusal, PeerError):  # any other: it is not this handle's any more
             raise refusal

@@ -5,10 +5,10 @@ from contextlib import suppress
 from svc.attach.context import Context
 from svc.attach.endpoints import edit_profiles, has_profile
 from svc.attach.record import Record
-from svc.attach.session import Session
+from svc.attach.sessions import Session
 from svc.attach.sources.base import AddressSource
+from svc.call_trace import CallTrace
 from svc.datastore.api import Delete, Found, NotFound
-from svc.trace import Trace
 
 
 class SharedSource(AddressSource):
@@ -19,7 +19,7 @@ class SharedSource(AddressSource):
         self._former = former
         self.plugin, self.uses_pools, self.has_handle = former.plugin, former.uses_pools, former.has_handle
 
-    def why_not_held(self, session: Session, record: Record, trace: Trace) -> str:
+    def why_not_held(self, session: Session, record: Record, trace: CallTrace) -> str:
         if why := self._former.why_not_held(session, record, trace):
             return why
         if has_profile(session, record):
@@ -27,7 +27,13 @@ class SharedSource(AddressSource):
         return f"the endpoint of this container does not name network {record.id.network}"
 
     def release(
-        self, context: Context, session: Session, record: Record, trace: Trace, extra_write: Delete | None, handle: Found | None
+        self,
+        context: Context,
+        session: Session,
+        record: Record,
+        trace: CallTrace,
+        extra_write: Delete | None,
+        handle: Found | None,
     ) -> bool:
         with suppress(NotFound):
             edit_profiles(session, record, add=False)

@@ -16,18 +16,18 @@ from svc.admin.installer import InstallSettings, Outcome, find_executable, requi
 from svc.admin.installer import install as install_files
 from svc.admin.originals import require_own_list
 from svc.atomic_file import File, write
-from svc.cni.install import SOCKET_NAME
+from svc.cni.install_record import SOCKET_NAME
 from svc.ctl.cli_context import CliContext, names_option
 from svc.ctl.target import Target
 from svc.deploy.systemd import AgentUnit, unit_name
-from svc.model import versions
+from svc.model import cni_versions
 from svc.model.errors import SvcError
 from svc.names import Names
 from svc.netconf import netconf as netconfs
 from svc.netconf.installed import FILE_NAME, Installed, add_installed
+from svc.netconf.names_profiles import canonical
 from svc.netconf.networklist import check_file, read_file, read_others, read_plugin
-from svc.netconf.profiles import canonical
-from svc.orch.ranges import not_told
+from svc.orch.pod_cidrs import not_told
 from svc.values import dataclass
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Options:
 @click.option("--apply-pools", is_flag=True, help="Write the pools that the operator's resource lists to the datastore.")
 @click.option("--without", type=click.Choice(list(conflist.CHAINED)), multiple=True, help="Leave a chained plugin out.")
 @click.option(
-    "--cni-version", type=click.Choice(versions.SUPPORTED), help="Newest version, for a runtime that supports no newer."
+    "--cni-version", type=click.Choice(cni_versions.SUPPORTED), help="Newest version, for a runtime that supports no newer."
 )
 @click.option("--service-account", type=_PATH, help="For --datastore orch: directory of the account.  [default: the pod's]")
 @click.option("--watch", is_flag=True, help="For --datastore orch: run until SIGTERM, and renew the token.")
@@ -229,7 +229,7 @@ def _conflist(context: CliContext, options: Options, executable: Path) -> list[F
     folders = [options.bin_dir, *(Path(folder) for folder in os.environ.get("CNI_PATH", "").split(":") if folder)]
     others = _others(context, options)
     programs = {names.plugin: executable} | conflist.find_plugins([*chained, *(each["type"] for each in others)], folders)
-    version = conflist.common_version(programs, options.cni_version or versions.LATEST)
+    version = conflist.common_version(programs, options.cni_version or cni_versions.LATEST)
     access = (options.host_conf_dir or conf_dir) / kubeconfig.kubeconfig_name(names)
     entry = _entry(context, options, str(access))
     document = conflist.render(entry, chained, version, names, others)
@@ -240,7 +240,7 @@ def _conflist(context: CliContext, options: Options, executable: Path) -> list[F
 
 def _warn_of_version(version: str, options: Options) -> None:
     """Warn that the runtime will not call GC and STATUS."""
-    if versions.at_least(version, _WITH_GC):
+    if cni_versions.at_least(version, _WITH_GC):
         return
     cause = "as --cni-version asks" if version == options.cni_version else _NEWER_PLUGINS
     click.echo(f"note: the network is CNI {version}: the runtime never calls GC and STATUS of {_WITH_GC}; {cause}", err=True)

@@ -11,7 +11,7 @@ from svc.admin import owner_attributes
 from svc.admin.usage import ORPHANS, BlockUsage, Borrowed, PoolUsage, read_borrowed, usage
 from svc.ctl.cli_context import CliContext, output_option, table
 from svc.ipam import settings
-from svc.ipam.view import read_pools
+from svc.ipam.cache import read_pools
 from svc.model.ipam import Attribute, IpamConfig
 
 Json = dict[str, Any]
@@ -97,7 +97,7 @@ def configure(context: CliContext, /, **given: bool | int | str | None) -> None:
     if not wanted:
         raise click.UsageError("nothing to change: give at least one option")
     with context.changing(create=True) as store:
-        before, after = settings.amend(store, lambda present: replace(present, **wanted), _give_option)
+        before, after = settings.update_settings(store, lambda present: replace(present, **wanted), _give_option)
         for field in wanted:
             kept = getattr(before, field) == getattr(after, field)
             click.echo(f"{_PROPERTIES[field]} {'is' if kept else 'set to'} {_text_of(getattr(after, field))}")

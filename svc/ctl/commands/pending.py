@@ -16,7 +16,7 @@ from svc.ctl.cli_context import CliContext, output_option, table
 from svc.ctl.target import describe
 from svc.datastore.open import EMBEDDED_FILE
 from svc.model.errors import CallerError, Code, PeerError
-from svc.times import rfc3339
+from svc.timestamps import rfc3339
 
 _JOURNAL = "journal.db"
 NOTES = "dropped-releases.jsonl"  # in the state directory

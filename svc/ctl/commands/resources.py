@@ -11,11 +11,11 @@ from svc.admin import manifest, nodes, pools, reservations, resources
 from svc.ctl.cli_context import CliContext, Column, output_option
 from svc.ctl.target import Target
 from svc.datastore.api import Backend
-from svc.ipam.reserved import KIND as RESERVATION
-from svc.ipam.view import read_pools, read_reserved
+from svc.ipam.cache import read_pools, read_reserved
+from svc.ipam.reservations import KIND as RESERVATION
 from svc.model.pool import TEXT_FIELDS
 from svc.model.resource import Resource
-from svc.netconf.nodefiles import node_name
+from svc.netconf.node_files import node_name
 
 Apply = Callable[[Backend, Sequence[Resource], datetime], list[str]]
 Unreadable = Callable[[Backend], Mapping[str, str]]

@@ -8,7 +8,7 @@ from svc.admin import installer
 from svc.admin.install_records import other_installations, recorded_state_dir
 from svc.ctl.cli_context import CliContext, names_option
 from svc.netconf.installed import remove_installed
-from svc.netconf.profiles import canonical
+from svc.netconf.names_profiles import canonical
 
 
 @click.command(name="uninstall")

@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 from svc.datastore.api import StoreError
 from svc.imports import whole_imports
-from svc.model.faults import Faults
+from svc.model.field_errors import Faults
 
 SECONDS = 2.0  # for each of the two queries
 SERVICES = (("_etcd-client-ssl._tcp", "https"), ("_etcd-client._tcp", "http"))  # the first that has records counts

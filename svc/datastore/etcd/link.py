@@ -20,6 +20,7 @@ os.environ.setdefault("GRPC_DNS_RESOLVER", "native")  # the system's, which know
 import grpc
 
 from svc import deadline
+from svc.call_trace import explain
 from svc.datastore.api import Forbidden, Position, StoreError
 from svc.datastore.etcd.messages import KVStub, Message, RangeRequest, WatchRequest, WatchResponse
 from svc.datastore.etcd.refusals import NO_ANSWER_IN_TIME, remedy_for
@@ -27,7 +28,6 @@ from svc.datastore.etcd.settings import Cluster, Endpoint
 from svc.datastore.etcd.tls import Tls
 from svc.model.errors import SvcError
 from svc.retry import Backoff
-from svc.trace import explain
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from svc._core.cidr import Address
 from svc.datastore.etcd import discovery
 from svc.datastore.etcd.tls import FILES, Tls, load_tls
 from svc.model.errors import Code
-from svc.model.faults import Faults
+from svc.model.field_errors import Faults
 from svc.values import dataclass
 
 AUTHORITY = "127.0.0.1:2379"

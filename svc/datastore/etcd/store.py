@@ -1,4 +1,4 @@
-"""The etcd v3 store: keys and documents as `svc.model.codec` spells them, revisions that are etcd's own (ModRevision).
+"""The etcd v3 store: keys and documents as `svc.model.kv_codec` spells them, revisions that are etcd's own (ModRevision).
 
 1. A call is one round trip: a get is one Range, a list one Range (more when it is long), a write one transaction.
 2. A read that a server does not answer goes to the next one.
@@ -24,8 +24,8 @@ from svc.datastore.etcd.settings import read_settings
 from svc.datastore.etcd.watch import Listing, QueryWatch, Span, SpanWatch, is_change
 from svc.datastore.generations import Generations
 from svc.datastore.watching import EventStream, OpenWatches
-from svc.model.codec import Codec, matches
 from svc.model.keys import IPAM_CONFIG, IpamConfigKey, Key, Query, ResourceQuery
+from svc.model.kv_codec import Codec, matches
 from svc.names import Names
 
 PAGE = 2000  # entries that are read at once; a block of 64 addresses is 1 to 10 KB

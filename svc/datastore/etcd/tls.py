@@ -4,7 +4,7 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
-from svc.model.faults import Faults
+from svc.model.field_errors import Faults
 from svc.model.shortage import shortage
 from svc.values import dataclass
 

@@ -21,7 +21,7 @@ from svc.datastore.api import (
     Write,
 )
 from svc.datastore.etcd.messages import Compare, DeleteRangeRequest, Message, PutRequest, RangeRequest, RequestOp, TxnRequest
-from svc.model.codec import Codec
+from svc.model.kv_codec import Codec
 from svc.values import dataclass
 
 _ABSENT = 0

@@ -29,7 +29,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 from svc import deadline
 from svc.cpu_pinning import CPU_PINNING
 from svc.model.errors import CallerError, Code
-from svc.model.faults import shown, without_credentials
+from svc.model.field_errors import shown, without_credentials
 from svc.model.shortage import shortage
 from svc.tls import prepare
 from svc.values import dataclass

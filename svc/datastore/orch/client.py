@@ -20,11 +20,11 @@ import urllib3
 from urllib3 import exceptions as failures
 
 from svc import __version__, deadline
+from svc.call_trace import explain
 from svc.datastore.api import StoreError
 from svc.datastore.orch.access import Access, Credentials
 from svc.datastore.orch.stream import Stream
 from svc.retry import Backoff
-from svc.trace import explain
 from svc.values import dataclass
 
 Json = dict[str, Any]

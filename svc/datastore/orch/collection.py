@@ -5,8 +5,8 @@ from dataclasses import field
 from typing import Any
 
 from svc.datastore.api import Entries, Entry
-from svc.model.codec import Value
 from svc.model.keys import Key
+from svc.model.kv_codec import Value
 from svc.values import dataclass
 
 Json = dict[str, Any]

@@ -14,12 +14,12 @@ from svc.datastore.api import Conflict, Create, Damaged, Delete, Entry, NotFound
 from svc.datastore.orch import shelf
 from svc.datastore.orch.client import ApiError, Client, Unreachable, segment
 from svc.datastore.orch.collection import Collection, revision_of
-from svc.model import crd
-from svc.model.codec import Value
-from svc.model.crd import Objects
+from svc.model import custom_resources
+from svc.model.custom_resources import CustomResourceCodec
 from svc.model.errors import CallerError
 from svc.model.keys import AffinityKey, BlockKey, HandleKey, IpamConfigKey, Key, Query, ResourceKey
-from svc.model.objects import Group
+from svc.model.kv_codec import Value
+from svc.model.object_metadata import Group
 from svc.names import Names
 from svc.retry import attempts
 
@@ -39,7 +39,7 @@ class Customs:
     def __init__(self, client: Client, names: Names, api_group: str = "") -> None:
         self._client = client
         self._names = names
-        self._found: Objects | None = Objects(_given_group(names, api_group)) if api_group else None
+        self._found: CustomResourceCodec | None = CustomResourceCodec(_given_group(names, api_group)) if api_group else None
 
     def get(self, key: Key) -> Entry:
         """NotFound also for one that is marked: its deletion is finished."""
@@ -63,10 +63,10 @@ class Customs:
 
     def unlabelled_affinities(self) -> Collection:
         """Return the affinities of all hosts that lack the labels by which a host's are selected."""
-        return self._collection_of(crd.AFFINITY, self._objects.unlabelled)
+        return self._collection_of(custom_resources.AFFINITY, self._objects.unlabelled)
 
     def _collection_of(self, kind: str, selector: str) -> Collection:
-        path = f"{self._objects.group.root}/{crd.kind_plural(kind)}"
+        path = f"{self._objects.group.root}/{custom_resources.kind_plural(kind)}"
         return Collection(path, partial(_read, self._objects, kind), {"labelSelector": selector} if selector else {})
 
     def create(self, write: Create) -> Entry:
@@ -111,12 +111,12 @@ class Customs:
             _log.warning("%s is marked as deleted and not removed: %s", self._path(key), str(error))
 
     @property
-    def _objects(self) -> Objects:
+    def _objects(self) -> CustomResourceCodec:
         """Several threads may ask for it at the same time, and find the same."""
         if self._found is not None:
             return self._found
         group = _served_group(self._client, self._names)
-        objects = Objects(group or Group(self._names, self._names.crd_api_version))
+        objects = CustomResourceCodec(group or Group(self._names, self._names.crd_api_version))
         if group is not None:  # one that is installed later is found later
             self._found = objects
         return objects
@@ -134,7 +134,7 @@ class Customs:
     def _present(self, key: Key) -> Json | None:
         """None when it is gone or marked; then its deletion is finished."""
         data = self._find(key)
-        if data is None or not isinstance(key, _MARKED) or not crd.is_marked(data):
+        if data is None or not isinstance(key, _MARKED) or not custom_resources.is_marked(data):
             return data
         self.remove(key, data)
         return None
@@ -210,15 +210,15 @@ class Customs:
         data = shelf.present(self._client, self._path(key))
         if data is None:
             return {}
-        if crd.is_marked(data):
+        if custom_resources.is_marked(data):
             return data
         if revision_of(data) != revision:
             raise Conflict(key)
         return None
 
 
-def _read(objects: Objects, kind: str, data: Json) -> Iterator[tuple[Key, Value]]:
-    if not crd.is_marked(data):
+def _read(objects: CustomResourceCodec, kind: str, data: Json) -> Iterator[tuple[Key, Value]]:
+    if not custom_resources.is_marked(data):
         yield objects.decode(kind, data)
 
 

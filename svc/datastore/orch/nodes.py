@@ -8,9 +8,9 @@ from svc.datastore.api import Create, Delete, Entry, NotFound, StoreError, Updat
 from svc.datastore.orch import shelf
 from svc.datastore.orch.client import Client, segment
 from svc.datastore.orch.collection import Collection, revision_of
-from svc.model.codec import Value
-from svc.model.corenode import KIND, node_resource
 from svc.model.keys import Key, Query, ResourceKey
+from svc.model.kubernetes_node import KIND, node_resource
+from svc.model.kv_codec import Value
 from svc.names import Names
 
 Json = dict[str, Any]

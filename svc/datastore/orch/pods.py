@@ -12,9 +12,9 @@ from svc.datastore.api import Create, Delete, Entries, Entry, NotFound, StoreErr
 from svc.datastore.orch import shelf
 from svc.datastore.orch.client import STRATEGIC_PATCH, Client, segment
 from svc.datastore.orch.collection import Collection, revision_of
-from svc.model.codec import Value
 from svc.model.keys import Key, Query, ResourceKey, ResourceQuery
-from svc.model.pod import PodInterface, endpoints_of, pod_interface, unwiring, wiring
+from svc.model.kv_codec import Value
+from svc.model.pod_endpoint import PodInterface, endpoints_of, pod_interface, unwiring, wiring
 from svc.model.resource import Resource
 from svc.names import Names
 

@@ -41,14 +41,13 @@ from svc.datastore.orch.pods import Pods
 from svc.datastore.orch.shelf import Shelf
 from svc.datastore.orch.watch import Change, ChangeFilter, CollectionWatch, EventReader, ObjectWatch
 from svc.datastore.watching import EventStream, OpenWatches
-from svc.model import corenode, crd, endpoint
-from svc.model.codec import Codec, matches
+from svc.model import custom_resources, endpoint, kubernetes_node
 from svc.model.keys import (
     IPAM_CONFIG,
     AffinityQuery,
     HandleKey,
-    HostKey,
     Key,
+    LegacyHostKey,
     NodeClaimKey,
     NodeClaimQuery,
     NodeFenceKey,
@@ -56,6 +55,7 @@ from svc.model.keys import (
     ResourceKey,
     ResourceQuery,
 )
+from svc.model.kv_codec import Codec, matches
 from svc.names import Names
 
 SIDE_BY_SIDE = 8  # writes at a time
@@ -83,7 +83,7 @@ class OrchStore(Backend):
         self._customs = Customs(self.client, names, settings.get("api_group", ""))
         self._labels = AffinityLabels(self.client, self._customs)
         self._pods = Pods(self.client, names)
-        self._core: dict[str, Shelf] = {corenode.KIND: Nodes(self.client, names), endpoint.KIND: self._pods}
+        self._core: dict[str, Shelf] = {kubernetes_node.KIND: Nodes(self.client, names), endpoint.KIND: self._pods}
         self._leases = Leases(self.client, names)
         self._generations = Generations(self._counter)
         self._watches: OpenWatches[EventStream] = OpenWatches()
@@ -152,11 +152,13 @@ class OrchStore(Backend):
         self._hands.close()
 
     def _shelf(self, key: Key | Query) -> Shelf:
-        if isinstance(key, HostKey | NodeFenceKey):  # old programs kept it elsewhere; without transactions nothing compares it
+        if isinstance(
+            key, LegacyHostKey | NodeFenceKey
+        ):  # old programs kept it elsewhere; without transactions nothing compares it
             raise NotFound(key)
         if isinstance(key, NodeClaimKey | NodeClaimQuery):
             return self._leases
-        if crd.is_custom(key):
+        if custom_resources.is_custom(key):
             return self._customs
         assert isinstance(key, ResourceKey | ResourceQuery)
         if key.kind not in self._core:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from harness.shim import ATTACHMENT, CALLS, NETCONF, PATIENCE, FakeAgent, Handler, Shim, answering, error_of, hang, sending
-from svc.cni.client import call
+from svc.cni.agent_client import call
+from svc.cni.call_io import Reply
 from svc.cni.frame import REPLY_LIMIT, STDIN_LIMIT, Frame, FrameError, pack_alive, pack_patience, pack_reply
-from svc.cni.inputs import Reply
 
 # The reply
 

@@ -9,7 +9,7 @@ import pytest
 from harness.patience import wait_until
 from harness.pod import Pod
 from harness.statements import field, statement
-from svc.times import date_and_time
+from svc.timestamps import date_and_time
 
 pytestmark = pytest.mark.root
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from svc.attach.context import Context
 from svc.attach.record import ADDED, DELETING, WAITING, AttachmentId, Record
 from svc.attach.sources.select import source_of
-from svc.attach.teardown import put_off, take_down
+from svc.attach.teardown import defer_release, take_down
+from svc.call_trace import CallTrace
 from svc.model.errors import SvcError
-from svc.trace import Trace
 
 Store = tuple[str, tuple[tuple[str, str], ...], str]
 
@@ -30,7 +30,7 @@ class Recovery:
         self._context = context
         self._failing: set[Store] = set()
 
-    def take_down(self, record: Record, trace: Trace) -> bool:
+    def take_down(self, record: Record, trace: CallTrace) -> bool:
         """Whether nothing of it is left, because it went or because a call has changed its row since."""
         current = self._context.journal.get(record.id)
         if current is None or current.generation != record.generation:
@@ -38,7 +38,7 @@ class Recovery:
         trace.info(f"taking down {record.id.container_id} {record.id.ifname} of {record.id.network}, left {record.state}")
         try:
             if store_of(current) in self._failing:
-                put_off(self._context, current)
+                defer_release(self._context, current)
                 return False
             if take_down(self._context, current, trace):
                 return True
@@ -53,7 +53,7 @@ def store_of(record: Record) -> Store:
     return record.profile, tuple(sorted(record.settings.items())), source_of(record).plugin
 
 
-def pay_debt(context: Context, key: AttachmentId, trace: Trace) -> bool:
+def retry_release(context: Context, key: AttachmentId, trace: CallTrace) -> bool:
     """Takes down what an answered DEL has left owed, unless it was settled meanwhile; whether nothing is owed any more."""
     record = context.journal.get(key)
     if record is None or record.state != DELETING:
@@ -71,5 +71,5 @@ def _stands(context: Context, record: Record) -> bool:
     return record.state == ADDED or (record.state == WAITING and record.outlives and record.waits_until > time.time())
 
 
-def _warn(record: Record, failure: SvcError, trace: Trace) -> None:
+def _warn(record: Record, failure: SvcError, trace: CallTrace) -> None:
     trace.warning(f"{record.id.container_id} {record.id.ifname} cannot be taken down now: {failure}")

@@ -13,8 +13,8 @@ from svc.datastore.api import Backend, Entry, NotFound
 from svc.ipam import blocks, errors
 from svc.ipam.host import NODE, Host
 from svc.ipam.pools import PoolSet
-from svc.ipam.reserved import KIND as RESERVATION
-from svc.ipam.reserved import Reserved, read_reservations, undecodable
+from svc.ipam.reservations import KIND as RESERVATION
+from svc.ipam.reservations import Reserved, read_reservations, undecodable
 from svc.ipam.settings import read_settings
 from svc.model.ipam import Affinity, Block, IpamConfig
 from svc.model.keys import IPAM_CONFIG, AffinityKey, AffinityQuery, BlockKey, BlockQuery, ResourceKey, ResourceQuery
@@ -47,7 +47,7 @@ class _Remembered(Generic[Value]):
         self._value = None
 
 
-class View:
+class IpamCache:
     """One host's memory of one datastore; used by one thread at a time."""
 
     def __init__(self, backend: Backend, host: Host) -> None:

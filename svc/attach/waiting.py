@@ -6,11 +6,11 @@ from typing import NoReturn
 from svc.attach.context import Context
 from svc.attach.record import Record
 from svc.attach.request import AddRequest
-from svc.attach.session import Session
+from svc.attach.sessions import Session
+from svc.call_trace import CallTrace
 from svc.model.endpoint import has_endpoint
 from svc.model.errors import CallerError, Code, PeerError
-from svc.model.faults import without_query
-from svc.trace import Trace
+from svc.model.field_errors import without_query
 from svc.waits.wait import Resumable, Suspended, Wait, WaitOutcome
 
 STALE_SECONDS = 1.0  # what was read before a longer wait is read again
@@ -18,7 +18,7 @@ STORE_SECONDS = 60.0  # at most, of all waits for a datastore
 STATUS_DIRECTORY = "endpoint-status"  # under the run directory of the deployment
 
 
-def await_gates(context: Context, request: AddRequest, row: Record, trace: Trace) -> Resumable[bool]:
+def await_gates(context: Context, request: AddRequest, row: Record, trace: CallTrace) -> Resumable[bool]:
     """Whether it took long. `row` is the intent of the call, in the journal, which says until when it may wait.
 
     PeerError when the gates do not open in time, CallerError when nobody waits any more, Suspended where the call goes on
@@ -44,7 +44,7 @@ def must_wait(session: Session) -> bool:
     return (session.claim is not None and session.claim.is_undecided()) or session.held_seconds() > 0
 
 
-def await_store(context: Context, session: Session, request: AddRequest, row: Record, trace: Trace) -> Resumable[bool]:
+def await_store(context: Context, session: Session, request: AddRequest, row: Record, trace: CallTrace) -> Resumable[bool]:
     """Wait until it is known whether this machine may use the node's name, and while a datastore that has lost data is held.
     Return whether that took long.
 
@@ -87,7 +87,7 @@ def waits_for_policy(session: Session, request: AddRequest) -> bool:
     return wanted and has_endpoint(session.names, workload, request.id.ifname)
 
 
-def await_policy(context: Context, session: Session, request: AddRequest, row: Record, trace: Trace) -> Resumable[None]:
+def await_policy(context: Context, session: Session, request: AddRequest, row: Record, trace: CallTrace) -> Resumable[None]:
     """Holds a pod whose interface is an endpoint, until `row` says at most. CallerError when nobody waits any more, Suspended
     where the call goes on elsewhere."""
     if not waits_for_policy(session, request):

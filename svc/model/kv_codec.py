@@ -19,7 +19,7 @@ import orjson
 
 from svc._core.cidr import Cidr
 from svc.model.claim import NodeClaim, NodeFence
-from svc.model.faults import json_kind, shown
+from svc.model.field_errors import json_kind, shown
 from svc.model.ipam import Affinity, Attribute, Block, Handle, IpamConfig
 from svc.model.keys import (
     NAMESPACED,
@@ -30,9 +30,9 @@ from svc.model.keys import (
     BlockQuery,
     HandleKey,
     HandleQuery,
-    HostKey,
     IpamConfigKey,
     Key,
+    LegacyHostKey,
     NodeClaimKey,
     NodeClaimQuery,
     NodeFenceKey,
@@ -71,7 +71,7 @@ class Codec:
                 return f"{self._ipam}assignment/ipv{cidr.version}/block/{_spell(cidr)}"
             case AffinityKey(host, cidr, kind):
                 return f"{self._ipam}{kind}/{host}/ipv{cidr.version}/block/{_spell(cidr)}"
-            case HostKey(host):
+            case LegacyHostKey(host):
                 return f"{self._ipam}host/{host}"
             case NodeClaimKey(node):
                 return f"{self._claims}{node}/owner"

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from svc.model.faults import Faults, json_kind
+from svc.model.field_errors import Faults, json_kind
 from svc.names import Names
 from svc.netconf.args import OBJECT_NAME
 

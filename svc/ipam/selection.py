@@ -11,14 +11,14 @@ from contextlib import suppress
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend, Damaged, KeyedError, NotFound
 from svc.ipam import blocks, errors
-from svc.ipam.blocks import Rest
-from svc.ipam.claim import ClaimLost, claim, own_block
-from svc.ipam.giveup import NotEmpty, drop_abandoned, give_up
+from svc.ipam.affinity_release import BlockInUse, drop_abandoned, give_up
+from svc.ipam.block_index import BlockIndex
+from svc.ipam.blocks import Cooldown
+from svc.ipam.cache import IpamCache
+from svc.ipam.claim import ClaimConflict, claim, own_block
 from svc.ipam.host import Host
-from svc.ipam.reserved import Reserved
+from svc.ipam.reservations import Reserved
 from svc.ipam.settings import effective_limit
-from svc.ipam.space import Space
-from svc.ipam.view import View
 from svc.model.errors import PeerError
 from svc.model.ipam import Block, IpamConfig
 from svc.model.pool import WORKLOAD, Pool
@@ -26,15 +26,15 @@ from svc.model.pool import WORKLOAD, Pool
 Peek = Callable[[Cidr], Block]  # a block as a draft has it, to read only; NotFound, Damaged
 
 
-class Room:
+class BlockFinder:
     """Blocks for the requests of one plan. A block that cannot be decoded gives no address and stops nobody."""
 
-    def __init__(self, backend: Backend, view: View, host: Host, rest: Callable[[], Rest]) -> None:
+    def __init__(self, backend: Backend, view: IpamCache, host: Host, rest: Callable[[], Cooldown]) -> None:
         self._backend = backend
         self._view = view
         self._host = host
         self._rest = rest
-        self._spaces: dict[int, Space] = {}
+        self._spaces: dict[int, BlockIndex] = {}
         self._reserved: Reserved | None = None
         self._settings: IpamConfig | None = None
 
@@ -118,7 +118,7 @@ class Room:
     def tidy(self, peek: Peek, version: int) -> None:
         """Gives up empty blocks in pools that do not select the node any more, before they would be missed elsewhere."""
         for cidr in self._view.strays(version):
-            with suppress(KeyedError, ClaimLost, NotEmpty, Damaged):
+            with suppress(KeyedError, ClaimConflict, BlockInUse, Damaged):
                 block = self._found(peek, cidr)
                 if block is None or blocks.is_empty(block):
                     give_up(self._backend, self._host.claim_on(cidr), self._rest(), only_empty=True)
@@ -143,9 +143,9 @@ class Room:
         """The node's own block after its claim was finished; None when it is lost."""
         try:
             if self._overlapping(cidr):
-                raise ClaimLost
+                raise ClaimConflict
             self._view.own(own_block(self._backend, cidr, self._host))
-        except ClaimLost:
+        except ClaimConflict:
             self._view.disown(cidr)
             return None
         return peek(cidr)
@@ -177,7 +177,7 @@ class Room:
         try:
             self._view.own(claim(self._backend, cidr, self._host))
             return self._available(peek(cidr)) > 0
-        except (ClaimLost, Damaged):
+        except (ClaimConflict, Damaged):
             return False
 
     def _takes_over(self, block: Block) -> bool:
@@ -187,7 +187,7 @@ class Room:
                 drop_abandoned(self._backend, block.cidr, self._rest())
             else:
                 give_up(self._backend, owner.claim_on(block.cidr), self._rest(), only_empty=True, sequence=block.sequence)
-        except (KeyedError, ClaimLost, NotEmpty, Damaged):
+        except (KeyedError, ClaimConflict, BlockInUse, Damaged):
             return False
         return True
 
@@ -231,11 +231,11 @@ class Room:
         """Other blocks that share addresses with this one: they are of another size."""
         return [other for other in self._space(cidr.version).overlapping(cidr) if other != cidr]
 
-    def _space(self, version: int) -> Space:
+    def _space(self, version: int) -> BlockIndex:
         """Listed when it is needed first: most requests find room in the node's own blocks."""
         if version not in self._spaces:
             own, reserved = self._view.own_blocks(version), self.reserved
-            self._spaces[version] = Space(self._backend, version, self._host, own, reserved, self._rest())
+            self._spaces[version] = BlockIndex(self._backend, version, self._host, own, reserved, self._rest())
         return self._spaces[version]
 
     def _exhausted(self, peek: Peek, version: int, pools: Sequence[Pool]) -> PeerError:

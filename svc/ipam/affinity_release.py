@@ -10,22 +10,22 @@ from contextlib import suppress
 from svc._core.cidr import Cidr
 from svc.datastore.api import Backend, Conflict, Delete, Entry, KeyedError, NotFound, Update, Write
 from svc.ipam import blocks, errors
-from svc.ipam.blocks import Rest
-from svc.ipam.claim import ClaimLost, moved
+from svc.ipam.blocks import Cooldown
+from svc.ipam.claim import ClaimConflict, moved
 from svc.ipam.host import Host
 from svc.model.ipam import PENDING_DELETION, Affinity, Block
 from svc.model.keys import AffinityKey, BlockKey
 from svc.retry import ATTEMPTS, attempts
 
 
-class NotEmpty(Exception):
+class BlockInUse(Exception):
     """Addresses of the block are held, or rest."""
 
 
-def give_up(backend: Backend, key: AffinityKey, rest: Rest, *, only_empty: bool, sequence: int | None = None) -> None:
+def give_up(backend: Backend, key: AffinityKey, rest: Cooldown, *, only_empty: bool, sequence: int | None = None) -> None:
     """Ends a host's affinity to a block. Nothing to do is no error. `rest` says which addresses have rested long enough.
 
-    NotEmpty when `only_empty` and it is not; ClaimLost when the block is another's, or was written since `sequence`: then a
+    NotEmpty when `only_empty` and it is not; ClaimConflict when the block is another's, or was written since `sequence`: then a
     stale affinity is deleted. PeerError when the race is always lost, Damaged."""
     for _ in attempts():
         with suppress(Conflict, NotFound):
@@ -34,30 +34,30 @@ def give_up(backend: Backend, key: AffinityKey, rest: Rest, *, only_empty: bool,
     raise errors.too_much_contention(ATTEMPTS)
 
 
-def drop_abandoned(backend: Backend, cidr: Cidr, rest: Rest) -> None:
+def drop_abandoned(backend: Backend, cidr: Cidr, rest: Cooldown) -> None:
     """Deletes a block that is nobody's and in which nothing is held any more. NotEmpty, ClaimLost; KeyedError, Damaged."""
     entry = backend.get(BlockKey(cidr))
     block = _collected(entry, rest)
     if block.affinity is not None:
-        raise ClaimLost
+        raise ClaimConflict
     if not blocks.is_empty(block):
-        raise NotEmpty
+        raise BlockInUse
     backend.write([Delete(entry.key, entry.revision)])
 
 
-def _try(backend: Backend, key: AffinityKey, rest: Rest, only_empty: bool, sequence: int | None) -> None:
+def _try(backend: Backend, key: AffinityKey, rest: Cooldown, only_empty: bool, sequence: int | None) -> None:
     affinity, entry = backend.find(key), backend.find(BlockKey(key.cidr))
     if entry is None:
         _drop(backend, affinity)
         return
     block = _collected(entry, rest)
     if sequence is not None and block.sequence != sequence:
-        raise ClaimLost
+        raise ClaimConflict
     if Host.of(block.affinity) != Host(key.host, key.kind):
         _drop(backend, affinity)
-        raise ClaimLost
+        raise ClaimConflict
     if only_empty and not blocks.is_empty(block):
-        raise NotEmpty
+        raise BlockInUse
     marked = _mark(backend, affinity)
     try:
         backend.write([_without_owner(entry, block)])
@@ -81,7 +81,7 @@ def _restore(backend: Backend, affinity: Entry[Affinity] | None, marked: Entry[A
             backend.write([Update(marked.key, affinity.value, marked.revision)])
 
 
-def _collected(entry: Entry[Block], rest: Rest) -> Block:
+def _collected(entry: Entry[Block], rest: Cooldown) -> Block:
     block = entry.value.copy()
     blocks.collect(block, rest)
     return block

@@ -23,7 +23,7 @@ _KEPT_BYTES = (6, 8)  # of a uid: version and variant
 _TURNED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
-def turned_uid(uid: str) -> str:
+def bit_reversed_uid(uid: str) -> str:
     """The bits of each byte in reverse order, but for those that hold version and variant; its own inverse.
 
     What is no uid stays as it is."""
@@ -79,7 +79,7 @@ class Group:
         for name, native in (("labels", metadata.get("labels") or {}), ("annotations", annotations)):
             found[name] = native | (carried.pop(name, None) or {})
         found |= {name: item for name, item in carried.items() if name not in _IDENTITY and item}
-        found["uid"] = turned_uid(str(metadata.get("uid") or ""))
+        found["uid"] = bit_reversed_uid(str(metadata.get("uid") or ""))
         found["ownerReferences"] = [
             self._owner(owner, self.api_version, self.names.api_version) for owner in metadata.get("ownerReferences") or ()
         ]
@@ -98,7 +98,7 @@ class Group:
         """A reference to an object of ours names it as the other side knows it."""
         if owner.get("apiVersion") != before:
             return owner
-        return owner | {"apiVersion": after, "uid": turned_uid(str(owner.get("uid") or ""))}
+        return owner | {"apiVersion": after, "uid": bit_reversed_uid(str(owner.get("uid") or ""))}
 
 
 def _sorted(item: Any) -> Any:

@@ -6,7 +6,7 @@ What is absent and what is null are the same. ValueError names the field, what s
 from collections.abc import Set
 from typing import Any
 
-from svc.model.faults import json_kind, shown
+from svc.model.field_errors import json_kind, shown
 
 Json = dict[str, Any]
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from svc.model.faults import Faults
+from svc.model.field_errors import Faults
 from svc.names import Names
-from svc.netconf import fields, hostlocal
+from svc.netconf import fields, host_local
 
 Values = dict[str, Any]
 
@@ -55,8 +55,8 @@ def _pair(values: Values, certificate: str, key: str, faults: Faults) -> None:
 
 def _ipam_type(values: Values, names: Names, faults: Faults) -> None:
     kind = values["ipam.type"]
-    if kind not in (None, names.ipam_plugin, hostlocal.TYPE):
-        faults.add("ipam.type", kind, "is not known", f'set "type": "{names.ipam_plugin}" or "{hostlocal.TYPE}"')
+    if kind not in (None, names.ipam_plugin, host_local.TYPE):
+        faults.add("ipam.type", kind, "is not known", f'set "type": "{names.ipam_plugin}" or "{host_local.TYPE}"')
 
 
 def _families(values: Values, faults: Faults) -> None:

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from svc._core.cidr import Cidr
-from svc.model import document
-from svc.model.codec import Value
+from svc.model import json_fields
 from svc.model.ipam import Affinity, Block, Handle, IpamConfig
 from svc.model.keys import (
     NAMESPACED,
@@ -28,7 +27,8 @@ from svc.model.keys import (
     ResourceKey,
     ResourceQuery,
 )
-from svc.model.objects import Group
+from svc.model.kv_codec import Value
+from svc.model.object_metadata import Group
 from svc.model.resource import Resource
 from svc.values import dataclass
 
@@ -93,7 +93,7 @@ def host_hash(host: str) -> str:
     return base64.b32encode(hashlib.sha3_256(host.encode()).digest()).decode().rstrip("=")
 
 
-class Objects:
+class CustomResourceCodec:
     """Keys and values as the objects of one API group."""
 
     def __init__(self, group: Group) -> None:
@@ -236,14 +236,14 @@ def _decode_block(spec: Json) -> tuple[Key, Value]:
 
 
 def _decode_affinity(spec: Json) -> tuple[Key, Value]:
-    cidr, kind = Cidr(document.required_text(spec, "cidr")), document.text(spec, "type") or "host"
-    extra = document.unknown(spec, _OF_AFFINITIES)
+    cidr, kind = Cidr(json_fields.required_text(spec, "cidr")), json_fields.text(spec, "type") or "host"
+    extra = json_fields.unknown(spec, _OF_AFFINITIES)
     value = Affinity.from_json({"state": spec.get("state"), "deleted": spec.get("deleted") in (True, "true")} | (extra or {}))
-    return AffinityKey(document.required_text(spec, "node"), cidr, kind), value
+    return AffinityKey(json_fields.required_text(spec, "node"), cidr, kind), value
 
 
 def _decode_handle(spec: Json) -> tuple[Key, Value]:
-    return HandleKey(document.required_text(spec, "handleID")), Handle.from_json(_renamed(spec, {}, drop="handleID"))
+    return HandleKey(json_fields.required_text(spec, "handleID")), Handle.from_json(_renamed(spec, {}, drop="handleID"))
 
 
 def _renamed(spec: Json, names: dict[str, str], drop: str = "") -> Json:

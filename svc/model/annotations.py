@@ -29,7 +29,7 @@ class Features:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class AnnotationSettings:
     """What is empty was not asked for.
 
     `addresses` are those of `ipAddrs` or, when `unmanaged`, of `ipAddrsNoIpam`. `places` says for the name of each annotation
@@ -45,11 +45,11 @@ class Wishes:
     places: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
-    def of_another_interface(self) -> "Wishes":
+    def of_another_interface(self) -> "AnnotationSettings":
         """Without what one interface alone can have: that is the pod's first."""
         places = {name: place for name, place in self.places.items() if name not in (ADDRESSES, UNMANAGED)}
         return replace(self, addresses=(), unmanaged=False, floating=(), mac="", places=places)
 
 
 NO_FEATURES: Final = Features()
-NO_WISHES: Final = Wishes()
+NO_WISHES: Final = AnnotationSettings()

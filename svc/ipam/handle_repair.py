@@ -33,25 +33,25 @@ class Correction:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class WriteProgress:
     """What was written, by key; and a key of which nobody can tell, if there is one."""
 
     done: Mapping[Key, Entry | None]
     unknown: Key | None = None
 
     @staticmethod
-    def of(writes: Sequence[Write], partial: PartialWrite) -> "Progress":
+    def of(writes: Sequence[Write], partial: PartialWrite) -> "WriteProgress":
         """A write that lost a race was certainly not applied; of any other failure nothing is known."""
         count = len(partial.done)
         unknown = None if isinstance(partial.cause, KeyedError) or count == len(writes) else writes[count].key
-        return Progress({write.key: entry for write, entry in zip(writes, partial.done, strict=False)}, unknown)
+        return WriteProgress({write.key: entry for write, entry in zip(writes, partial.done, strict=False)}, unknown)
 
     @staticmethod
-    def complete(writes: Sequence[Write], entries: Sequence[Entry | None]) -> "Progress":
-        return Progress({write.key: entry for write, entry in zip(writes, entries, strict=True)})
+    def complete(writes: Sequence[Write], entries: Sequence[Entry | None]) -> "WriteProgress":
+        return WriteProgress({write.key: entry for write, entry in zip(writes, entries, strict=True)})
 
 
-def corrections(plan: Plan, progress: Progress) -> dict[str, Correction]:
+def corrections(plan: Plan, progress: WriteProgress) -> dict[str, Correction]:
     """What each handle counts too many. Where it is unknown whether it does, it is left alone."""
     found = {}
     for name, written, meant in plan.handle_changes():
@@ -86,7 +86,7 @@ def _recounted(backend: Backend, name: str, present: Handle | None, cidrs: Colle
     return after if after.blocks else None
 
 
-def _due(plan: Plan, progress: Progress, cidr: str, difference: int) -> int:
+def _due(plan: Plan, progress: WriteProgress, cidr: str, difference: int) -> int:
     """The difference that the blocks make, as far as they are written; one that is gone needs no write."""
     block = BlockKey(Cidr(cidr))
     return difference if block in progress.done or not plan.changes_block(block.cidr) else 0

@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import field
 
-from svc.attach.credentials import without_secrets
+from svc.attach.datastore_ready import Readiness, guarded
 from svc.attach.node_claim import NodeNameClaim
 from svc.attach.places import datastore_place
-from svc.attach.ready import Readiness, guarded
 from svc.attach.store_identity import Memory, StoreIdentity
-from svc.combine import Combiner
+from svc.attach.token_cache import without_secrets
+from svc.batching import Batcher
 from svc.datastore.api import Backend, Found
 from svc.ipam.allocator import Ipam
 from svc.model.claim import Claimant
@@ -114,13 +114,13 @@ class _Opened:
 class _Store:
     """One datastore: its backend, once somebody has needed it. Those who wait for it to be opened share one attempt."""
 
-    opening: Combiner[None, "_Opened"]
+    opening: Batcher[None, "_Opened"]
     identity: StoreIdentity
     opened: "_Opened | None" = None
     used: float = field(default_factory=time.monotonic)
 
 
-class Sessions:
+class SessionPool:
     """Sessions by names, settings and node. From any thread; one that is slow to open keeps nobody from the others.
 
     In a datastore that nodes share, `claimant` claims the names of nodes; without one no name is claimed. `renews`: the claims
@@ -179,7 +179,7 @@ class Sessions:
             return [store.opened] * len(waiting)
 
         identity = StoreIdentity(self._memory(_name(key)), f"datastore {settings['kind']}")
-        store = _Store(Combiner(open_store, lambda: datastore_place(settings)), identity)
+        store = _Store(Batcher(open_store, lambda: datastore_place(settings)), identity)
         return store
 
     def _session(self, key: StoreKey, node: str, identity: StoreIdentity, opened: _Opened) -> Session:

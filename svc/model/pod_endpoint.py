@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import orjson
 
 from svc._core.cidr import Address, Cidr
+from svc.model.annotations import FLOATING, SOURCE_PREFIXES
 from svc.model.endpoint import KIND, PRIMARY_INTERFACE, PodFacts, Workload, endpoint_key, host_interface, nats
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.qos import controls_of
 from svc.model.resource import Resource, ordered
-from svc.model.wishes import FLOATING, SOURCE_PREFIXES
 from svc.names import Names
 from svc.values import dataclass
 
@@ -81,7 +81,7 @@ def unwiring(names: Names, interface: str) -> Json:
     return {_note(names, name, interface): "" for name in ("podIP", "podIPs")}
 
 
-def facts_of(names: Names, pod: Json) -> PodFacts:
+def policy_facts(names: Names, pod: Json) -> PodFacts:
     """Of a pod as the API gives it."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     account = spec.get("serviceAccountName") or ""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from svc._core.bitmap import OrdinalSet
 from svc._core.cidr import Cidr, CidrIndex
-from svc.model.faults import Fault, json_kind
+from svc.model.field_errors import Fault, json_kind
 from svc.model.resource import Resource
 
 KIND = "IPReservation"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from svc._core.cidr import Address, Cidr
-from svc.model import versions
-from svc.model.faults import MISSING, Faults, json_kind
+from svc.model import cni_versions
+from svc.model.field_errors import MISSING, Faults, json_kind
 from svc.netconf import fields
 
 Json = dict[str, Any]
@@ -68,7 +68,7 @@ def for_release(name: str, data_dir: str) -> Json:
     for it. Without a result the version matters to nobody, but old ones refuse such ranges."""
     ipam: Json = {"type": TYPE, "ranges": [[{"subnet": subnet}] for subnet in _ANYWHERE]}
     return {
-        "cniVersion": versions.LATEST,
+        "cniVersion": cni_versions.LATEST,
         "name": name,
         "type": TYPE,
         "ipam": ipam | ({"dataDir": data_dir} if data_dir else {}),

@@ -10,9 +10,9 @@ from typing import Any, Final
 import orjson
 
 from svc._core.cidr import Address, Cidr
-from svc.model import versions
+from svc.model import cni_versions
 from svc.model.errors import CallerError, Code
-from svc.model.faults import MISSING, Faults, json_kind
+from svc.model.field_errors import MISSING, Faults, json_kind
 from svc.model.result import Dns, Interface, IpConfig, Result, Route
 
 Json = dict[str, Any]
@@ -54,18 +54,18 @@ class _Reader:
             self._wrong_kind(self._root, data, "an object, {...}")
             return Result()
         shape = self._version(data, version)
-        return self._lists(data, shape) if versions.at_least(shape, "0.3.0") else self._single(data)
+        return self._lists(data, shape) if cni_versions.at_least(shape, "0.3.0") else self._single(data)
 
     def _version(self, data: Json, default: str) -> str:
         text = self._text(data, self._root, "cniVersion") or default
-        if text in versions.SUPPORTED:
+        if text in cni_versions.SUPPORTED:
             return text
-        remedy = f"give one of {', '.join(versions.SUPPORTED)}"
+        remedy = f"give one of {', '.join(cni_versions.SUPPORTED)}"
         self._faults.add(f"{self._root}.cniVersion", text, "is not a supported version", remedy)
         return default
 
     def _lists(self, data: Json, version: str) -> Result:
-        rich = versions.at_least(version, "1.1.0")
+        rich = cni_versions.at_least(version, "1.1.0")
         given = self._array(data, self._root, "interfaces")
         interfaces = tuple(self._interface(item, path, rich) for path, item in self._objects(given, f"{self._root}.interfaces"))
         listed = self._objects(self._array(data, self._root, "ips"), f"{self._root}.ips")
@@ -104,7 +104,7 @@ class _Reader:
             remedy = f"give an index into the result's interfaces, of which there are {interfaces}"
             self._faults.add(f"{path}.interface", index, "names no interface", remedy)
         ip = IpConfig(address, index, self._parsed(data, path, "gateway", _address))
-        if not versions.at_least(version, "1.0.0"):
+        if not cni_versions.at_least(version, "1.0.0"):
             tag = self._text(data, path, "version")
             if tag and address and tag != str(ip.family):
                 self._faults.add(f"{path}.version", tag, f"does not fit {address!r}", f'give "{ip.family}"')

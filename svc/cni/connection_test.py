@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from svc.attach.context import NamesOf
-from svc.attach.session import Session, Sessions
-from svc.cni.apiserver import server_version
-from svc.cni.inputs import Inputs
+from svc.attach.sessions import Session, SessionPool
+from svc.cni.call_io import CallInput
+from svc.cni.server_version import server_version
 from svc.cni.verbs import session_key
 from svc.model.errors import PeerError, SvcError
 from svc.netconf import netconf as netconfs
@@ -18,7 +18,7 @@ LIMIT = 2.0  # seconds for each thing that is tested
 Step = tuple[str, Callable[[], Any]]
 
 
-def probe(names_of: NamesOf, sessions: Sessions, inputs: Inputs) -> tuple[int, str]:
+def probe(names_of: NamesOf, sessions: SessionPool, inputs: CallInput) -> tuple[int, str]:
     """Exit status and one line for each thing tested; what follows a failure is not tested."""
     lines = []
     try:
@@ -29,7 +29,7 @@ def probe(names_of: NamesOf, sessions: Sessions, inputs: Inputs) -> tuple[int, s
     return 0, "".join(lines)
 
 
-def _outcomes(names_of: NamesOf, sessions: Sessions, inputs: Inputs) -> Iterator[tuple[str, str]]:
+def _outcomes(names_of: NamesOf, sessions: SessionPool, inputs: CallInput) -> Iterator[tuple[str, str]]:
     names = names_of(inputs.profile)
     netconf = netconfs.parse(inputs.stdin, names)
     yield "network configuration", "ok"

@@ -11,7 +11,7 @@ INTENT: Final = "SVC_INTENT"
 
 
 @dataclass(slots=True)
-class Inputs:
+class CallInput:
     """What the runtime gave to the executable, and the names profile that it was installed with (empty: our own names).
 
     `netns_fd` (-1: none) belongs to the call. `resumable`: the client repeats a call that is answered with an intent.

@@ -5,7 +5,7 @@ import time
 from typing import TYPE_CHECKING
 
 from svc.attach.places import orchestrator_place
-from svc.combine import Combiner
+from svc.batching import Batcher
 from svc.datastore.open import open_client
 from svc.imports import whole_imports
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 Access = tuple[tuple[str, str], ...]
 
 
-class Orchestrators:
+class ApiClientPool:
     """By how they are reached, from any thread. A network with a new token has a new client: those of old ones go, with their
     threads, once no call asks for them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._opening: dict[Access, Combiner[None, Pods]] = {}
+        self._opening: dict[Access, Batcher[None, Pods]] = {}
         self._pods: dict[Access, Pods] = {}
         self._used: dict[Access, float] = {}
 
@@ -34,8 +34,8 @@ class Orchestrators:
             opening = self._opening.setdefault(access, self._new_opening(access))
         return opening.run(None)
 
-    def _new_opening(self, access: Access) -> "Combiner[None, Pods]":
-        return Combiner(
+    def _new_opening(self, access: Access) -> "Batcher[None, Pods]":
+        return Batcher(
             lambda waiting: [self._open(access)] * len(waiting),
             lambda: orchestrator_place(dict(access)),
         )

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextvars import ContextVar, Token
 from types import TracebackType
 
-from svc.times import date_and_time
+from svc.timestamps import date_and_time
 
-_active: ContextVar["Trace | None"] = ContextVar("trace", default=None)
+_active: ContextVar["CallTrace | None"] = ContextVar("trace", default=None)
 
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
 
@@ -23,7 +23,7 @@ def new_request_id() -> str:
     return os.urandom(4).hex()
 
 
-def active() -> "Trace | None":
+def active() -> "CallTrace | None":
     """The trace of the call that this thread works for."""
     return _active.get()
 
@@ -51,7 +51,7 @@ def log_to_stderr(level: str) -> None:
         handler.addFilter(add_request_id)
 
 
-class Trace:
+class CallTrace:
     """`fields` (verb, container, ...) stand in every line after the request id; phases are milliseconds by name."""
 
     def __init__(self, request_id: str, level: str = "INFO") -> None:
@@ -110,9 +110,9 @@ class Activated:
 
     __slots__ = ("_token", "_trace")
 
-    _token: "Token[Trace | None]"
+    _token: "Token[CallTrace | None]"
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: CallTrace) -> None:
         self._trace = trace
 
     def __enter__(self) -> None:

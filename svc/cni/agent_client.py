@@ -7,8 +7,8 @@ import socket
 import time
 from contextlib import suppress
 
+from svc.cni.call_io import Reply
 from svc.cni.frame import Frame, ReplyReader, pack_request
-from svc.cni.inputs import Reply
 
 SILENCE_SECONDS = 5.0  # as the executable gives the agent
 _CHUNK = 64 << 10  # bytes

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta, timezone
 from svc._core.cidr import Cidr, CidrIndex
 from svc.datastore.api import Backend
 from svc.ipam import blocks
-from svc.ipam.blocks import Rest
+from svc.ipam.blocks import Cooldown
 from svc.ipam.host import Host
-from svc.ipam.reserved import Reserved
+from svc.ipam.reservations import Reserved
 from svc.model.ipam import Block
 from svc.model.keys import BlockQuery
 from svc.model.pool import Pool
@@ -21,7 +21,7 @@ from svc.model.pool import Pool
 IDLE = timedelta(seconds=60)  # how long ago an empty block was claimed (or ahead, by a wrong clock) before it may be taken
 
 
-class Space:
+class BlockIndex:
     """The blocks of one family, as one listing of the datastore shows them, and what lies between them.
 
     A block of another size counts as well: nothing that overlaps it is free, nor what overlaps `owned`, the blocks that
@@ -30,7 +30,7 @@ class Space:
     """
 
     def __init__(
-        self, backend: Backend, version: int, host: Host, owned: Collection[Cidr], reserved: Reserved, rest: Rest
+        self, backend: Backend, version: int, host: Host, owned: Collection[Cidr], reserved: Reserved, rest: Cooldown
     ) -> None:
         self._host = host
         self._reserved = reserved

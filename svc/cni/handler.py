@@ -10,20 +10,20 @@ import orjson
 
 from svc import deadline
 from svc.attach.context import Context
+from svc.call_trace import CallTrace
 from svc.cni import results
+from svc.cni.call_io import CallInput, Reply
 from svc.cni.calllog import write_lines
 from svc.cni.environment import parse_environment
-from svc.cni.inputs import Inputs, Reply
 from svc.cni.needs import memory_key
 from svc.cni.verbs import HANDLERS, Invocation, attach
-from svc.model import versions
+from svc.model import cni_versions
 from svc.model.errors import CallerError, InternalError, SvcError
 from svc.model.shortage import shortage
 from svc.names import DEFAULT, Names
 from svc.netconf import netconf as netconfs
 from svc.netconf.args import pod_in
 from svc.netconf.netconf import NetConf
-from svc.trace import Trace
 from svc.waits.wait import Resumable, Suspended, limited
 
 # How long a call may work, from when a worker takes it; gates and policy are waited for besides. Less than the executable
@@ -31,7 +31,7 @@ from svc.waits.wait import Resumable, Suspended, limited
 WORK_SECONDS = {"ADD": 30.0, "DEL": 20.0, "CHECK": 9.0, "GC": 80.0}
 
 
-def answer(context: Context, inputs: Inputs, trace: Trace) -> Resumable[Reply]:
+def answer(context: Context, inputs: CallInput, trace: CallTrace) -> Resumable[Reply]:
     """Never raises: every failure is a CNI error in the reply. It yields where the call waits (`svc.waits.wait`)."""
     started = time.perf_counter()
     call = _Answer(context, inputs, trace)
@@ -46,14 +46,14 @@ def answer(context: Context, inputs: Inputs, trace: Trace) -> Resumable[Reply]:
         call.record(error)
         stdout, status = call.failed(error), 1
     except Exception as failure:
-        stdout, status = call.failed(_unforeseen(failure, trace)), 1
+        stdout, status = call.failed(_unexpected_error(failure, trace)), 1
     finally:
         inputs.close()
     context.metrics.count("calls_total", verb=call.verb, outcome="error" if status else "ok")
     return Reply(status, stdout, write_lines(trace, call.netconf))
 
 
-def failed_before_start(inputs: Inputs, error: SvcError, trace: Trace) -> Reply:
+def failed_before_start(inputs: CallInput, error: SvcError, trace: CallTrace) -> Reply:
     """The reply to a call that could not even be begun."""
     trace.error(f"code {int(error.code)}: {error}")
     return Reply(1, _error_reply(error, _readable_version(inputs.stdin), trace), write_lines(trace, None))
@@ -62,7 +62,7 @@ def failed_before_start(inputs: Inputs, error: SvcError, trace: Trace) -> Reply:
 class _Answer:
     """One call on its way; it learns the version and the log settings as far as the netconf can be read."""
 
-    def __init__(self, context: Context, inputs: Inputs, trace: Trace) -> None:
+    def __init__(self, context: Context, inputs: CallInput, trace: CallTrace) -> None:
         self._context = context
         self._inputs = inputs
         self._trace = trace
@@ -92,8 +92,8 @@ class _Answer:
             trace.fields["pod"] = pod
         if call.traceparent:
             trace.fields["traceparent"] = call.traceparent
-        self._version = version = versions.negotiate(netconfs.decode(inputs.stdin).get("cniVersion"))
-        versions.require(call.verb, version)
+        self._version = version = cni_versions.negotiate(netconfs.decode(inputs.stdin).get("cniVersion"))
+        cni_versions.require(call.verb, version)
         self.netconf = netconf = netconfs.parse(inputs.stdin, names, lenient=call.verb == "DEL")
         self._context.credentials.learn(netconf.datastore.to_json())
         trace.set_level(netconf.log_level)
@@ -138,7 +138,7 @@ class _Answer:
         return None
 
 
-def _error_reply(error: SvcError, version: str, trace: Trace) -> bytes:
+def _error_reply(error: SvcError, version: str, trace: CallTrace) -> bytes:
     reply = results.render_error(error, version)
     reply["details"] = f"{reply.get('details', '')} [request {trace.request_id}]".lstrip()
     return orjson.dumps(reply)
@@ -147,12 +147,12 @@ def _error_reply(error: SvcError, version: str, trace: Trace) -> bytes:
 def _readable_version(stdin: bytes) -> str:
     """The version to report faults in, as far as the netconf can be read."""
     try:
-        return versions.negotiate(netconfs.decode(stdin).get("cniVersion"))
+        return cni_versions.negotiate(netconfs.decode(stdin).get("cniVersion"))
     except SvcError:
-        return versions.LATEST
+        return cni_versions.LATEST
 
 
-def _unforeseen(failure: Exception, trace: Trace) -> SvcError:
+def _unexpected_error(failure: Exception, trace: CallTrace) -> SvcError:
     """What nobody knew a remedy for where it was raised: want of something that any step may need, or a mistake of ours."""
     if lack := shortage(failure):
         return lack

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Final
 
 from svc.model.errors import CallerError, Code
-from svc.model.faults import shown
+from svc.model.field_errors import shown
 
 SUPPORTED: Final = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 LATEST: Final = SUPPORTED[-1]

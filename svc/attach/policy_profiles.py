@@ -4,7 +4,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
-from svc.attach.session import Session
+from svc.attach.sessions import Session
 from svc.datastore.api import Conflict, Create
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource, new_uid, stamp

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import svc.names
 from svc.model.errors import CallerError, Code, SvcError
-from svc.model.faults import Faults, json_kind
+from svc.model.field_errors import Faults, json_kind
 from svc.model.shortage import shortage
 from svc.names import DEFAULT, Names
 

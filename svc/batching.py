@@ -55,7 +55,7 @@ class _Ticket(Generic[Request, Result]):
             self.turn.set()
 
 
-class Combiner(Generic[Request, Result]):
+class Batcher(Generic[Request, Result]):
     """`run(request)` from any thread; `work` gets 1..`limit` requests and returns one outcome each, in order.
 
     An outcome that is an exception is raised in its caller; an exception out of `work` is raised in all of them. A caller whose

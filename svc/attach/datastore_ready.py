@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from svc.attach.node_claim import NodeNameClaim
 from svc.attach.store_identity import HOLD_SECONDS, StoreIdentity
-from svc.combine import Combiner
+from svc.batching import Batcher
 from svc.datastore.api import (
     MAX_WRITES,
     Backend,
@@ -23,7 +23,7 @@ from svc.datastore.api import (
     found_by,
 )
 from svc.model.errors import Code
-from svc.model.faults import json_kind, shown
+from svc.model.field_errors import json_kind, shown
 from svc.model.keys import Key, NodeFenceKey, Query, ResourceKey
 from svc.model.resource import Resource
 from svc.retry import attempts
@@ -35,7 +35,7 @@ _READERS = (MAX_WRITES - 1) // MAX_KEYS  # calls of one reading
 _ATTEMPTS = 10  # of a write, against others who keep changing the flag's resource
 
 
-class Locked(StoreError):
+class DatastoreLocked(StoreError):
     """The datastore answers, and says that it takes no changes."""
 
     code = Code.DATASTORE_LOCKED
@@ -58,7 +58,7 @@ class Readiness:
         self._backend = backend
         self._identity = identity
         self._last: Entry[Resource] | None = None
-        self._readers: Combiner[Sequence[Key], Sequence[Found]] = Combiner(self._read, lambda: backend.place, limit=_READERS)
+        self._readers: Batcher[Sequence[Key], Sequence[Found]] = Batcher(self._read, lambda: backend.place, limit=_READERS)
 
     def require(self, keys: Sequence[Key] = ()) -> Sequence[Found]:
         """As the datastore says it now, with what stands at these keys (MAX_KEYS at most) at that moment. Calls that wait at
@@ -111,7 +111,7 @@ def _demand_ready(found: Found[Resource]) -> Entry[Resource]:
     return found
 
 
-class Guarded:
+class ReadyCheckedBackend:
     """A datastore with transactions that is only written to while it is ready; Locked otherwise.
 
     With a `claim`, its fence is compared as well: writes of a claimant that was replaced fail (PeerError, NODE_CLAIMED).
@@ -165,22 +165,22 @@ class Guarded:
         return self._inner.watch(query)
 
 
-def _locked() -> Locked:
-    return Locked(
+def _locked() -> DatastoreLocked:
+    return DatastoreLocked(
         "the datastore is locked",
         details="it is being migrated: wait, or `svcctl clusterinfo unlock` (datastoreReady of ClusterInformation default)",
     )
 
 
-def _not_initialised() -> Locked:
-    return Locked(
+def _not_initialised() -> DatastoreLocked:
+    return DatastoreLocked(
         "the datastore is not initialised",
         details="`svcctl clusterinfo init` does that (datastoreReady of ClusterInformation default)",
     )
 
 
-def _unclear(ready: object) -> Locked:
-    return Locked(
+def _unclear(ready: object) -> DatastoreLocked:
+    return DatastoreLocked(
         f"whether the datastore is locked is not clear: datastoreReady = {shown(ready)} is {json_kind(ready)}, not a boolean",
         details="`svcctl clusterinfo unlock` or `lock` puts it right (in ClusterInformation default)",
     )
@@ -188,4 +188,4 @@ def _unclear(ready: object) -> Locked:
 
 def guarded(backend: Backend, readiness: Readiness, claim: NodeNameClaim | None = None) -> Backend:
     """A store without transactions is asked before the first write of a call instead."""
-    return Guarded(backend, readiness, claim) if backend.atomic else backend
+    return ReadyCheckedBackend(backend, readiness, claim) if backend.atomic else backend
