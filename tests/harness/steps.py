@@ -4,7 +4,7 @@ import pytest
 
 _ADD = ("note_intent", "take_addresses", "wire", "write_endpoint", "note_result")
 
-ADD_STEPS = {step: f"svc.attach.add:Addition.{step}" for step in _ADD}
+ADD_STEPS = {step: f"svc.attach.add:AddTransaction.{step}" for step in _ADD}
 
 
 def points(steps: dict[str, str]) -> pytest.MarkDecorator:
