@@ -21,10 +21,10 @@ def write(file: File) -> bool:
     path = file.path
     if _holds(file):
         return False
-    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")  # installers in two containers may have the same pid
+    draft = path.with_name(f".{path.name}.{os.urandom(4).hex()}")  # installers in two containers may have the same PID
     try:
         with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, file.mode), "wb") as writing:
-            os.fchmod(writing.fileno(), file.mode)  # whatever the umask
+            os.fchmod(writing.fileno(), file.mode)  # independent of the umask
             writing.write(file.data)
             writing.flush()
             os.fsync(writing.fileno())

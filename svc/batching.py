@@ -1,12 +1,12 @@
-"""Group commit: calls that wait at the same time are carried out together.
+"""Batches of requests (group commit): requests that wait at the same time are executed together.
 
-The first caller leads: it takes everybody who waits (itself first), does the work once for all of them and hands out the
-results. Whoever arrived meanwhile forms the next group, led by its own first member, so nobody works for others without end.
+The first caller leads. It takes all waiting requests, runs the work once for the batch, and distributes the results. Requests
+that arrive during the work form the next batch. A caller of that batch leads it, so that a caller leads only one batch.
 
-Where a group costs much and its size little, callers are announced: a leader waits for those that are on their way already.
+If a batch is expensive and a further request is cheap, callers announce requests. A leader waits for announced requests.
 
-No caller waits past the deadline of its call. Of those who wait, the one with the most time left leads: the deadline of one
-request ends no other one.
+No caller waits past the deadline of its call. Among the waiting callers, the one with the latest deadline leads, so that the
+deadline of one request does not end other requests.
 """
 
 import threading
@@ -22,15 +22,15 @@ Request = TypeVar("Request")
 Result = TypeVar("Result")
 
 _REMEDY = "see whether it runs, is reached from here, and keeps up with the calls"
-_SLACK_SECONDS = 1.0  # of two deadlines that differ by less, neither is worth a change of the leader
+_SLACK_SECONDS = 1.0  # deadlines that differ by less do not change the leader
 
 
 class NotBegun(StoreError):
-    """The call's time ended before its request was looked at: nothing was done for it."""
+    """Failure because the deadline passed before the request was in a batch. The request has no effect."""
 
 
 class _Ticket(Generic[Request, Result]):
-    """One caller: waits for its turn until it is answered or must lead; who leads at once has nothing to wait for."""
+    """Request of one caller, which waits for `turn` until it has a result or has to lead. A first leader has no `turn`."""
 
     __slots__ = ("answered", "deadline", "failure", "request", "result", "turn")
 
@@ -56,11 +56,11 @@ class _Ticket(Generic[Request, Result]):
 
 
 class Batcher(Generic[Request, Result]):
-    """`run(request)` from any thread; `work` gets 1..`limit` requests and returns one outcome each, in order.
+    """Batcher of requests. Thread-safe.
 
-    An outcome that is an exception is raised in its caller; an exception out of `work` is raised in all of them. A caller whose
-    deadline comes first gets NotBegun, or OutcomeUnknown where its group is being carried out. `place` returns, for these two,
-    where `work` asks. `patience` is how many seconds after its announcement a request is waited for at most.
+    `work` gets 1 to `limit` requests, and returns one outcome for each, in order. `run` raises an outcome that is an
+    exception in its caller. It raises an exception of `work` in all callers of the batch. `place` returns the server of `work`,
+    for errors. `patience` is the maximum time in seconds that a leader waits for a request after its announcement.
     """
 
     def __init__(
@@ -77,13 +77,13 @@ class Batcher(Generic[Request, Result]):
         self._patience = patience
         self._lock = threading.Lock()
         self._arrival = threading.Condition(self._lock)
-        self._announced: dict[int, float] = {}  # by thread: until when it is waited for
+        self._announced: dict[int, float] = {}  # by thread: the monotonic time until which a leader waits for it
         self._waiting: list[_Ticket[Request, Result]] = []
         self._led = False
 
     @contextmanager
     def announced(self) -> Iterator[None]:
-        """Inside, this thread is going to `run` a request, unless something comes in between."""
+        """Announce that this thread will probably `run` a request inside the block."""
         with self._lock:
             self._announced[threading.get_ident()] = time.monotonic() + self._patience
         try:
@@ -93,6 +93,11 @@ class Batcher(Generic[Request, Result]):
                 self._arrive()
 
     def run(self, request: Request) -> Result:
+        """Return the result of a request, or raise its failure. Block until then; the caller may lead a batch.
+
+        A caller that does not lead waits until its deadline. It then raises NotBegun, or OutcomeUnknown if its batch is being
+        executed.
+        """
         with self._lock:
             self._arrive()
             if deadline.is_over():
@@ -110,7 +115,10 @@ class Batcher(Generic[Request, Result]):
         return ticket.result  # type: ignore[return-value]
 
     def _await_turn(self, ticket: _Ticket[Request, Result], turn: threading.Event) -> None:
-        """Return when the ticket is answered or has to lead. NotBegun, OutcomeUnknown."""
+        """Wait until the ticket has a result or its caller has to lead.
+
+        At the deadline raise NotBegun, or OutcomeUnknown if the batch of the ticket is being executed.
+        """
         if deadline.wait(turn):
             return
         with self._lock:
@@ -126,8 +134,10 @@ class Batcher(Generic[Request, Result]):
             self._arrival.notify_all()
 
     def _await_announced(self) -> None:
-        """As long as they outnumber those who wait: what a group gains then is worth it. Only those that are announced by now
-        count: otherwise there might always be another one."""
+        """Wait while the announced requests outnumber the waiting ones: only then does the larger batch repay the wait.
+
+        Only requests that are already announced count, because new announcements could extend the wait without limit.
+        """
         awaited = self._announced.copy()
         while len(self._waiting) < self._limit:
             now = time.monotonic()
@@ -137,7 +147,7 @@ class Batcher(Generic[Request, Result]):
             self._arrival.wait(min(awaited.values()) - now)
 
     def _lead(self, leader: _Ticket[Request, Result]) -> bool:
-        """Carry a group out; False where somebody else leads it, who has more time left."""
+        """Execute a batch and return True. Return False if a caller with a later deadline has to lead it."""
         with self._lock:
             self._await_announced()
             group = self._waiting[: self._limit]
@@ -166,7 +176,7 @@ class Batcher(Generic[Request, Result]):
 
 
 def _latest(group: Sequence[_Ticket[Request, Result]]) -> _Ticket[Request, Result]:
-    """The first of those with the most time left."""
+    """Return the first ticket with the latest deadline."""
     latest = group[0]
     for ticket in group:
         if ticket.deadline > latest.deadline:
@@ -189,7 +199,7 @@ def _outcome_unknown(place: str) -> OutcomeUnknown:
 
 
 def _twin(failure: BaseException) -> BaseException:
-    """The same failure as an object of its own: one that several threads raise would mix up their tracebacks."""
+    """Copy a failure, because threads that raise the same object would mix up their tracebacks."""
     twin = type(failure).__new__(type(failure), *failure.args)
     twin.__dict__.update(failure.__dict__)
     twin.__cause__, twin.__context__ = failure.__cause__, failure.__context__

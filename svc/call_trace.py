@@ -1,6 +1,6 @@
-"""What one call did: its identity, how long each phase took, and its log lines.
+"""Trace of one call: its request ID, the duration of each phase, and its log lines.
 
-A trace belongs to one call and one thread. It writes nothing by itself: whoever answers the call decides where its lines go.
+A trace belongs to one call and one thread. It only collects lines; the process that answers the call writes them.
 """
 
 import logging
@@ -19,31 +19,31 @@ LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40}
 
 
 def new_request_id() -> str:
-    """Eight hex digits: unique enough to find one call in a log."""
+    """Return eight random hex digits, which identify a call in a log."""
     return os.urandom(4).hex()
 
 
 def active() -> "CallTrace | None":
-    """The trace of the call that this thread works for."""
+    """Return the trace of the call that this thread works for; None without a call."""
     return _active.get()
 
 
 def add_request_id(record: logging.LogRecord) -> bool:
-    """A logging filter: `%(request)s` is the id of the call that a line was logged for, in brackets; empty for none."""
+    """Filter log records: set `%(request)s` to the request ID in brackets, or to an empty text without a call. Return True."""
     trace = _active.get()
     record.request = f"[{trace.request_id}] " if trace is not None else ""
     return True
 
 
 def explain(text: Callable[[], str]) -> None:
-    """A line of DEBUG for the call that this thread works for; put into words only if it is wanted."""
+    """Log a DEBUG line for the call of this thread. Call `text` only if DEBUG lines are kept."""
     trace = _active.get()
     if trace is not None and trace.is_debug:
         trace.debug(text())
 
 
 def log_to_stderr(level: str) -> None:
-    """Lines of all modules, each with the time, the level and the request id of its call."""
+    """Log the lines of all modules to stderr, each with the time, the level, the logger and the request ID of its call."""
     logging.basicConfig(
         level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(request)s%(message)s", force=True
     )
@@ -52,14 +52,14 @@ def log_to_stderr(level: str) -> None:
 
 
 class CallTrace:
-    """`fields` (verb, container, ...) stand in every line after the request id; phases are milliseconds by name."""
+    """Trace of one call. Each line has `fields` (verb, container, ...) after its request ID. `phases` has milliseconds."""
 
     def __init__(self, request_id: str, level: str = "INFO") -> None:
         self.request_id = request_id
         self.fields: dict[str, str] = {}
         self.phases: dict[str, float] = {}
         self.lines: list[str] = []
-        self.messages: list[tuple[int, str]] = []  # the same as level and text, for a logger that adds time and level itself
+        self.messages: list[tuple[int, str]] = []  # the lines as level and text, for a logger that adds time and level
         self._threshold = LEVELS[level]
 
     def set_level(self, level: str) -> None:
@@ -67,15 +67,15 @@ class CallTrace:
 
     @property
     def is_debug(self) -> bool:
-        """Whether lines of DEBUG are kept: what takes time to put into words is not worth it otherwise."""
+        """Return whether DEBUG lines are kept, so that callers can skip expensive formatting."""
         return self._threshold <= LEVELS["DEBUG"]
 
     def activated(self) -> "Activated":
-        """Inside, this thread works for the call: what is logged has its request id."""
+        """Return a block in which this thread works for the call, so that its log lines have the request ID."""
         return Activated(self)
 
     def phase(self, name: str) -> "Phase":
-        """Times a block; a phase that comes again adds up."""
+        """Return a block that is timed. The times of phases with the same name are added."""
         return Phase(self.phases, name)
 
     def debug(self, text: str) -> None:
@@ -106,7 +106,7 @@ class CallTrace:
 
 
 class Activated:
-    """A block in which a thread works for a call."""
+    """Block in which a thread works for a call."""
 
     __slots__ = ("_token", "_trace")
 
@@ -123,7 +123,7 @@ class Activated:
 
 
 class Phase:
-    """One block under way. A class, for the generator of a context manager costs several times as much."""
+    """Block that is timed. It is a class, because a generator-based context manager takes several times as long."""
 
     __slots__ = ("_name", "_phases", "_started")
 

@@ -7,8 +7,8 @@ a fifth less time, and a burst of DELs a quarter.
 Threads are pinned for PIN_SECONDS at a time, because other processes may need that CPU. Then the kernel's scheduler places them
 again, and the next concurrent calls are pinned to the CPU that it chose.
 
-The main thread is not pinned: it only waits for the end. Its affinity, which the administrator may change, says where the
-others may run.
+The main thread is not pinned: it only waits for the end. Its affinity, which the administrator may change, determines
+where the other threads may run.
 """
 
 import os
@@ -37,7 +37,7 @@ class CpuPinning:
                     self._pin()
             elif time.monotonic() - self._pinned_at > PIN_SECONDS:
                 self._unpin()
-        except OSError:  # such as a lack of descriptors: the next call tries again
+        except OSError:  # for example, a lack of descriptors: the next call tries again
             pass
         finally:
             self._lock.release()
@@ -73,7 +73,7 @@ def _allowed_cpus() -> set[int]:
 
 
 def _set_affinity(cpus: set[int]) -> None:
-    """Set the affinity of all threads except the main thread. Skip threads that have ended. OSError: none was changed."""
+    """Set the affinity of all threads except the main thread. Skip ended threads. Raise OSError if none was changed."""
     for thread in map(int, os.listdir("/proc/self/task")):
         if thread != os.getpid():
             with suppress(OSError):

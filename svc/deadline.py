@@ -1,7 +1,7 @@
-"""The deadline of the call that runs on this thread. Every wait of the call is bounded by the time that is left.
+"""Deadline of the call that runs on this thread. Every wait of the call is bounded by the remaining time.
 
-The deadline is a context variable: a thread that works for the call gets it with `contextvars.copy_context()`. Without a
-deadline nothing is bounded, as in an agent's own work.
+The deadline is a context variable. A thread that works for the call gets it with `contextvars.copy_context()`. Without a
+deadline, as in the agent's maintenance, the remaining time is infinite.
 """
 
 import math
@@ -9,14 +9,14 @@ import threading
 import time
 from contextvars import ContextVar, Token
 
-RESERVED_SECONDS = 3.0  # of the limit of a call that can be rolled back: for the rollback, and for what is not counted
+RESERVED_SECONDS = 3.0  # kept back from the timeout of a call with a rollback: for the rollback and for overhead
 ROLLBACK_SECONDS = 2.0
 
-_deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)  # of the monotonic clock
+_deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)  # monotonic time
 
 
 class _Block:
-    """A block with another deadline. A class, because each call enters several, and a generator costs three times as much."""
+    """Block with another deadline. It is a class, because each call enters several, and a generator takes 3 times as long."""
 
     __slots__ = ("_seconds", "_token")
 
@@ -29,8 +29,8 @@ class _Block:
         _deadline.reset(self._token)
 
 
-class limit(_Block):  # noqa: N801  it reads as a function
-    """Limit the time that is left inside the block; never extend it."""
+class limit(_Block):  # noqa: N801  used like a function
+    """Limit the remaining time inside the block to `seconds`; never extend it."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ class limit(_Block):  # noqa: N801  it reads as a function
 
 
 class extended(_Block):  # noqa: N801
-    """Give so much more time inside the block: for what ends a call whose time is over."""
+    """Extend the deadline by `seconds` inside the block, for the rollback of a call after its deadline."""
 
     __slots__ = ()
 
@@ -51,21 +51,21 @@ class extended(_Block):  # noqa: N801
 
 
 def current() -> float:
-    """Return the point of the monotonic clock; infinity without a deadline."""
+    """Return the deadline as monotonic time; infinity without a deadline."""
     return _deadline.get()
 
 
 def remaining(most: float) -> float:
-    """Return the seconds that are left, and no more than `most`; zero when the time is over."""
+    """Return the remaining time in seconds, from 0 to `most`."""
     return max(0.0, min(most, _deadline.get() - time.monotonic()))
 
 
 def is_over() -> bool:
-    """Return whether no time is left."""
+    """Return whether the deadline has passed."""
     return time.monotonic() >= _deadline.get()
 
 
 def wait(event: threading.Event) -> bool:
-    """Wait for the event; False when the deadline comes first."""
+    """Wait for the event and return True. Return False if the deadline passes first."""
     until = _deadline.get()
     return event.wait(None if until == math.inf else max(0.0, until - time.monotonic()))

@@ -1,8 +1,8 @@
-"""Imports that come with their first use, in a process that lives on if one of them fails.
+"""Lazy imports in a process that continues after a failed import.
 
-Python removes a module whose import has failed, but not its submodules that were imported by then. A package that is imported
-again lacks them: a submodule that is in `sys.modules` is not bound to its package a second time. Without a cure, a short lack
-of file descriptors during one import would make the package unusable for the life of the process.
+Python removes a module whose import has failed, but not its submodules that were imported before the failure. If the package is
+imported again, it lacks them, because a submodule in `sys.modules` is not bound to its package a second time. So a short lack
+of file descriptors during one import would make the package unusable until the process ends.
 """
 
 import errno
@@ -17,7 +17,7 @@ from typing import Final
 
 from svc.descriptors import require_descriptors
 
-SPARE_DESCRIPTORS: Final = 8  # with which an import begins: an extension module that fails half-way may not be loadable again
+SPARE_DESCRIPTORS: Final = 8  # required before an import: an extension module may not load again after a failure
 
 _lock: Final = threading.RLock()
 _SHORTAGES: Final = {strerror(number): number for number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)}
@@ -25,9 +25,9 @@ _SHORTAGES: Final = {strerror(number): number for number in (errno.EMFILE, errno
 
 @contextmanager
 def whole_imports() -> Iterator[None]:
-    """Import packages in the block, one thread at a time. If it raises, the next import of them starts from the beginning.
+    """Import packages in the block, one thread at a time. After a failure their next import starts from the beginning.
 
-    OSError for want of file descriptors or memory, also where Python raises ImportError for it.
+    Raise OSError for a lack of file descriptors or memory, even if Python raises ImportError for it.
     """
     with _lock:
         require_descriptors(SPARE_DESCRIPTORS)
@@ -41,9 +41,9 @@ def whole_imports() -> Iterator[None]:
 
 
 def _remove_orphans() -> None:
-    """Remove the submodules of packages that are not there.
+    """Remove the submodules of missing packages.
 
-    Extension modules stay, since many cannot be loaded twice, and so do whole packages, whose objects these may use.
+    Extension modules stay, because many cannot be loaded twice. Complete packages stay, because extension modules may use them.
     """
     for name in sorted(sys.modules):
         package = name.rpartition(".")[0]
@@ -56,6 +56,6 @@ def _is_extension(module: ModuleType) -> bool:
 
 
 def _shortage(failure: ImportError) -> OSError | None:
-    """Return the lack of a resource that the dynamic loader has told as text."""
+    """Return the error for a lack of resources that the dynamic loader reported as text."""
     number = next((number for text, number in _SHORTAGES.items() if text in str(failure)), 0)
     return OSError(number, strerror(number)) if number else None

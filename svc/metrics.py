@@ -1,4 +1,4 @@
-"""What a process has counted. Sums only: whoever reads them makes rates of them."""
+"""Counters of a process, as sums only: readers compute rates."""
 
 import threading
 from collections import Counter
@@ -19,17 +19,17 @@ FAMILIES: Final = {
 
 
 class Metrics:
-    """From any thread."""
+    """Counters, for any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sums: Counter[tuple[str, Labels]] = Counter()
 
     def count(self, name: str, amount: float = 1, **labels: str) -> None:
-        """`name` is one of FAMILIES."""
+        """Add to a counter; `name` is one of FAMILIES."""
         key = name, tuple(labels.items())
         with self._lock:
-            self._sums[key] += amount  # type: ignore[assignment]  # seconds are no whole numbers
+            self._sums[key] += amount  # type: ignore[assignment]  # seconds are not whole numbers
 
     def read(self) -> dict[tuple[str, Labels], float]:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Directories in which only root creates, opens and renames files."""
+"""Directories in which only root can create, open and rename files."""
 
 import errno
 import os
@@ -9,13 +9,14 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class UnsafeDirectory(OSError):
-    """Another user could replace what lies in the directory, and this process cannot correct that."""
+    """Another user could replace files in the directory, and this process cannot correct that."""
 
 
 def make_private(path: Path, mode: int) -> None:
-    """Create the directory with `mode`, or correct an existing one that allows more, under every umask.
+    """Create the directory with `mode`, or correct an existing one with more permissions. The umask has no effect.
 
-    UnsafeDirectory, an OSError, if it belongs to another user, or if another user may rename it. OSError if it cannot be made.
+    Raise UnsafeDirectory, an OSError, if it belongs to another user, or if another user may rename it. Raise OSError if it
+    cannot be created.
     """
     if not path.is_dir():
         _make(path, mode)
@@ -31,7 +32,7 @@ def _make(path: Path, mode: int) -> None:
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         path.mkdir(mode=mode, exist_ok=True)
-    except FileExistsError as error:  # of another kind, here or above
+    except FileExistsError as error:  # another kind of file, at the path or above
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), error.filename) from None
     path.chmod(mode)
 

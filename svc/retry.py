@@ -5,14 +5,14 @@ import threading
 import time
 from collections.abc import Iterator
 
-JITTER = 0.25  # the largest part by which a delay is shortened, so that nodes do not repeat in step
-ATTEMPTS = 100  # of a compare-and-swap; then the caller reports contention
-ATTEMPTS_BEFORE_BACKOFF = 4  # a conflict slows down the other writer as well, so the first attempts follow at once
+JITTER = 0.25  # maximum fraction by which a delay is shortened, so that nodes do not retry in step
+ATTEMPTS = 100  # of a compare-and-swap; after them the caller reports contention
+ATTEMPTS_BEFORE_BACKOFF = 4  # these follow at once, because a conflict delays the other writer as well
 _MIN_BACKOFF, _MAX_BACKOFF = 0.002, 0.02  # seconds between attempts of a compare-and-swap
 
 
 class Backoff:
-    """Delay before the next attempt: it doubles from `minimum` to `maximum` seconds. Not thread-safe."""
+    """Delay before the next attempt, which doubles from `minimum` to `maximum` seconds. Not thread-safe."""
 
     __slots__ = ("_delay", "_jitter", "_maximum", "_minimum")
 
@@ -22,7 +22,7 @@ class Backoff:
         self._jitter = jitter
 
     def next(self) -> float:
-        """Return the seconds before the next attempt."""
+        """Return the delay before the next attempt, in seconds, and double it."""
         delay, self._delay = self._delay, min(self._maximum, 2 * self._delay)
         return max(self._minimum, delay * random.uniform(1 - self._jitter, 1))  # noqa: S311 no secret
 
@@ -31,16 +31,16 @@ class Backoff:
         time.sleep(self.next())
 
     def wait(self, ended: threading.Event) -> bool:
-        """Wait until the next attempt. Return True at once if the event is set."""
+        """Wait until the next attempt and return False. Return True as soon as the event is set."""
         return ended.wait(self.next())
 
     def reset(self) -> None:
-        """Begin with the minimum again."""
+        """Set the delay to the minimum."""
         self._delay = self._minimum
 
 
 def attempts(count: int = ATTEMPTS) -> Iterator[int]:
-    """Number the attempts of a compare-and-swap. Sleep before every fourth one, half a second in all at most."""
+    """Yield the numbers of the attempts of a compare-and-swap. Sleep before every fourth one, at most 0.5 s in total."""
     backoff = Backoff(_MIN_BACKOFF, _MAX_BACKOFF, jitter=1)
     for number in range(count):
         if number and is_after_backoff(number):
@@ -49,5 +49,5 @@ def attempts(count: int = ATTEMPTS) -> Iterator[int]:
 
 
 def is_after_backoff(number: int) -> bool:
-    """Return whether a pause precedes this attempt, so that what the one before has read is old."""
+    """Return whether a back-off precedes this attempt, so that objects read by the previous attempt are stale."""
     return number % ATTEMPTS_BEFORE_BACKOFF == 0

@@ -1,4 +1,4 @@
-"""What all of our TLS connections have in common, whatever Python they run on."""
+"""Common settings of all TLS connections of svc, for every Python version."""
 
 import errno
 import os
@@ -6,12 +6,16 @@ import ssl
 
 
 class TlsSocket(ssl.SSLSocket):
-    """For `SSLContext.sslsocket_class`. Where the peer breaks a connection off before its handshake begins, as a server does
-    that is killed, the standard library forgets the new socket: its descriptor would stay open for as long as anything refers
-    to the error."""
+    """Socket class for `SSLContext.sslsocket_class` that does not leak descriptors.
+
+    If the peer closes the connection before the handshake begins, for example because the server was killed, the standard
+    library does not close the new socket. Its descriptor would stay open as long as a reference to the error exists.
+    """
 
     def getpeername(self) -> object:
-        """The first thing that is asked of a new socket. ConnectionResetError, and closed, when there is no peer any more."""
+        """Return the peer's address, which the standard library requests first. If the peer is gone, close the socket and raise
+        ConnectionResetError.
+        """
         try:
             return super().getpeername()
         except OSError:
@@ -20,9 +24,10 @@ class TlsSocket(ssl.SSLSocket):
 
 
 def prepare(context: ssl.SSLContext) -> None:
-    """For one that is just made.
+    """Prepare a new SSL context.
 
-    Python 3.13 and newer refuse certificates without a key identifier, which simple authorities of clusters issue, and which
-    every other program there takes: what is trusted shall not depend on the interpreter."""
+    Python 3.13 and newer refuse certificates without a key identifier. Simple authorities of clusters issue such certificates,
+    and all other programs of the cluster accept them. So svc accepts them in every Python version.
+    """
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.sslsocket_class = TlsSocket

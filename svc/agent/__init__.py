@@ -1,1 +1,1 @@
-"""The resident agent: what it is asked, by whom, and in which order."""
+"""The resident agent: its socket, admission queue, workers and periodic tasks."""

@@ -1,4 +1,4 @@
-"""A call of the agent: a job of the queue that is run again after every wait."""
+"""A call in the agent: a job of the admission queue that runs again after each wait."""
 
 import logging
 import socket
@@ -13,9 +13,9 @@ from svc.cni.frame import PROTOCOL, pack_handover, pack_patience, pack_reply
 from svc.metrics import Metrics
 from svc.waits.wait import Resumable, Wait
 
-EXPECTED_SECONDS = 90.0  # in which the executable expects the reply to an ADD, unless the agent extends the time
-WORK_SECONDS = 30.0  # of these, for the work of an ADD besides its waits
-REPLY_SECONDS = 5.0  # after which a client that does not read its reply counts as disconnected
+EXPECTED_SECONDS = 90.0  # the executable waits as long for the reply to an ADD, unless the agent extends the time
+WORK_SECONDS = 30.0  # the part of it for the work of an ADD without its waits
+REPLY_SECONDS = 5.0  # limit for a client to read its reply
 
 log = logging.getLogger("svc.agent")
 
@@ -74,12 +74,12 @@ class AgentCall:
         return True
 
     def _extend_timeout(self, wait: Wait) -> Wait:
-        """Tell the client of a wait that is longer than its time-out."""
+        """Tell the client of a wait that is longer than its timeout."""
         self._waits_until = wait.deadline
         until = wait.deadline + WORK_SECONDS
         if until > self._expected:
             self._expected = until
-            with suppress(OSError):  # it has disconnected, which ends the wait
+            with suppress(OSError):  # the client has disconnected, which ends the wait
                 self.connection.sendall(pack_patience(until - time.monotonic(), self._protocol))
         return wait
 

@@ -1,4 +1,4 @@
-"""The agent's options in a file, for service managers: TOML, each option by its name with `_` for `-`."""
+"""Agent options in a TOML file, for service managers. Each option is named as on the command line, with `_` for `-`."""
 
 import sys
 from pathlib import Path
@@ -8,12 +8,12 @@ OPTIONS = ("socket", "state_dir", "run_dir", "metrics", "log_level")
 
 
 def arguments_of(path: Path) -> list[str]:
-    """The options as they would be given to `svc-agent run`. ValueError that names the file and what is wrong."""
+    """Return the options as arguments of `svc-agent run`. Raise ValueError that names the file and the problem."""
     return [f"--{name.replace('_', '-')}={value}" for name, value in _read(path).items()]
 
 
 def _read(path: Path) -> dict[str, str]:
-    if sys.version_info >= (3, 11):  # most agents have no such file
+    if sys.version_info >= (3, 11):  # imported here, because most agents have no such file
         import tomllib
     else:
         import tomli as tomllib

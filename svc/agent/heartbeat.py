@@ -1,7 +1,7 @@
 """Signs of life: to clients whose calls take long, and to the service manager's watchdog.
 
-Both are sent only while the agent can do its work. The proof is a job that does nothing: a worker must be woken by the listener
-and take it from the queue. An agent that drains has no idle worker which could: it sends them until the drain ends.
+Both are sent only while the agent can do its work. The proof is a job that does nothing: the listener must wake
+a worker, which takes the job from the queue. A draining agent has no idle worker, so it sends signs until the drain ends.
 """
 
 import socket
@@ -17,11 +17,11 @@ from svc.cni.frame import pack_alive
 
 TICK_SECONDS = 1.0
 SIGN_SECONDS = 2.0  # from a request to the first sign, and from one to the next
-PROOF_SECONDS = 4.0  # a proof is worth so long; the executable gives up after 5 s without a sign
+PROOF_SECONDS = 4.0  # a proof is valid this long; the executable gives up after 5 s without a sign
 
 
 class Heartbeat:
-    """Send signs of life, on one thread, from `start` to `stop`.
+    """Sender of signs of life, on one thread, from `start` to `stop`.
 
     `poll` reads the requests that no worker has read yet, `put` takes the job that proves progress. `is_busy` tells whether all
     workers are occupied and make progress: then that job waits like any other, and is not a measure. `watchdog_seconds` is the
@@ -52,7 +52,7 @@ class Heartbeat:
         self._is_draining = True
 
     def stop(self) -> None:
-        """Return when no sign is sent any more."""
+        """End the thread, and return when no sign is sent any more."""
         self._stopping.set()
         self._thread.join()
 
@@ -62,7 +62,7 @@ class Heartbeat:
             self._clients[connection] = time.monotonic() + SIGN_SECONDS
 
     def remove(self, connection: socket.socket) -> None:
-        """Send no further sign, from the return on. A client that was never added is not an error."""
+        """Send no further sign to this client after the return. A client that was never added is not an error."""
         with self._lock:
             self._clients.pop(connection, None)
 
@@ -88,7 +88,7 @@ class Heartbeat:
         with self._lock:
             for connection in [each for each, due in self._clients.items() if due <= now]:
                 self._clients[connection] = now + SIGN_SECONDS
-                with suppress(OSError):  # a client that does not read, or has hung up
+                with suppress(OSError):  # the client does not read, or has disconnected
                     connection.send(pack_alive(), socket.MSG_DONTWAIT)
 
     def _notify_watchdog(self, now: float) -> None:

@@ -1,6 +1,6 @@
-"""The agent's socket: accepts root's connections, reads one request from each, hands whole requests on.
+"""The agent's socket: accept connections of root, read one request from each, and pass it on when it is complete.
 
-No thread ever blocks on one connection: a client that says nothing, or half of something, costs its connection and is
+No thread blocks on one connection. A client that sends nothing, or an incomplete request, occupies its connection and is
 dropped at its deadline.
 """
 
@@ -21,15 +21,15 @@ from pathlib import Path
 from svc.cni.frame import Frame, FrameError, OtherVersion, RequestReader
 from svc.cni.refusal import refusal
 
-READ_SECONDS = 5.0  # from accept to a whole request
-LAST_SECONDS = 1.0  # the same at the end
-WARNING_SECONDS = 10.0  # between two lines on clients that were dropped
+READ_SECONDS = 5.0  # from accept to a complete request
+LAST_SECONDS = 1.0  # the same during the drain
+WARNING_SECONDS = 10.0  # between two log lines on dropped clients
 _BACKLOG = 4096
-_MAX_PATH = 107  # bytes, what a client can connect to
+_MAX_PATH = 107  # bytes, the limit of a client's connect
 _ONCE = select.EPOLLIN | select.EPOLLONESHOT
-_NO_DESCRIPTORS_SECONDS = 0.01  # until calls under way have closed some; whoever waits stays in the backlog
+_NO_DESCRIPTORS_SECONDS = 0.01  # pause until calls in flight close descriptors; clients wait in the backlog
 _CHUNK = 1 << 16
-_DESCRIPTORS = 4  # room for more than the one that is wanted, so that surplus ones are seen and closed
+_DESCRIPTORS = 4  # room for more than the expected one, so that surplus ones are seen and closed
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 log = logging.getLogger("svc.agent")
@@ -51,10 +51,10 @@ class _Client:
 
 
 class Listener:
-    """`turn` again and again, from any number of threads: what comes wakes one of them.
+    """The agent's socket and its clients. Threads call `turn` in a loop; an event wakes one of them.
 
-    `on_request` gets the connection, the request and its descriptor (-1: none), to keep. Everything is watched for one event
-    at a time (EPOLLONESHOT) and again when that was handled, so that no two threads handle the same.
+    `on_request` receives and owns the connection, the request and its descriptor (-1: none). Each descriptor is watched for one
+    event at a time (EPOLLONESHOT), and again after that event. So no two threads handle the same descriptor.
     """
 
     def __init__(self, path: Path, on_request: OnRequest) -> None:
@@ -75,14 +75,14 @@ class Listener:
         self._epoll.register(self._wake_read, _ONCE)
 
     def stands(self) -> bool:
-        """Whether clients that connect to the path reach this listener."""
+        """Return True if clients that connect to the path reach this listener."""
         try:
             return os.path.samestat(self._path.stat(), self._file)
         except OSError:
             return False
 
     def bind(self) -> None:
-        """Bind the path again, where `stands` is false. OSError."""
+        """Bind the path again if `stands` is false. Raise OSError."""
         with self._lock:
             if self._refusing:
                 return
@@ -94,8 +94,10 @@ class Listener:
         self.wake()
 
     def turn(self, *, wait: bool) -> bool:
-        """Handles what has come; with `wait` it waits for something to come, for a deadline, or for `wake`. Whether something
-        has come."""
+        """Handle pending events. Return True if an event came.
+
+        With `wait`, block until an event, a deadline or `wake`.
+        """
         events = self._epoll.poll(self._until_next_deadline() if wait else 0, 1)
         for number, _ in events:
             with self._lock:
@@ -106,17 +108,20 @@ class Listener:
         return bool(events)
 
     def wake(self) -> None:
-        """Ends one waiting `turn`; from any thread. One that is told already, or closed, needs no telling."""
+        """End one waiting `turn`, from any thread. If a wake-up is already pending, or the listener is closed, do nothing."""
         with suppress(OSError):
             self._wake_write.send(b"x")
 
     def release(self) -> None:
-        """Ends every `turn` that waits, and from now on none waits: a wake for each thread might be used up by one of them."""
+        """End every waiting `turn`. From now on none waits.
+
+        A wake-up per thread is not enough, because one thread could consume several.
+        """
         self._released = True
         self.wake()
 
     def refuse(self) -> None:
-        """Refuses clients from now on (they do without the agent), but hands on what those send who were in time."""
+        """Refuse new clients, which then run without the agent. Requests of accepted clients are still passed on."""
         with self._lock:
             self._refusing = True
             self._epoll.unregister(self._socket)
@@ -130,7 +135,7 @@ class Listener:
             self.turn(wait=True)
 
     def close(self) -> None:
-        """When nobody takes turns any more."""
+        """Close the listener, after the last `turn` has returned."""
         self._unlink()
         for client in self._clients.values():
             client.drop()
@@ -139,7 +144,7 @@ class Listener:
             own.close()
 
     def _unlink(self) -> None:
-        """Not another listener's, which has taken the path over."""
+        """Remove the path, unless another listener has replaced it."""
         if self.stands():
             self._path.unlink(missing_ok=True)
 
@@ -163,7 +168,7 @@ class Listener:
             except OSError as failure:
                 if failure.errno in (errno.EMFILE, errno.ENFILE):
                     time.sleep(_NO_DESCRIPTORS_SECONDS)
-                return  # nobody left, or the peer has gone already
+                return  # no connection is pending, or the peer has closed it
             if _peer_uid(connection) not in (0, os.geteuid()):
                 connection.close()
                 continue
@@ -172,17 +177,20 @@ class Listener:
             if not self._finished(client):
                 self._clients[connection.fileno()] = client
                 self._epoll.register(connection, _ONCE)
-                self.wake()  # whoever waits must now mind the deadline
+                self.wake()  # a waiting thread must recompute its deadline
 
     def _go_on(self, number: int) -> None:
-        """Not known while it is read: who takes a whole request may close its connection at once."""
+        """Read from a client.
+
+        It is removed during the read, because the receiver of a complete request may close its connection at once.
+        """
         client = self._clients.pop(number)
         if not self._finished(client):
             self._clients[number] = client
             self._epoll.modify(number, _ONCE)
 
     def _finished(self, client: _Client) -> bool:
-        """Reads what is there; whether the client is done with: its request is whole, or it is dropped."""
+        """Read available data. Return True if the request is complete or the client was dropped."""
         try:
             frame = _receive(client)
         except BlockingIOError:
@@ -201,7 +209,7 @@ class Listener:
         return True
 
     def _until_next_deadline(self) -> float | None:
-        """When clients are refused and none is left, there is nothing to wait for: another thread has taken the last one."""
+        """Return the seconds to wait. Return 0 if clients are refused and none is left, because no further event can come."""
         with self._lock:
             if not self._clients:
                 return 0.0 if self._refusing else None
@@ -216,7 +224,7 @@ class Listener:
 
 
 class _Dropped:
-    """The log of clients whose frames were refused: a line for the first, and one for all that come soon after."""
+    """Log of refused clients: one line for the first, and one for all that follow within WARNING_SECONDS."""
 
     def __init__(self) -> None:
         self._due = 0.0
@@ -231,7 +239,9 @@ class _Dropped:
 
 
 def _receive(client: _Client) -> Frame:
-    """A whole request. BlockingIOError when there is no more to read yet; FrameError, or OSError at the end."""
+    """Return a complete request. Raise BlockingIOError if no more data is available yet, FrameError for an invalid frame,
+    OSError at the end of the connection.
+    """
     while True:
         data, ancillary, _, _ = client.socket.recvmsg(_CHUNK, socket.CMSG_SPACE(_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC)
         for fd in _descriptors(ancillary):
@@ -259,19 +269,22 @@ def _peer_uid(connection: socket.socket) -> int:
 
 
 def _peer(connection: socket.socket) -> tuple[int, int]:
-    """The process at the other end, and its user."""
+    """Return PID and user ID of the peer."""
     pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return int(pid), int(uid)
 
 
 def _bind(path: Path) -> socket.socket:
-    """Appears under its name only when it listens and is root's alone: a client never sees it half made."""
+    """Bind and listen under a temporary name, then rename the socket.
+
+    So a client never finds a socket that does not listen or is not restricted to root.
+    """
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     if len(os.fsencode(path)) > _MAX_PATH:
         raise OSError(errno.ENAMETOOLONG, f"the path is longer than {_MAX_PATH} bytes", str(path))
     if path.exists() and not path.is_socket():
         raise FileExistsError(errno.EEXIST, "another kind of file is there", str(path))
-    draft = path.with_name(f".{os.getpid()}")  # no longer than the name: paths of sockets have 107 bytes at most
+    draft = path.with_name(f".{os.getpid()}")  # not longer than the name: socket paths have at most 107 bytes
     with suppress(FileNotFoundError):
         draft.unlink()
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

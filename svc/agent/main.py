@@ -32,7 +32,7 @@ def main() -> int:
     _raise_fd_limit()
     _limit_malloc_arenas()
     _raise_priority()
-    gc.freeze()  # loaded modules stay: the collector need not traverse them
+    gc.freeze()  # the collector need not traverse loaded modules, which stay
     gc.set_threshold(*_GC_THRESHOLDS)
     socket = options.socket or options.run_dir / SOCKET_NAME
     settings = Settings(socket, options.state_dir, options.run_dir, options.metrics)
@@ -59,14 +59,14 @@ def _limit_malloc_arenas() -> None:
 
 
 def _raise_priority() -> None:
-    """Raise the priority, unless the caller has set one: on a busy node a call would mostly wait for a CPU."""
+    """Raise the priority unless the caller has set one. Otherwise calls on a busy node mostly wait for a CPU."""
     if os.getpriority(os.PRIO_PROCESS, 0) == 0:
         with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, _NICE)
 
 
 def _options() -> argparse.Namespace:
-    """Parse the command line. The file that it names gives options that are missing there."""
+    """Parse the command line. Options of the configuration file apply if they are missing there."""
     parser = _parser()
     options = parser.parse_args()
     if options.config is None:

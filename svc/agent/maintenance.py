@@ -16,18 +16,19 @@ from svc.call_trace import CallTrace, new_request_id
 from svc.retry import Backoff
 
 RETRY_SECONDS = 30.0  # between rounds of releases, and before the first retry in a datastore that has failed
-MAX_RETRY_SECONDS = 300.0  # of the delay, which doubles with each failure
-IDLE_SECONDS = 900.0  # after which a datastore that no call has asked for is closed
+MAX_RETRY_SECONDS = 300.0  # limit of the delay, which doubles with each failure
+IDLE_SECONDS = 900.0  # a session that no call has used for this time is closed
 
 log = logging.getLogger("svc.agent")
 
 
 class Maintenance:
-    """`put` adds a job to the queue, which runs a retry between the calls of its container. `is_parked` tells whether a call of
-    a container is parked.
+    """Maintenance tasks. `put` queues a job, which runs a retry between the calls of its container. `is_parked` reports whether
+    a call of a container is parked.
 
-    The releases of one datastore are retried one after another. A round ends with the first failure, because the others would
-    wait as long and occupy a worker each. Their order is random, so that one that always fails does not block the others.
+    The releases of one datastore are retried one after another. A round ends with the first failure, because the other releases
+    would wait as long and occupy a worker each. Their order is random, so that one release that always fails does not block the
+    others.
     """
 
     def __init__(self, context: Context, put: Callable[[Job], None], is_parked: Callable[[str], bool]) -> None:
@@ -40,14 +41,14 @@ class Maintenance:
         self._not_before: dict[Store, float] = {}  # the time of their next attempt
 
     def tasks(self) -> Sequence[Task]:
-        """What `Periodic` has to run."""
+        """Return what `Periodic` runs."""
         return (
             Task("idle sessions", RETRY_SECONDS, lambda: self._context.close_idle(IDLE_SECONDS)),
             Task("pending releases", RETRY_SECONDS, self.retry_releases),
         )
 
     def stop(self) -> None:
-        """Begin no further release; one that runs is finished."""
+        """Start no further release. A running one is finished."""
         self._stopping = True
 
     def retry_releases(self) -> None:
@@ -62,7 +63,7 @@ class Maintenance:
             self._continue(store, random.sample(owed[store], len(owed[store])))
 
     def _continue(self, store: Store, records: list[Record]) -> None:
-        while records and self._is_parked(records[-1].id.container_id):  # it would delay all the others
+        while records and self._is_parked(records[-1].id.container_id):  # its release would delay all the others
             records.pop()
         if not records or self._stopping:
             self._in_flight.discard(store)

@@ -1,4 +1,4 @@
-"""The agent's figures over HTTP, in the text format of Prometheus (version 0.0.4). Loaded only where they are asked for."""
+"""Metrics of the agent over HTTP, in the Prometheus text format 0.0.4. Imported only if metrics are enabled."""
 
 import socket
 import threading
@@ -8,12 +8,12 @@ from typing import Final
 from svc.metrics import FAMILIES, Metrics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_CLIENT_SECONDS: Final = 5.0  # for a client to ask, and to take its answer
+_CLIENT_SECONDS: Final = 5.0  # limit for a client to send its request and to read the reply
 _PREFIX: Final = "svc_"
 
 
 class MetricsServer:
-    """Serves `GET /metrics` from its construction to `close`. OSError when it cannot listen there."""
+    """Server for `GET /metrics`, from construction to `close`. Raise OSError if it cannot listen on the address."""
 
     def __init__(self, host: str, port: int, metrics: Metrics) -> None:
         self._server = _server_of(host)((host, port), _handler(metrics))
@@ -31,7 +31,7 @@ class MetricsServer:
 
 
 def exposition(metrics: Metrics) -> str:
-    """A line for each sum. Families that have none yet are told without a value."""
+    """Return the metrics as text. A family without values has only its HELP and TYPE lines."""
     read = metrics.read()
     lines = []
     for name, meaning in FAMILIES.items():
@@ -69,6 +69,6 @@ def _handler(metrics: Metrics) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body)
 
         def log_message(self, *arguments: object) -> None:
-            """Who reads figures every few seconds is no news."""
+            """Do not log scrapes."""
 
     return Handler

@@ -1,4 +1,4 @@
-"""Restore the rows that the journal lacks, at the start of the agent and after the journal has lost rows."""
+"""Restore missing rows of the journal, at the start of the agent and after the journal has lost rows."""
 
 import logging
 from collections import defaultdict
@@ -21,29 +21,29 @@ from svc.model.errors import SvcError
 from svc.netconf import host_local
 from svc.netconf.installed import InstalledNetwork, read_networks
 
-RETRY_SECONDS = 30.0  # while a datastore does not answer
-JOB_SECONDS = 20.0  # for one datastore
+RETRY_SECONDS = 30.0  # back-off while a datastore does not answer
+JOB_SECONDS = 20.0  # limit for one datastore
 
 log = logging.getLogger("svc.agent")
 
 
 class MissingRows:
-    """The networks are those that `svcctl install` recorded. `put` takes a job for the agent's workers."""
+    """Restoration of rows for the networks that `svcctl install` recorded. `put` queues a job for the agent's workers."""
 
     def __init__(self, context: Context, put: Callable[[Job], None], state_dir: Path) -> None:
         self._context = context
         self._put = put
         self._state_dir = state_dir
-        self._done: dict[SessionKey, int] = {}  # the journal's number of losses then
+        self._done: dict[SessionKey, int] = {}  # the journal's number of losses at that time
         self._in_flight: set[SessionKey] = set()
         self._looked_after = -1
 
     def tasks(self) -> Sequence[Task]:
-        """What `Periodic` has to run."""
+        """Return what `Periodic` runs."""
         return (Task("missing rows", RETRY_SECONDS, self.look),)
 
     def look(self) -> None:
-        """Queue one job for each datastore and node of which rows may be missing."""
+        """Queue one job for each datastore and node whose rows may be missing."""
         losses = self._context.journal.losses
         if self._looked_after == losses:
             return
@@ -82,7 +82,7 @@ class MissingRows:
             log.log(level, "%s", text)
 
     def _restored(self, key: SessionKey, networks: list[InstalledNetwork], losses: int, trace: CallTrace) -> bool:
-        """A datastore is not asked, and not opened, if every interface has a row."""
+        """Restore missing rows. Return True if none are missing. The datastore is not opened if every interface has a row."""
         if not unknown_links(self._context, networks[0].names):
             return True
         session = self._context.session(key)
@@ -91,7 +91,9 @@ class MissingRows:
 
 
 def _locate(networks: Sequence[InstalledNetwork], container: str, ifname: str, addresses: list[Address]) -> Origin | None:
-    """By host-local's files; else it is the one network that lets annotations bypass IPAM."""
+    """Find the network of an interface by host-local's files. Otherwise assume the only network that lets annotations bypass
+    IPAM.
+    """
     for network in networks:
         ipam, name = network.netconf.ipam, network.netconf.name
         if ipam.is_delegated and any(host_local.holder(name, ipam.data_dir, each) == (container, ifname) for each in addresses):

@@ -10,7 +10,7 @@ from itertools import count
 
 from svc.waits.wait import Wait, WaitOutcome
 
-_MAX_POLL_SECONDS = 3600.0  # epoll takes no time-out of weeks
+_MAX_POLL_SECONDS = 3600.0  # epoll does not accept timeouts of weeks
 _MAX_STALE = 32  # ended waits that may remain in the heap of deadlines
 _DISCONNECTED = select.EPOLLRDHUP  # the client has closed its sending side; epoll always reports EPOLLHUP and EPOLLERR
 
@@ -60,7 +60,7 @@ class ParkedCalls:
             own.close()
 
     def _start_thread(self) -> WaitOutcome | None:
-        """Start the thread. Return an outcome if the system refuses one: no deadline could be enforced."""
+        """Start the thread. Return an outcome if the system refuses a thread, because deadlines could not be enforced."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="parked-calls", daemon=True)
             try:
@@ -78,7 +78,7 @@ class ParkedCalls:
             self._wake()
 
     def _remove(self, fd: int, wait: Wait) -> None:
-        """Remove a wait that has ended. The connection may be closed by now, and another one may have its descriptor."""
+        """Remove a wait that has ended. The connection may be closed, and another one may have its descriptor."""
         with self._lock:
             if self._waits.get(fd) is wait:
                 del self._waits[fd]
@@ -93,7 +93,7 @@ class ParkedCalls:
             heapq.heapify(self._deadlines)
 
     def _wake(self) -> None:
-        with suppress(BlockingIOError):  # the thread will wake already
+        with suppress(BlockingIOError):  # a wake-up is already pending
             self._wake_write.send(b"x")
 
     def _run(self) -> None:
@@ -126,7 +126,7 @@ class ParkedCalls:
 
 
 def _is_disconnected(fd: int) -> bool:
-    """Return whether the peer has closed, now: the event may be of a closed connection that had the same descriptor."""
+    """Return True if the peer has closed, now: the event may be of a closed connection that had the same descriptor."""
     poll = select.poll()
     poll.register(fd, select.POLLRDHUP)
     return bool(poll.poll(0))

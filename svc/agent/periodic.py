@@ -13,8 +13,10 @@ log = logging.getLogger("svc.agent")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`run` is called every `seconds`, the first time after the first period. It must return quickly: work that waits for a
-    server, a file or a container belongs into a Job of the admission queue."""
+    """A function that runs every `seconds`, first after one period.
+
+    `run` must return quickly. Work that waits for a server, a file or a container belongs into a Job of the admission queue.
+    """
 
     name: str
     seconds: float
@@ -22,7 +24,9 @@ class Task:
 
 
 class Periodic:
-    """Run tasks until `stop`. A task that raises is logged, and runs again after its next period."""
+    """Tasks that run until `stop`. If a task raises an exception, it is logged, and the task runs again after its
+    next period.
+    """
 
     def __init__(self, tasks: Iterable[Task]) -> None:
         self._tasks = tuple(tasks)
@@ -34,7 +38,7 @@ class Periodic:
         self._thread.start()
 
     def stop(self) -> None:
-        """Return when no task runs any more."""
+        """End the thread, and return when no task runs any more."""
         self._stopping.set()
         self._thread.join()
 

@@ -1,4 +1,4 @@
-"""Look at the socket, the directories and the journal of the agent, and restore what another program removed or replaced."""
+"""Check the socket, the directories and the journal of the agent, and restore what another program removed or replaced."""
 
 import logging
 from collections.abc import Callable
@@ -13,14 +13,14 @@ log = logging.getLogger("svc.agent")
 
 
 class State:
-    """The state directory, as it was when the agent locked it."""
+    """The state directory that the agent has locked."""
 
     def __init__(self, directory: Path, lock: StateLock) -> None:
         self._directory = directory
         self._lock = lock
 
     def require(self) -> None:
-        """Raise PeerError if it was removed or replaced: nothing may be made in its place."""
+        """Raise PeerError if the directory was removed or replaced: the agent must not create a new one in its place."""
         if not self._lock.stands():
             raise PeerError(
                 f"state directory {str(self._directory)!r} was removed or replaced while the agent ran",
@@ -30,10 +30,11 @@ class State:
 
 
 class Places:
-    """`check` puts back what can be put back. `end` asks the agent, with the reason, to end.
+    """Socket, state directory and journal of the agent. `check` restores what can be restored; `end` stops the agent with a
+    reason.
 
-    Without its own state directory the agent must end: calls without an agent, and the next agent, would work on another one
-    beside it.
+    Without its own state directory the agent must end. Otherwise one-shot processes and the next agent would use another
+    directory in parallel.
     """
 
     def __init__(self, state: State, journal: Journal, socket: "Socket", end: Callable[[str], None]) -> None:
@@ -41,7 +42,7 @@ class Places:
         self._told = ""
 
     def check(self) -> None:
-        """Look at all of them. Log a failure once, and try again with the next call."""
+        """Check all places. A failure is logged once and retried at the next call."""
         try:
             self._state.require()
         except PeerError as loss:
@@ -61,7 +62,7 @@ class Places:
     def _restore_socket(self) -> None:
         try:
             self._socket.restore()
-        except SvcError as refusal:  # another agent has its place
+        except SvcError as refusal:  # another agent listens in its place
             self._end(str(refusal))
 
 
@@ -72,7 +73,10 @@ class Socket:
         self._path, self._lock, self._listener = path, lock, listener
 
     def restore(self) -> None:
-        """Bind the path again if it was removed or replaced. Raise CallerError if another agent runs there; OSError."""
+        """Bind the path again if it was removed or replaced.
+
+        Raise CallerError if another agent runs there, OSError if the path is unusable.
+        """
         if self._listener.stands() and self._lock.stands():
             return
         if self._path.is_dir():

@@ -1,7 +1,7 @@
-"""Import at start what the calls of this node will need.
+"""Import at the start the modules that calls of this node need.
 
-An upgrade in place replaces the package under a running agent. Modules that were not imported by then would come from the other
-version, or be missing. What costs much memory is imported only for networks and attachments that use it.
+An upgrade in place replaces the package under a running agent. Modules that are imported later would come from the other
+version or be missing. Modules that take much memory are imported only for networks and attachments that use them.
 """
 
 import gc
@@ -32,20 +32,20 @@ _LARGE: Final[Mapping[str, tuple[str, ...]]] = {
     "embedded": (),
     "etcdv3": ("svc.datastore.etcd.store",),
     "orch": ("svc.datastore.orch.store", "svc.orch.pods"),
-    "orch-pods": ("svc.orch.pods",),  # pods and namespaces, beside another datastore
+    "orch-pods": ("svc.orch.pods",),  # pods and namespaces, with another datastore
     "srv": ("dns.resolver",),
     "tls": ("ssl",),
 }
 
 
 def preload(state_dir: Path, journal: Journal) -> None:
-    """Import what the installed networks and the recorded attachments use. What is missing fails the calls that need it."""
+    """Import what the installed networks and recorded attachments use. A missing module fails only the calls that need it."""
     features = {feature for netconf in _networks(state_dir) for feature in _features(netconf)}
     features |= {record.settings["kind"] for record in journal.all() if record.settings.get("kind") in _LARGE}
     _import(_SMALL)
     for feature in sorted(features):
         _import(_LARGE[feature])
-    gc.freeze()  # as `main` does with what was loaded before
+    gc.freeze()  # as `main` does for modules loaded before
 
 
 def _networks(state_dir: Path) -> list[NetConf]:
@@ -71,5 +71,5 @@ def _features(netconf: NetConf) -> Iterable[str]:
 
 def _import(names: Iterable[str]) -> None:
     for name in names:
-        with suppress(ImportError, OSError), whole_imports():  # an extra that is not installed, no descriptors: calls say so
+        with suppress(ImportError, OSError), whole_imports():  # calls report a missing extra or a lack of descriptors
             importlib.import_module(name)

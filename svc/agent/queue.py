@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from svc.agent.lanes import Busy, Lane
 from svc.waits.wait import Wait
 
-CANCELLING_LANE = "DEL"  # the name of the lanes whose jobs cancel parked jobs of their key
+CANCELLING_LANE = "DEL"  # jobs of lanes with this name cancel parked jobs of their key
 
 
 @dataclass(slots=True)
 class Job:
-    """A unit of work. `run` may return a wait: then it is run again after the wait. An empty `key` excludes no other job."""
+    """A unit of work. If `run` returns a wait, it runs again after the wait. An empty `key` excludes no other job."""
 
     lane: Lane
     key: str
@@ -36,7 +36,7 @@ class Job:
 
 
 class AdmissionQueue:
-    """Any thread may `put` a job. Workers `take` jobs and report each as `done`."""
+    """A fair queue. Any thread may `put` a job; workers `take` jobs and report each as `done`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -72,7 +72,7 @@ class AdmissionQueue:
                 if jobs:
                     self._turns.append(lane)
                 else:
-                    del self._lanes[lane]  # so that removed networks leave nothing behind
+                    del self._lanes[lane]  # so that lanes of removed networks do not remain
                 self._busy.change(lane, 1)
                 return job
             return None
@@ -94,7 +94,7 @@ class AdmissionQueue:
             self._admit(job)
 
     def is_parked(self, key: str) -> bool:
-        """Return whether a job of this key is parked."""
+        """Return True if a job of this key is parked."""
         with self._lock:
             return key in self._parked
 
@@ -109,7 +109,7 @@ class AdmissionQueue:
                 del self._behind[job.key]
 
     def has_more(self) -> bool:
-        """Return whether a job may run now."""
+        """Return True if a job may run now."""
         with self._lock:
             return not all(map(self._busy.is_full, self._turns))
 

@@ -1,4 +1,4 @@
-"""Probe what the installed networks need, so that STATUS knows it before the first ADD."""
+"""Probe the dependencies of installed networks, so that STATUS reports failures before the first ADD."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,7 +16,7 @@ PROBE_SECONDS = 30.0  # between two probes of a dependency
 
 
 class Readiness:
-    """Probes run on threads of their own. What cannot be read of the installed networks is left out: STATUS tells it."""
+    """Probes of dependencies, each on its own thread. Unreadable installed networks are skipped: STATUS reports them."""
 
     def __init__(self, context: Context, state_dir: Path) -> None:
         self._context = context

@@ -1,4 +1,4 @@
-"""Notice datastores that lost data, and queue the jobs that claim live attachments again."""
+"""Detect datastores that lost data, and queue the jobs that claim live attachments again."""
 
 import logging
 import time
@@ -19,9 +19,9 @@ from svc.call_trace import CallTrace, new_request_id
 from svc.datastore.api import Backend
 from svc.model.errors import SvcError
 
-LOOK_SECONDS = 2.0  # between two looks at the generation of ClusterInformation
+LOOK_SECONDS = 2.0  # between two reads of the generation of ClusterInformation
 VERIFY_SECONDS = 180.0  # between two comparisons of the node's attachments with their blocks
-CONFLICT_SECONDS = 30.0  # the same, while another handle holds an address of a live attachment
+CONFLICT_SECONDS = 30.0  # the same interval while another handle holds an address of a live attachment
 JOB_SECONDS = 10.0  # for one datastore, or one attachment
 
 log = logging.getLogger("svc.agent")
@@ -29,8 +29,11 @@ log = logging.getLogger("svc.agent")
 
 @dataclass(slots=True)
 class _State:
-    """Of one datastore and node. `retry` are attachments that could not be claimed in full. `endpoints_after`: how often data
-    was lost when endpoints were last compared; -1: never."""
+    """State of one datastore and node.
+
+    `retry` contains attachments that could not be claimed in full. `endpoints_after` is the number of data losses when
+    endpoints were last compared; -1 means never.
+    """
 
     in_flight: bool = False
     failing: bool = False
@@ -41,7 +44,7 @@ class _State:
 
 
 class Restoring:
-    """`put` takes a job for the agent's workers."""
+    """Detection of lost data. `put` queues a job for the agent's workers."""
 
     def __init__(self, context: Context, put: Callable[[Job], None]) -> None:
         self._context = context
@@ -50,7 +53,7 @@ class Restoring:
         self._journal_changes = -1
 
     def tasks(self) -> Sequence[Task]:
-        """What `Periodic` has to run."""
+        """Return what `Periodic` runs."""
         return (Task("lost data", LOOK_SECONDS, self.look),)
 
     def look(self) -> None:
@@ -84,7 +87,7 @@ class Restoring:
             state.in_flight = False
 
     def _observe(self, session: Session, state: _State) -> None:
-        """Read the datastore's identity again where it may have changed."""
+        """Read the datastore's identity again if it may have changed."""
         seen = session.backend, session.backend.generations((KEY.kind,))
         if seen != state.seen or session.identity.has_moved(session.backend):
             session.readiness.require()
@@ -102,13 +105,16 @@ class Restoring:
         for key in wanted:
             self._put(Job(Lane("restore"), key.container_id, partial(self._restore, key, state)))
         if wanted <= self._context.conflicts.keys():
-            session.held_seconds()  # looks for pools, without which nothing can be claimed
+            session.held_seconds()  # reads the pools, without which no address can be claimed
             session.identity.on_restored()
             session.identity.save()
             state.verify_at = time.monotonic() + (CONFLICT_SECONDS if wanted else VERIFY_SECONDS)
 
     def _without_endpoint(self, session: Session, state: _State, records: Sequence[Record]) -> set[AttachmentId]:
-        """Once after each loss: an agent may have been killed between the addresses and the endpoint of an attachment."""
+        """Return attachments without an endpoint, once after each loss.
+
+        An agent may have been killed between writing the addresses and the endpoint.
+        """
         if not session.identity.is_pending or state.endpoints_after == session.identity.changes:
             return set()
         state.endpoints_after = session.identity.changes

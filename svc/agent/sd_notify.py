@@ -1,11 +1,11 @@
-"""sd_notify(3): tells systemd about the agent's state, when systemd asked for it."""
+"""sd_notify(3): report the agent's state to systemd, if systemd requests it."""
 
 import os
 import socket
 
 
 def notify(state: str) -> None:
-    """Sends STATE to NOTIFY_SOCKET, if that is set. A manager that does not listen is none of our trouble."""
+    """Send the state to NOTIFY_SOCKET, if that is set. A service manager that does not listen is not an error."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return

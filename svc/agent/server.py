@@ -45,8 +45,8 @@ from svc.values import dataclass
 from svc.waits.wait import Wait, WaitOutcome
 
 DRAIN_SECONDS = 20.0
-LOCK_SECONDS = 60.0  # for calls without an agent, and an agent that drains, to end at the start
-PLACES_SECONDS = 1.0  # between looks whether socket and state directory are there
+LOCK_SECONDS = 60.0  # limit at the start for one-shot processes and a draining agent to end
+PLACES_SECONDS = 1.0  # between checks of socket, journal and state directory
 
 log = logging.getLogger("svc.agent")
 
@@ -126,7 +126,7 @@ class Agent:
         return open_backend(store, self._settings.state_dir, names)
 
     def _serve_metrics(self, stack: ExitStack, host: str, port: int) -> None:
-        from svc.agent.metrics_server import MetricsServer  # it costs 2 MiB, and most nodes serve no metrics
+        from svc.agent.metrics_server import MetricsServer  # it takes 2 MiB, and most nodes serve no metrics
 
         with blaming("--metrics", f"[{host}]:{port}" if ":" in host else f"{host}:{port}", ADDRESS):
             stack.callback(MetricsServer(host, port, self._context.metrics).close)
@@ -137,7 +137,7 @@ class Agent:
         self._end.wait()
 
     def _drain(self) -> int:
-        """Stop accepting, end the waits, finish accepted calls; exit at the deadline."""
+        """Stop accepting calls, end the waits and finish accepted calls. Exit at the deadline."""
         notify("STOPPING=1")
         self._heartbeat.drain()
         self._maintenance.stop()
@@ -223,7 +223,7 @@ class Agent:
 
         All idle workers listen: the one that reads a request also runs it, so that no other thread must be woken.
         """
-        self._listener.turn(wait=False)  # requests that arrived take part in the fair order
+        self._listener.turn(wait=False)  # queue pending requests first, so that they take part in the fair order
         while (job := self._queue.take()) is None and not self._stopped:
             self._listener.turn(wait=True)
         if self._queue.has_more():
@@ -233,7 +233,7 @@ class Agent:
     def _poll(self) -> None:
         """Read waiting requests: no worker listens while all are occupied."""
         has_read = False
-        while not self._stopped and self._listener.turn(wait=False):  # a wake of all threads stays, and is not a request
+        while not self._stopped and self._listener.turn(wait=False):  # a wake-up of all threads persists, and is not a request
             has_read = True
         if has_read:
             self._listener.wake()
@@ -244,7 +244,7 @@ class Agent:
 
 
 class _Countdown:
-    """Log the end of a recovery."""
+    """Counter of open recoveries, which logs the end of the last one."""
 
     def __init__(self, number: int) -> None:
         self._lock = threading.Lock()
@@ -286,7 +286,7 @@ class _End:
 
 @contextmanager
 def _signals() -> Iterator[_End]:
-    """Turn SIGTERM and SIGINT into the request to end; restore the former handlers afterwards.
+    """Convert SIGTERM and SIGINT to the request to end. Restore the former handlers afterwards.
 
     The kernel may deliver a signal to any thread, but only the main thread runs handlers: the descriptor wakes it.
     """

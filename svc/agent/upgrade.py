@@ -1,4 +1,4 @@
-"""Notice that the package on the disk is no longer the one that runs."""
+"""Detect that the package on disk is not the running one any more."""
 
 import logging
 from pathlib import Path
@@ -12,7 +12,7 @@ log = logging.getLogger("svc.agent")
 
 
 class UpgradeCheck:
-    """Compare the installed package with the running one. A change is logged once, counted, and noted in the context."""
+    """Comparison of the installed package with the running one. A change is logged once, counted, and noted in the context."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -21,7 +21,9 @@ class UpgradeCheck:
         self._seen = self._reported = self._identity()
 
     def run(self) -> None:
-        """Look at the disk: a stat, and the metadata at the second look after a change, because pip writes them last."""
+        """Check the disk: a stat each time, and the metadata at the second check after a change, because pip writes
+        them last.
+        """
         identity, seen = self._identity(), self._seen
         self._seen = identity
         if identity != seen or identity == self._reported:
@@ -35,7 +37,7 @@ class UpgradeCheck:
         log.warning("%s", self._context.restart_reason)
 
     def _identity(self) -> tuple[int, ...]:
-        """Return what a new file at the place of the package's first module changes; empty if it is missing."""
+        """Return inode and modification time of the package's first module; empty if it is missing."""
         try:
             status = self._file.stat()
         except OSError:

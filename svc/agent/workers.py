@@ -11,15 +11,15 @@ from contextlib import suppress
 
 from svc.cpu_pinning import CPU_PINNING
 
-IDLE_WORKERS = 8  # that are kept for a burst; each costs some 50 KiB
+IDLE_WORKERS = 8  # kept for bursts; each takes some 50 KiB
 MAX_WORKERS = 128  # other calls wait in the queue
-BUSY_SECONDS = 40.0  # in which one of the calls of all workers begins or ends, unless all are stuck
+BUSY_SECONDS = 40.0  # if no call begins or ends in this time, all workers are stuck
 
 Job = Callable[[], None]
 
 
 class WorkerPool:
-    """Each worker calls `next_job` in a loop: it blocks until it returns a job, or None at the end of the agent."""
+    """Worker threads. Each calls `next_job` in a loop; it blocks until it returns a job, or None when the agent ends."""
 
     def __init__(self, next_job: Callable[[], Job | None]) -> None:
         self._next_job = next_job
@@ -46,12 +46,12 @@ class WorkerPool:
         return sum(thread.is_alive() for thread in threads)
 
     def is_busy(self) -> bool:
-        """Return whether all workers are occupied, and one of them began or ended a job within BUSY_SECONDS."""
+        """Return True if all workers are occupied, and one of them began or ended a job within BUSY_SECONDS."""
         with self._lock:
             return not self._idle and time.monotonic() - self._progress < BUSY_SECONDS
 
     def _start_one(self) -> None:
-        """The caller holds the lock."""
+        """Start a worker. The caller holds the lock."""
         self._number += 1
         thread = threading.Thread(target=self._serve, name=f"worker-{self._number}", daemon=True)
         thread.start()

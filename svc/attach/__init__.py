@@ -1,1 +1,1 @@
-"""The verbs: what is done for an attachment, in which order, and how it is undone."""
+"""The verbs: the steps for an attachment, their order and their rollback."""

@@ -1,4 +1,4 @@
-"""ADD as a transaction: intent, addresses, wiring, endpoint, result. Every step registers its undo."""
+"""ADD as a transaction: intent, addresses, wiring, endpoint, result. Each step registers its rollback."""
 
 import os
 import time
@@ -46,10 +46,10 @@ from svc.waits.wait import Resumable
 
 
 def add(context: Context, request: AddRequest, trace: CallTrace) -> Resumable[Result]:
-    """Attaches the sandbox and returns what it got; an attachment that stands is only reported. SvcError: nothing is left.
+    """Attach the sandbox and return the result. If the attachment exists, return its recorded result.
 
-    It yields where it waits for what is no part of the attachment; no lock is held then. Suspended: it goes on in another
-    process.
+    Raise SvcError if the ADD fails; it is rolled back then. Raise Suspended if the call continues in another process.
+    The generator yields each wait for a gate, the datastore or the policy, and holds no lock during it.
     """
     session = context.session(request.where)
     if request.sandbox is not None:
@@ -59,7 +59,7 @@ def add(context: Context, request: AddRequest, trace: CallTrace) -> Resumable[Re
         previous = previous_row(context, request)
     intent, pod = None, None
     if previous is not None and previous.state != WAITING:
-        pod = read_pod(context, session, request, trace)  # what was recorded may be of another pod with its name
+        pod = read_pod(context, session, request, trace)  # the row may describe an earlier pod of the same name
         session.require_ready()
         result = recorded_result(context, session, previous, request, trace)
         if result is not None:
@@ -72,7 +72,7 @@ def add(context: Context, request: AddRequest, trace: CallTrace) -> Resumable[Re
         intent, took_long = yield from pass_gates(context, session, request, previous, trace)
         previous = None
         if took_long:
-            session, pod = context.session(request.where), None  # nobody may have asked for it meanwhile: then it is closed
+            session, pod = context.session(request.where), None  # the agent may have closed the idle session
     session.require_claim()
     try:
         attached = _attach(context, session, request, previous, intent, pod, trace)
@@ -94,7 +94,7 @@ def _attach(
     pod: PodInfo | None,
     trace: CallTrace,
 ) -> "AddTransaction | Result":
-    """Everything that does not wait: a finished addition, or the result of an interface that it shares."""
+    """Carry out the part of an ADD that does not wait. Return the finished transaction, or the result of a shared interface."""
     with request.source.announced(session):
         if pod is None:
             pod = read_pod(context, session, request, trace)
@@ -115,7 +115,7 @@ def _attach(
 def _run(
     context: Context, session: Session, request: AddRequest, addressing: Addressing, intent: Record | None, trace: CallTrace
 ) -> "AddTransaction":
-    """Return a finished addition. If the host uses the address already, assign another one."""
+    """Return a finished transaction. If the host already uses the address, assign another one."""
     left = ATTEMPTS
     while True:
         addition = AddTransaction(context, session, request, addressing, trace, intent)
@@ -126,11 +126,11 @@ def _run(
         except AddressInUse as refusal:
             if not left or not avoid_lost(context, session, request, addressing, refusal, trace):
                 raise
-            intent = None  # its row is gone with what was undone
+            intent = None  # the rollback has removed its row
 
 
 class _Rollback(ExitStack):
-    """The undo of an ADD: it has time of its own where that of the call is over."""
+    """The rollback of an ADD, with an extended deadline because that of the call may be over."""
 
     def __exit__(
         self, kind: type[BaseException] | None, failure: BaseException | None, traceback: TracebackType | None
@@ -142,8 +142,10 @@ class _Rollback(ExitStack):
 
 
 class AddTransaction:
-    """One ADD on its way. The steps of `run` are its order; each leaves its undo behind. `intent` is the row of a call that has
-    waited at a gate."""
+    """One in-flight ADD. `run` calls the steps in order, and each registers its rollback.
+
+    `intent` is the row of a call that has waited for gates or for the datastore.
+    """
 
     def __init__(
         self,
@@ -173,7 +175,7 @@ class AddTransaction:
         self.result = Result()
 
     def run(self) -> None:
-        """SvcError: everything is undone. Else it stands, unless `await_policy` undoes it."""
+        """Carry out all steps. Raise SvcError if one fails; the ADD is rolled back then."""
         with self._undo:
             self.note_intent()
             self.take_addresses()
@@ -184,8 +186,11 @@ class AddTransaction:
             self._undo = self._undo.pop_all()
 
     def await_policy(self) -> Resumable[None]:
-        """Who is killed meanwhile leaves a whole attachment, which a DEL takes down; who learns that nobody waits undoes it.
-        One whose row is gone has nothing to undo: that is what the DEL did."""
+        """Wait for the pod's policy. Raise SvcError if the container is no longer wanted; the ADD is rolled back then.
+
+        Raise IntentLost without a rollback if the row does not exist any more, because a DEL has torn the attachment down.
+        A process that is killed during the wait leaves a complete attachment, which a DEL tears down.
+        """
         try:
             yield from await_policy(self._context, self._session, self._request, self._record, self._trace)
         except IntentLost:
@@ -196,7 +201,7 @@ class AddTransaction:
             raise
 
     def note_intent(self) -> None:
-        """From here on a killed process leaves a row that says what to take down."""
+        """Write the row from which recovery tears down what a killed process leaves."""
         with self._trace.phase("journal"):
             self._undo.callback(self._forget)
             self._context.journal.begin(self._record, after=self._intent)
@@ -215,7 +220,7 @@ class AddTransaction:
                 raise
             if self._assigned.has_endpoint:
                 self._undo.callback(self._undoing, self._drop_endpoint)
-            self._session.require_claim()  # it may have been lost during the write
+            self._session.require_claim()  # another machine may have taken the claim over during the write
             if self._session.held_seconds() > 0:
                 raise StoreReplaced
             _require_mtu(self._request.mtu, self._assigned.addresses)
@@ -251,7 +256,7 @@ class AddTransaction:
         return result
 
     def _endpoint_along(self) -> Companion | None:
-        """The endpoint in one write with the addresses, unless something else must be there first."""
+        """Return the endpoint as an extra write, or None if its policy profile must exist first or it has no endpoint."""
         if self._request.sandbox is None or not self._is_endpoint() or self._has_profile_of_its_own():
             return None
         return lambda addresses: creation(self._endpoint(addresses))
@@ -292,7 +297,10 @@ class AddTransaction:
             delete_endpoint(self._session, self._record)
 
     def _release(self) -> None:
-        """Not while the interface may be there, or the endpoint says whose the address is: the debt has the same order."""
+        """Release the addresses, unless an earlier step of the rollback failed.
+
+        The interface or the endpoint may then still use them. The pending release removes both first.
+        """
         source = source_of(self._record)
         if self._record.addresses and source.uses_pools:
             self._record.recorded_only = True  # the handle may hold addresses of a live interface without a row
@@ -335,7 +343,7 @@ class AddTransaction:
         return PodFacts(dict(self._request.labels), "", "", [], [self._record.id.network])
 
     def _facts_to_record(self) -> dict[str, Any] | None:
-        """What the endpoint can be written with again, unless the API server keeps it on the pod."""
+        """Return the pod facts for rewriting the endpoint, or None if the API server has them on the pod."""
         known = (self._pod or self._request.labels) and self._session.settings["kind"] != "orch"
         return self._facts().to_json() if known else None
 
@@ -347,22 +355,24 @@ class AddTransaction:
 
 
 def _remove_stale_interface(context: Context, record: Record) -> None:
-    """An earlier sandbox of the same pod has left its host interface: its own DEL will find it gone, and free its address."""
+    """Remove the host interface of an earlier sandbox of the same pod. The DEL of that sandbox releases its address."""
     link = context.kernel.find_link(name=record.host_name)
     if link is not None:
         context.reaper.remove(link["index"], record.host_name)
 
 
 def _is_refusal(failure: BaseException) -> bool:
-    """Whether nothing was written: an endpoint that is there was there before, and is none of this ADD's."""
+    """Return whether nothing was written. An existing endpoint is then not from this ADD."""
     return isinstance(failure, DatastoreLocked | NotBegun) or (
         isinstance(failure, SvcError) and not isinstance(failure, StoreError)
     )
 
 
 def _require_mtu(mtu: int, addresses: Sequence[Address]) -> None:
-    """The kernel has no IPv6 on a smaller link. Which families a pod gets is known only now: its annotations may choose them,
-    and so does another plugin that gives the addresses."""
+    """Raise CallerError if an address is IPv6 and the MTU is too small, because the kernel has no IPv6 on such a link.
+
+    The families are known only after the assignment: annotations of the pod or a delegated plugin may choose them.
+    """
     if mtu and any(address.version == 6 for address in addresses) and (finding := fields.mtu(mtu, ipv6=True)):
         raise CallerError(
             f"an MTU of {mtu} {finding[0]}",
@@ -371,6 +381,6 @@ def _require_mtu(mtu: int, addresses: Sequence[Address]) -> None:
 
 
 def _random_mac() -> str:
-    """Unicast, locally administered."""
+    """Return a random unicast MAC that is locally administered."""
     first, *rest = os.urandom(6)
     return bytes([(first & 0xFC) | 0x02, *rest]).hex(":")

@@ -1,4 +1,4 @@
-"""What an ADD is to get: annotations come before the network configuration (specification, section 3)."""
+"""Resolve the addressing of an ADD: annotations precede the network configuration (specification, section 3)."""
 
 from svc._core.cidr import Address
 from svc.attach.request import AddRequest
@@ -12,7 +12,7 @@ from svc.orch.pod_info import PodInfo
 
 
 def resolve_addressing(names: Names, request: AddRequest, pod: PodInfo, trace: CallTrace) -> Addressing:
-    """Raise CallerError for annotations that cannot be satisfied, or for such an address that the runtime requests."""
+    """Return the addressing. Raise CallerError if annotations or the address requested by the runtime cannot be satisfied."""
     wishes = _wishes(names, request, pod)
     request.source.require_supported(names, wishes)
     versions = wishes.versions or request.versions
@@ -29,7 +29,7 @@ def resolve_addressing(names: Names, request: AddRequest, pod: PodInfo, trace: C
 
 
 def resolve_current_addressing(names: Names, request: AddRequest, pod: PodInfo, trace: CallTrace) -> Addressing:
-    """As `resolve_addressing`. A cached namespace is read again before it is the reason for an error."""
+    """Do as `resolve_addressing`, but read a cached namespace again before it causes an error."""
     try:
         return resolve_addressing(names, request, pod, trace)
     except CallerError:
@@ -42,7 +42,7 @@ def resolve_current_addressing(names: Names, request: AddRequest, pod: PodInfo, 
 def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> AnnotationSettings:
     if pod.pod is None or not (pod.annotations or pod.namespace.annotations):
         return NO_WISHES
-    from svc.netconf.annotations import (  # only here: most calls have no annotations to read
+    from svc.netconf.annotations import (  # imported late: most calls have no annotations
         ObjectAnnotations,
         parse_annotations,
     )
@@ -58,7 +58,10 @@ def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> AnnotationSettin
 def _address_argument(
     request: AddRequest, wishes: AnnotationSettings, versions: tuple[int, ...], trace: CallTrace
 ) -> Address | None:
-    """The address that the runtime asks for, unless annotations decide otherwise."""
+    """Return the address that the runtime requests; None if it requests none, or annotations override it.
+
+    Raise CallerError if the network does not assign addresses of its family.
+    """
     address = request.address
     if address is None:
         return None
@@ -76,7 +79,7 @@ def _address_argument(
 
 
 def _left_aside(wishes: AnnotationSettings, versions: tuple[int, ...]) -> list[str]:
-    """What will have no effect."""
+    """Return a warning for each annotation setting that has no effect."""
     has = {address.version for address in wishes.addresses} or set(versions)
     pools = [] if wishes.addresses else [version for version in wishes.pools if version not in has]
     return [
@@ -90,7 +93,10 @@ def _left_aside(wishes: AnnotationSettings, versions: tuple[int, ...]) -> list[s
 
 
 def _floating_of_namespace(names: Names, request: AddRequest, pod: PodInfo, wishes: AnnotationSettings) -> list[str]:
-    """In the orchestrator's API a pod's endpoint follows from the pod's own annotations: there is no place for others."""
+    """Return a warning if floating IPs of the namespace have no effect.
+
+    In the Kubernetes API, a pod's endpoint is derived from the pod's own annotations only.
+    """
     own = f"{names.annotation_prefix}/{FLOATING}" in pod.annotations
     if own or not wishes.floating or request.where.datastore["kind"] != "orch":
         return []

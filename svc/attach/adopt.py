@@ -1,4 +1,4 @@
-"""The result of an attachment, and how a repeated ADD completes a row that was restored without one."""
+"""The result of an attachment, and the completion of a restored row by a repeated ADD."""
 
 from svc.attach.addressing import resolve_current_addressing
 from svc.attach.context import Context
@@ -23,7 +23,10 @@ def wired_result(
 
 
 def adopt(context: Context, session: Session, record: Record, request: AddRequest, trace: CallTrace) -> None:
-    """Complete a restored row with what its repeated ADD says, so that the result is that of the first one. Raise SvcError."""
+    """Complete a restored row from a repeated ADD, so that both ADDs have the same result.
+
+    Raise SvcError if the pod, the datastore or the journal fails.
+    """
     sandbox = request.sandbox
     assert sandbox is not None
     record.sandbox, record.mtu, record.queues = sandbox.identity, request.mtu, request.queues

@@ -1,4 +1,4 @@
-"""Warm clients of the orchestrator's API, for what an ADD learns of pods, namespaces and nodes there."""
+"""Clients of the Kubernetes API, from which an ADD reads pods, namespaces and nodes."""
 
 import threading
 import time
@@ -16,8 +16,10 @@ Access = tuple[tuple[str, str], ...]
 
 
 class ApiClientPool:
-    """By how they are reached, from any thread. A network with a new token has a new client: those of old ones go, with their
-    threads, once no call asks for them."""
+    """API clients by their access settings. Thread-safe.
+
+    A network with a new token gets a new client. `close_idle` closes the unused ones with their threads.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,7 +28,7 @@ class ApiClientPool:
         self._used: dict[Access, float] = {}
 
     def pods(self, access: Access) -> "Pods":
-        """CallerError for settings that lead nowhere."""
+        """Return the client; open it at first use. Raise CallerError if the settings are invalid."""
         with self._lock:
             self._used[access] = time.monotonic()
             if access in self._pods:
@@ -41,17 +43,17 @@ class ApiClientPool:
         )
 
     def _open(self, access: Access) -> "Pods":
-        """A kubeconfig may have a program executed: nobody else waits for it."""
+        """Open the client. A kubeconfig may execute a program, so no lock of the pool is held."""
         if access not in self._pods:
             client = open_client(dict(access))
             with whole_imports():
-                from svc.orch.pods import Pods  # only here: it loads that client's package
+                from svc.orch.pods import Pods  # imported late: it loads the package of the client
 
             self._pods[access] = Pods(client)
         return self._pods[access]
 
     def close_idle(self, seconds: float) -> None:
-        """Closes what nobody has asked for this long: no call may take longer."""
+        """Close the clients that no call has requested for this time, which must exceed the duration of any call."""
         since = time.monotonic() - seconds
         with self._lock:
             idle = [access for access, used in self._used.items() if used <= since]
@@ -63,5 +65,5 @@ class ApiClientPool:
             pods.close()
 
     def close(self) -> None:
-        """When no call is under way any more."""
+        """Close all clients. No call may be in flight."""
         self.close_idle(0.0)

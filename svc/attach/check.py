@@ -1,4 +1,4 @@
-"""CHECK: an attachment as the journal, the datastore and the kernel have it, held against the result of its ADD."""
+"""CHECK: compare an attachment in journal, datastore and kernel with the result of its ADD."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from svc.model.result import Result
 
 
 def check(context: Context, key: AttachmentId, sandbox: Sandbox | None, previous: Result, trace: CallTrace) -> None:
-    """PeerError that lists every difference; without a sandbox only the addresses are ours to check."""
+    """Raise PeerError with all differences. Without a sandbox, check only the addresses."""
     record = context.journal.get(key)
     if record is None or record.state != ADDED:
         raise PeerError(
@@ -39,7 +39,7 @@ def check(context: Context, key: AttachmentId, sandbox: Sandbox | None, previous
 
 
 def _as_reported(wiring: Wiring, previous: Result) -> Wiring:
-    """With the MAC address that the result has for the interface: a later plugin of the chain may have changed it."""
+    """Return the wiring with the MAC of the result, because a later plugin of the chain may have changed it."""
     reported = (each.mac for each in previous.interfaces if each.name == wiring.ifname and each.sandbox and each.mac)
     try:
         return replace(wiring, mac=bytes.fromhex(next(reported, wiring.mac.hex(":")).replace(":", "")))
@@ -48,7 +48,7 @@ def _as_reported(wiring: Wiring, previous: Result) -> Wiring:
 
 
 def _against_previous(record: Record, previous: Result) -> list[str]:
-    """Later plugins may have added addresses and interfaces to the result; ours must still be in it."""
+    """Return the recorded addresses that the result lacks. Later plugins may add addresses, but not remove them."""
     reported = {ip.address.split("/")[0] for ip in previous.ips}
     return [f"prevResult lacks address {address}" for address in record.addresses if address not in reported]
 

@@ -1,4 +1,4 @@
-"""What the verbs work with: one context a process."""
+"""The state that all verbs share, one per process."""
 
 import threading
 from collections.abc import Callable
@@ -28,7 +28,7 @@ NamesOf = Callable[[str], Names]
 
 
 class _JournalMemory:
-    """What is known of a datastore, in the journal."""
+    """The stored identity of a datastore, in the journal."""
 
     def __init__(self, journal: Journal, name: str) -> None:
         self._journal = journal
@@ -42,12 +42,12 @@ class _JournalMemory:
 
 
 class Context:
-    """Everything that outlives a call. `close` ends its threads and files.
+    """The state that outlives a call. `close` ends its threads and closes its files.
 
-    `names_of` knows the names of a profile by what the call, or a record, says of it; CallerError when there is none.
-    `resident`: many calls share the process, which is an agent; it renews the claims of node names.
-    `require_state` raises PeerError if the state directory was removed or replaced: no other process finds there what this one
-    has noted.
+    `names_of` returns the names of a profile, given its name in a call or record, and raises CallerError if it does not exist.
+    `resident` is true in an agent, which serves many calls and renews the claims of node names.
+    `require_state` raises PeerError if the state directory was removed or replaced. Another process would not find the journal
+    of this one then.
     """
 
     def __init__(
@@ -75,27 +75,30 @@ class Context:
         self.health = Health()
         self.restart_reason = ""  # why the agent is to be restarted, for the log of STATUS
         self.suspects_loss = False  # whether a datastore was seen without the allocation of a live attachment
-        self.conflicts: dict[AttachmentId, str] = {}  # live attachments of which another handle holds an address
+        self.conflicts: dict[AttachmentId, str] = {}  # live attachments with an address that another handle has allocated
         self._gates: GateMonitor | None = None
         self._status_files: EndpointStatusFiles | None = None
         self._lock = threading.Lock()
 
     def session(self, key: SessionKey) -> Session:
-        """Return the warm session. Raise CallerError for a profile that cannot be loaded, or a kind of datastore that is not
-        supported; StoreError."""
+        """Return the open session of the key; open it if necessary.
+
+        Raise CallerError if the profile cannot be loaded or the kind of datastore is not supported. Raise StoreError if the
+        datastore cannot be opened.
+        """
         return self.sessions.get(self.names_of(key.profile), self.credentials.completed(key.datastore), key.node)
 
     def gates(self) -> "GateMonitor":
-        """The readiness gates that are waited for."""
+        """Return the monitor of readiness gates; create it at the first call."""
         with self._lock:
             if self._gates is None:
-                from svc.waits.gates import GateMonitor  # with the first that is
+                from svc.waits.gates import GateMonitor  # imported late: few networks have gates
 
                 self._gates = GateMonitor()
             return self._gates
 
     def status_files(self) -> "EndpointStatusFiles":
-        """The files that tell of policy that is set up."""
+        """Return the monitor of endpoint status files; create it at the first call."""
         with self._lock:
             if self._status_files is None:
                 from svc.waits.policy import EndpointStatusFiles
@@ -104,7 +107,10 @@ class Context:
             return self._status_files
 
     def close_idle(self, seconds: float) -> None:
-        """Sessions and clients that no call has asked for this long. A session with attachments stays, for its node claim."""
+        """Close the sessions and API clients that no call has used for this time.
+
+        A session with attachments stays open, because it keeps the node claim.
+        """
         keep = {(record.profile, tuple(sorted(record.settings.items()))) for record in self.journal.all()}
         self.sessions.close_idle(seconds, {self._store_key(profile, dict(settings)) for profile, settings in keep})
         self.orchestrators.close_idle(seconds)

@@ -1,6 +1,6 @@
-"""Whether a datastore takes changes: its ClusterInformation says so, or somebody is migrating it.
+"""Check whether a datastore accepts changes, by its ClusterInformation. A migration locks it.
 
-A transaction may carry the question with it: then it is asked at the very moment of the write, and costs no call of its own.
+In a store with transactions, each write compares the revision of the ClusterInformation, so no extra request is needed.
 """
 
 from collections.abc import Sequence
@@ -31,18 +31,18 @@ from svc.retry import attempts
 KEY = ResourceKey("ClusterInformation", "default")
 
 MAX_KEYS = 7
-_READERS = (MAX_WRITES - 1) // MAX_KEYS  # calls of one reading
-_ATTEMPTS = 10  # of a write, against others who keep changing the flag's resource
+_READERS = (MAX_WRITES - 1) // MAX_KEYS  # maximum number of callers that share one read
+_ATTEMPTS = 10  # of a write, if other writers keep changing ClusterInformation or the claim
 
 
 class DatastoreLocked(StoreError):
-    """The datastore answers, and says that it takes no changes."""
+    """The error if the datastore answers, but does not accept changes."""
 
     code = Code.DATASTORE_LOCKED
 
 
 class StoreReplaced(StoreError):
-    """The datastore was seen to have lost data during the call."""
+    """The error if the datastore has lost data during the call."""
 
     code = Code.TRY_AGAIN
 
@@ -52,7 +52,7 @@ class StoreReplaced(StoreError):
 
 
 class Readiness:
-    """Of one datastore. From any thread. With an `identity`, each reading is compared with what is known of the datastore."""
+    """The readiness of one datastore. Thread-safe. Each read is compared with the stored `identity`, if given."""
 
     def __init__(self, backend: Backend, identity: StoreIdentity | None = None) -> None:
         self._backend = backend
@@ -61,17 +61,24 @@ class Readiness:
         self._readers: Batcher[Sequence[Key], Sequence[Found]] = Batcher(self._read, lambda: backend.place, limit=_READERS)
 
     def require(self, keys: Sequence[Key] = ()) -> Sequence[Found]:
-        """As the datastore says it now, with what stands at these keys (MAX_KEYS at most) at that moment. Calls that wait at
-        the same time share one reading. Locked; StoreError."""
+        """Read the readiness, and return the entries at `keys` (at most MAX_KEYS) from the same read.
+
+        Concurrent calls share one read. Raise DatastoreLocked if the datastore does not accept changes, StoreError if it fails.
+        """
         return self._readers.run(keys)
 
     def require_unshared(self) -> None:
-        """As `require`, in a request of its own: a caller that waits for the reading of another one may not learn in time why
-        the datastore does not answer."""
+        """Do as `require` without keys, but share no read.
+
+        A caller that waits for another call's read may reach its deadline before it learns why the datastore does not answer.
+        """
         self._read([()])
 
     def expected(self) -> Entry[Resource]:
-        """What was read last, and said that the datastore is ready: for a `Check`. Locked; StoreError."""
+        """Return the cached ClusterInformation of a ready datastore for a `Check`; read it if necessary.
+
+        Raise DatastoreLocked if the datastore does not accept changes, StoreError if it fails.
+        """
         if self._identity is not None and self._identity.has_moved(self._backend):
             self.forget()
         while (last := self._last) is None:
@@ -80,11 +87,11 @@ class Readiness:
 
     @property
     def changes(self) -> int:
-        """How often the datastore was seen to have lost data."""
+        """The number of data losses that this process has seen."""
         return 0 if self._identity is None else self._identity.changes
 
     def forget(self) -> None:
-        """When a `Check` has failed."""
+        """Invalidate the cache after a `Check` has failed."""
         self._last = None
 
     def _read(self, readers: Sequence[Sequence[Key]]) -> list[Sequence[Found]]:
@@ -100,10 +107,10 @@ class Readiness:
 
 
 def _demand_ready(found: Found[Resource]) -> Entry[Resource]:
-    """Locked; StoreError."""
+    """Return the entry if it says ready. Raise DatastoreLocked if it does not, StoreError if it is damaged."""
     if isinstance(found, NotFound):
         raise _not_initialised()
-    if isinstance(found, Damaged):  # for IPAM that would be one of its documents, which it goes without
+    if isinstance(found, Damaged):  # not raised as Damaged, because IPAM skips damaged documents
         raise StoreError(found.msg, details=found.details)
     ready = found.value.spec.get("datastoreReady")
     if ready is not True:
@@ -112,9 +119,9 @@ def _demand_ready(found: Found[Resource]) -> Entry[Resource]:
 
 
 class ReadyCheckedBackend:
-    """A datastore with transactions that is only written to while it is ready; Locked otherwise.
+    """A datastore with transactions whose writes raise DatastoreLocked if it is not ready.
 
-    With a `claim`, its fence is compared as well: writes of a claimant that was replaced fail (PeerError, NODE_CLAIMED).
+    With a `claim`, writes compare its fence as well: those of a replaced claimant raise PeerError (NODE_CLAIMED).
     """
 
     update = Backend.update
@@ -187,5 +194,8 @@ def _unclear(ready: object) -> DatastoreLocked:
 
 
 def guarded(backend: Backend, readiness: Readiness, claim: NodeNameClaim | None = None) -> Backend:
-    """A store without transactions is asked before the first write of a call instead."""
+    """Return a backend that checks readiness with each write.
+
+    Return a store without transactions unchanged: its callers check readiness before the first write.
+    """
     return ReadyCheckedBackend(backend, readiness, claim) if backend.atomic else backend

@@ -1,4 +1,4 @@
-"""DEL: what was attached is taken down; what is gone already is no error."""
+"""DEL: tear an attachment down. A missing attachment is not an error."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,10 +20,9 @@ from svc.model.errors import CallerError, SvcError
 
 
 def delete(context: Context, own: Attachment, trace: CallTrace, *, wired: bool = True) -> None:
-    """Tear the attachment down; `wired` is false for one that has addresses only. The journal takes precedence over what the
-    call says of it.
+    """Tear the attachment down; `wired` is false if it has addresses only. The journal takes precedence over the call.
 
-    Raise SvcError if its interface stays, or the datastore is locked.
+    Raise SvcError if the interface stays, or if the datastore is locked.
     """
     key, sandbox = own.id, own.sandbox
     record = context.journal.get(key)
@@ -39,7 +38,7 @@ def delete(context: Context, own: Attachment, trace: CallTrace, *, wired: bool =
         own = replace(own, source=POOLS_OF_SVC)
     try:
         context.names_of(own.where.profile)
-    except CallerError:  # nothing could be attached without it
+    except CallerError:  # no ADD succeeds without the profile
         return
     is_others = wired and _is_of_another_network(context, key)
     record = _reconstructed(context, own, wired=wired and not is_others)
@@ -48,14 +47,17 @@ def delete(context: Context, own: Attachment, trace: CallTrace, *, wired: bool =
         _spare_other_interfaces(context, record, sandbox)
     take_down(context, record, trace)
     restored = context.journal.get(key)
-    if restored is not None and restored.state == ADDED:  # its row was restored while it was taken down
+    if restored is not None and restored.state == ADDED:  # another call has restored the row during the teardown
         take_down(context, restored, trace)
     if record.is_wired and sandbox is not None:
         _remove_inside(context, record, sandbox)
 
 
 def _spare_other_interfaces(context: Context, record: Record, sandbox: Sandbox) -> None:
-    """Release no address of another interface in the sandbox, which may have no row either: all share the handle."""
+    """Exclude the addresses of other interfaces in the sandbox from the release.
+
+    All interfaces share the handle, and the others may have no row either.
+    """
     if record.recorded_only or not source_of(record).uses_pools:
         return
     with netns.Socket(sandbox.fd) as socket:
@@ -77,16 +79,19 @@ def _spare_other_interfaces(context: Context, record: Record, sandbox: Sandbox) 
 
 
 def _is_of_another_network(context: Context, key: AttachmentId) -> bool:
-    """Whether the interface is that network's: an ADD to this one was refused then, and its DEL finds only addresses."""
+    """Return whether an attachment of another network has the interface.
+
+    The ADD to this network was refused then, so its DEL finds only addresses.
+    """
     return any(record.is_wired for record in context.journal.of_interface(key.container_id, key.ifname))
 
 
 def _reconstructed(context: Context, own: Attachment, *, wired: bool) -> Record:
-    """Return what the attachment must have been, if the journal does not know it.
+    """Return the record of an attachment that has no row.
 
-    A pod's host interface is named after the pod. Only the endpoint tells whether it is this container's: without one, an
-    empty boot id says that no interface is to be removed by its name. A bare container may have joined the interface of
-    another network, which its endpoint names first.
+    A pod's host interface is named after the pod, so only the endpoint shows whether it belongs to this container. Without an
+    endpoint, an empty boot ID prevents the removal of an interface by its name. A bare container may have joined the interface
+    of another network. Its endpoint names that network first.
     """
     key, workload, names = own.id, own.workload, context.names_of(own.where.profile)
     record = Record.of(key, workload, own.where, names, context.boot_id)
@@ -113,7 +118,7 @@ def _owner(context: Context, record: Record) -> tuple[str | None, str | None]:
 
 
 def _recorded_addresses(context: Context, record: Record) -> list[str]:
-    """By the endpoint, which is all that the datastore says of one attachment."""
+    """Return the addresses in the endpoint, the only object in the datastore that describes one attachment."""
     try:
         return endpoint_addresses(context.session(record.session_key), record)
     except SvcError:
@@ -121,7 +126,7 @@ def _recorded_addresses(context: Context, record: Record) -> list[str]:
 
 
 def _remove_inside(context: Context, record: Record, sandbox: Sandbox) -> None:
-    """Remove an interface that is left in the sandbox under the attachment's name, unless it is another container's."""
+    """Remove an interface of the attachment's name from the sandbox, unless it may belong to another container."""
     with netns.Socket(sandbox.fd) as socket:
         link = link_of(socket, name=record.id.ifname)
         if link is None or _is_of_another_container(context, record, link):
@@ -130,7 +135,7 @@ def _remove_inside(context: Context, record: Record, sandbox: Sandbox) -> None:
 
 
 def _is_of_another_container(context: Context, record: Record, link: dict[str, Any]) -> bool:
-    """Whether the journal or an endpoint gives the interface to another container, or nobody can tell."""
+    """Return whether the journal or an endpoint names another container, or its container cannot be determined."""
     host = context.kernel.find_link(index=link["peer_index"]) if link["peer_index"] else None
     if host is None or not is_host_side(host, link["index"]):
         return True

@@ -1,4 +1,4 @@
-"""The endpoint of an attachment in the datastore: written by ADD, dropped by DEL, looked up to see whether it stands."""
+"""Write, read, compare and delete the endpoint of an attachment."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -25,13 +25,16 @@ def require_endpoint_support(session: Session, workload: Workload) -> None:
 
 
 def creation(resource: Resource) -> Create:
-    """Of an endpoint, which gets its identity with it."""
+    """Return the write that creates the endpoint. Set its UID and creation time."""
     stamp(resource, datetime.now(timezone.utc), new_uid())
     return Create(ResourceKey(KIND, resource.name, resource.namespace), resource)
 
 
 def write_endpoint(session: Session, resource: Resource) -> None:
-    """Creates it, or takes over the one that an earlier sandbox of the same workload has left. StoreError."""
+    """Create the endpoint, or update the one of an earlier sandbox of the same workload.
+
+    Raise StoreError if the datastore fails, or if the pod does not exist.
+    """
     create = creation(resource)
     key = ResourceKey(KIND, resource.name, resource.namespace)
     for _ in attempts(_ATTEMPTS):
@@ -40,7 +43,7 @@ def write_endpoint(session: Session, resource: Resource) -> None:
             return
         except Conflict:
             pass
-        except NotFound:  # where endpoints are what is written on pods
+        except NotFound:  # in the Kubernetes API, the pod stores the endpoint
             raise _pod_gone(resource) from None
         try:
             _take_over(session, session.backend.get(key), resource)
@@ -51,7 +54,10 @@ def write_endpoint(session: Session, resource: Resource) -> None:
 
 
 def deletion(record: Record, found: Found[Resource]) -> Delete | None:
-    """Of the endpoint as it was read; None when it is gone, or another sandbox of the workload has it. Damaged."""
+    """Return the write that deletes the endpoint at its revision.
+
+    Return None if it does not exist, or another sandbox of the workload has it. Raise Damaged if it cannot be decoded.
+    """
     entry = entry_of(found)
     if entry is None or not _is_own(entry.value, record):
         return None
@@ -59,15 +65,16 @@ def deletion(record: Record, found: Found[Resource]) -> Delete | None:
 
 
 def delete_endpoint(session: Session, record: Record) -> None:
-    """Deletes it unless another sandbox of the workload has it by now. StoreError."""
+    """Delete the endpoint unless another sandbox of the workload has it. Raise StoreError if the datastore fails."""
     session.backend.update(
         record.endpoint_key(session.names), lambda present: None if present and _is_own(present, record) else present
     )
 
 
 def edit_profiles(session: Session, record: Record, *, add: bool) -> None:
-    """The name of the record's network joins the profiles of the endpoint that it shares, or leaves them. NotFound when there
-    is no endpoint of its container; StoreError.
+    """Add the record's network to the profiles of the shared endpoint, or remove it.
+
+    Raise NotFound if the container has no endpoint, StoreError if the datastore fails.
     """
     key = record.endpoint_key(session.names)
     entry = session.backend.update(key, lambda present: present and _with_profiles(present, record, add=add))
@@ -76,7 +83,10 @@ def edit_profiles(session: Session, record: Record, *, add: bool) -> None:
 
 
 def has_profile(session: Session, record: Record) -> bool:
-    """Whether the endpoint that the record shares is its container's, and names its network. StoreError."""
+    """Return whether the shared endpoint is of the record's container and has its network.
+
+    Raise StoreError if the datastore fails.
+    """
     entry = session.backend.find(record.endpoint_key(session.names))
     if entry is None:
         return False
@@ -84,8 +94,10 @@ def has_profile(session: Session, record: Record) -> bool:
 
 
 def endpoint_matches(session: Session, record: Record) -> bool:
-    """Whether the datastore says, right now, that the endpoint is this sandbox's and has its addresses; true for an interface
-    that is no endpoint."""
+    """Read whether the endpoint is of this container and has its addresses.
+
+    Return True if the interface needs no endpoint. Raise StoreError if the datastore fails.
+    """
     if not has_endpoint(session.names, record.workload, record.id.ifname):
         return True
     entry = session.backend.find(record.endpoint_key(session.names))
@@ -96,7 +108,7 @@ def endpoint_matches(session: Session, record: Record) -> bool:
 
 
 def stored_endpoint(session: Session, record: Record) -> Resource | None:
-    """As the datastore has it now, whoever's it is. StoreError."""
+    """Read the endpoint, of any container; None if it does not exist. Raise StoreError if the datastore fails."""
     entry = session.backend.find(record.endpoint_key(session.names))
     if entry is None:
         return None
@@ -104,8 +116,10 @@ def stored_endpoint(session: Session, record: Record) -> Resource | None:
 
 
 def endpoint_owner(session: Session, record: Record) -> tuple[str | None, str | None]:
-    """The container that the endpoint says it belongs to, and its first profile, which for a bare container is the network
-    that made it; None where there is no endpoint, or it does not say."""
+    """Return the container and the first profile in the endpoint; None for a missing value or endpoint.
+
+    For a bare container, the first profile is the network that created the endpoint.
+    """
     entry = session.backend.find(record.endpoint_key(session.names))
     if entry is None:
         return None, None
@@ -113,7 +127,10 @@ def endpoint_owner(session: Session, record: Record) -> tuple[str | None, str | 
 
 
 def endpoint_of_interface(session: Session, host_name: str) -> str | None:
-    """The container whose endpoint on this node has the host interface; None if no endpoint has it. StoreError."""
+    """Return the container whose endpoint on this node has the host interface, or None.
+
+    Raise StoreError if the datastore fails.
+    """
     for entry in session.backend.list(ResourceQuery(KIND)):
         spec = entry.value.spec
         if (spec.get("interfaceName"), spec.get("node")) == (host_name, session.node):
@@ -131,9 +148,10 @@ def drop_endpoints_of(session: Session, container_id: str) -> None:
 
 
 def is_wired_elsewhere(session: Session, record: Record) -> bool:
-    """Return whether the orchestrator's pod has been wired on another node, where endpoints are what is written on pods.
+    """Return whether the pod has an endpoint on another node. Only the Kubernetes API stores endpoints in pods.
 
-    Raise StoreError."""
+    Raise StoreError if the datastore fails.
+    """
     if session.settings["kind"] != "orch":
         return False
     endpoints = (entry.value for entry in session.backend.list(ResourceQuery(KIND, namespace=record.namespace)))
@@ -145,7 +163,7 @@ def _is_of_pod(other: Resource, record: Record) -> bool:
 
 
 def endpoint_addresses(session: Session, record: Record) -> list[str]:
-    """The addresses in the endpoint, if it is this container's; else none. Raise StoreError."""
+    """Return the addresses in the endpoint; none if it is of another container. Raise StoreError if the datastore fails."""
     resource = stored_endpoint(session, record)
     if resource is None or resource.spec.get("containerID") != record.id.container_id:
         return []
@@ -159,7 +177,7 @@ def _take_over(session: Session, present: Entry[Resource], resource: Resource) -
 
 
 def _with_profiles(endpoint: Resource, record: Record, *, add: bool) -> Resource:
-    """Return the endpoint with or without the record's network; unchanged if it is another container's."""
+    """Return the endpoint with or without the record's network; unchanged if it is of another container."""
     present, network = _profiles(endpoint), record.id.network
     if _container(endpoint) != record.id.container_id or (network in present) == add:
         return endpoint
@@ -173,7 +191,7 @@ def _profiles(endpoint: Resource) -> list[str]:
 
 
 def _is_own(endpoint: Resource, record: Record) -> bool:
-    """Return whether no other sandbox of the workload has it."""
+    """Return whether the endpoint is of the record's container, or names none."""
     return _container(endpoint) in (record.id.container_id, None)
 
 

@@ -1,4 +1,4 @@
-"""GC: tear down what the runtime no longer knows, in the kernel and in the datastore."""
+"""GC: tear down attachments that the runtime no longer knows, in the kernel and in the datastore."""
 
 import time
 from collections.abc import Iterable
@@ -24,7 +24,9 @@ def collect(
     source: AddressSource = POOLS_OF_SVC,
 ) -> None:
     """Tear down every attachment of the network that is not in `valid` (container, interface), then let the network's source
-    release the addresses of unknown containers. Continue after a failure; raise PeerError with all of them at the end.
+    release the addresses of unknown containers.
+
+    Continue after a failure. Raise PeerError with all failures at the end.
     """
     session = context.session(where)
     session.require_ready()
@@ -45,7 +47,10 @@ def collect(
 def _take_down_unknown(
     context: Context, network: str, valid: frozenset[tuple[str, str]], where: SessionKey, trace: CallTrace
 ) -> list[str]:
-    """A datastore that has failed once is not asked for the rest, whose releases become pending."""
+    """Tear down the unknown attachments, and return the failures.
+
+    After a datastore has failed once, its other releases become pending without a request.
+    """
     failures = []
     own: Store = (where.profile, tuple(sorted(without_secrets(where.datastore).items())), "")
     failing: set[Store] = set()
@@ -53,7 +58,7 @@ def _take_down_unknown(
         if (record.id.container_id, record.id.ifname) in valid or _is_under_way(context, record):
             continue
         if record.state == DELETING and store_of(record) != own:
-            continue  # it is retried apart from every call
+            continue  # its release is retried outside of calls
         trace.info(f"collecting {record.id.container_id} {record.id.ifname}: the runtime does not know it")
         try:
             if store_of(record) in failing:
@@ -66,8 +71,10 @@ def _take_down_unknown(
 
 
 def _is_under_way(context: Context, record: Record) -> bool:
-    """Whether an ADD, which the runtime need not know yet, works on the row. In an agent every other such row is taken down by
-    the recovery; a process of one call works alone, but for ADDs that wait."""
+    """Return whether an in-flight ADD works on the row; the runtime may not know its attachment yet.
+
+    Recovery tears down every other such row in an agent. A one-shot process works alone, except for ADDs that wait.
+    """
     if record.boot_id != context.boot_id:
         return False
     if record.state == WAITING:

@@ -1,10 +1,10 @@
-"""Handles: the ID under which the addresses of a container's interfaces in one network are allocated.
+"""Handles: the IDs that group the allocations of one container in one network.
 
-The form is NETWORK.CONTAINER, in which each dot of the network's name is doubled. A container ID starts with a letter or a
-digit, so the first odd run of dots separates the two, and no two pairs have the same handle.
+The form is NETWORK.CONTAINER, with each dot of the network's name doubled. A container ID starts with a letter or a
+digit, so the first odd run of dots separates the two. Two pairs therefore never have the same handle.
 
-A deployment may fix the plain form, with single dots (`Names.plain_handles`), and releases before this form wrote it for every
-network. Then several pairs can have one handle, and the journal tells whose it is.
+A deployment may require the plain form with single dots (`Names.plain_handles`), and earlier releases always wrote it. Several
+pairs can then have the same handle, and only the journal shows which pair a handle belongs to.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def older_handle(names: Names, network: str, workload: Workload) -> str:
 
 
 def container_of(names: Names, network: str, handle: str) -> str:
-    """Return the container that has the handle in this network; empty if it is another network's, or ambiguous."""
+    """Return the container that has the handle in this network; empty if it is of another network, or ambiguous."""
     prefix = handle_of(names, network, "")
     container = handle.removeprefix(prefix)
     if container == handle or not container[:1].isalnum():
@@ -42,7 +42,7 @@ def container_of(names: Names, network: str, handle: str) -> str:
 
 
 def is_ambiguous(names: Names, network: str, container_id: str) -> bool:
-    """Return whether another pair may have the handle of this one: in the plain form, or by a row of an earlier release."""
+    """Return whether another pair may have the same handle, in the plain form or in a row of an earlier release."""
     return "." in container_id or (names.plain_handles and "." in network)
 
 

@@ -1,7 +1,7 @@
-"""What an ADD would meet on this node: by probes in the background, and by the last ADD of each network.
+"""Health of the dependencies of an ADD, by background probes and by the last ADD of each network.
 
-Each dependency has a probe of its own, beside those of the others. STATUS waits a moment for them. If a probe takes longer, the
-last one of the same dependency counts, so STATUS is never late, however slow a server is.
+The probes of all dependencies run in parallel. STATUS waits up to 0.8 s for them. If a probe takes longer, STATUS uses the last
+result of the same dependency, so a slow server does not delay it.
 """
 
 import threading
@@ -17,12 +17,12 @@ from svc.model.errors import Code, PeerError, SvcError
 from svc.model.shortage import shortage
 from svc.values import dataclass
 
-ANSWER_SECONDS: Final = 0.7  # for a server to answer one question
-SLACK_SECONDS: Final = 0.1  # that STATUS waits longer for probes: a failure comes at the end of the time for the answer
-PROBE_SECONDS: Final = 10.0  # for all of a probe
-MEMORY_SECONDS: Final = 30.0  # that the failure of an ADD counts, where nothing else tells of its cause
-MAX_REMEMBERED: Final = 256  # dependencies with the result of a probe, and networks with a failed ADD
-_OF_ONE_POD: Final = (  # what another ADD would not meet
+ANSWER_SECONDS: Final = 0.7  # timeout of the first request to a server
+SLACK_SECONDS: Final = 0.1  # STATUS waits this much longer, because a probe fails at the end of its timeout
+PROBE_SECONDS: Final = 10.0  # timeout of a whole probe
+MEMORY_SECONDS: Final = 30.0  # validity of an ADD's failure if no probe shows its cause
+MAX_REMEMBERED: Final = 256  # dependencies with a probe result; also networks with a failed ADD
+_OF_ONE_POD: Final = (  # errors of one pod, which another ADD may not have
     Code.UNKNOWN_CONTAINER,
     Code.ADDRESS_UNAVAILABLE,
     Code.INTERFACE_EXISTS,
@@ -39,7 +39,7 @@ _Value = TypeVar("_Value")
 class Dependency:
     """A server, file or program that an ADD needs. Dependencies of one `key` share probes.
 
-    `look` raises SvcError if an ADD would fail because of it. It asks its first question inside `Probe.answering`.
+    `look` raises SvcError if an ADD would fail because of it. It sends its first request inside `Probe.answering`.
     """
 
     key: Hashable
@@ -49,36 +49,36 @@ class Dependency:
 
 
 class Probe:
-    """One look at a dependency, on a thread of its own."""
+    """One check of a dependency, on its own thread."""
 
     def __init__(self, look: "Callable[[Probe], None]") -> None:
         self.started = time.monotonic()
         self.has_answered = False
         self.failure: SvcError | None = None
-        self.warnings: list[str] = []  # that an ADD would log
+        self.warnings: list[str] = []  # warnings that an ADD would log
         self.done = threading.Event()
         self._look = look
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Inside, the dependency answers one question, within ANSWER_SECONDS."""
+        """Limit the block to ANSWER_SECONDS, and record that the dependency has answered if the block succeeds."""
         with deadline.limit(ANSWER_SECONDS):
             yield
         self.has_answered = True
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it has waited for a first answer for longer than any deadline allows."""
+        """Whether the probe has waited for its first answer for more than PROBE_SECONDS."""
         return not self.has_answered and time.monotonic() - self.started > PROBE_SECONDS
 
     def run(self) -> None:
-        """Look, and keep the failure."""
+        """Check the dependency, and store the failure."""
         try:
             with deadline.limit(PROBE_SECONDS):
                 self._look(self)
         except SvcError as failure:
             self.failure = failure
-        except Exception as failure:  # for example of a session that was closed
+        except Exception as failure:  # for example, a session was closed
             cause = f"{type(failure).__name__}: {failure}"
             self.failure = shortage(failure) or PeerError(f"the probe failed: {cause}", details="see the agent's log")
         finally:
@@ -86,7 +86,7 @@ class Probe:
 
 
 class Health:
-    """Of one node. From any thread."""
+    """The health of one node. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -95,7 +95,10 @@ class Health:
         self._failures: dict[Hashable, tuple[float, SvcError]] = {}
 
     def record(self, network: Hashable, failure: SvcError | None) -> None:
-        """Note how an ADD of the network has ended, but for a full disk, which each probe of a file sees."""
+        """Record the outcome of an ADD of the network. Ignore errors of one pod.
+
+        Also ignore a full disk, because each probe of a file detects it.
+        """
         with self._lock:
             if failure is None:
                 self._failures.pop(network, None)
@@ -103,7 +106,7 @@ class Health:
                 _remember(self._failures, network, (time.monotonic(), failure))
 
     def begin(self, dependency: Dependency) -> Probe | None:
-        """Return the dependency's probe in flight, or a new one; None if the system gives no thread for it."""
+        """Return the running probe of the dependency, or start one. Return None if no thread can be started."""
         with self._lock:
             running = self._running.get(dependency.key)
             if running is not None:
@@ -117,9 +120,9 @@ class Health:
             return probe
 
     def require(self, dependencies: Sequence[Dependency], network: Hashable, trace: CallTrace, *, only_add_tells: bool) -> None:
-        """Raise, within a second, the cause why an ADD of the network would fail; log what it would warn of.
+        """Raise SvcError if an ADD of the network would fail, within 1 s. Log the warnings of an ADD.
 
-        `only_add_tells`: an ADD may find no address although every dependency is ready.
+        `only_add_tells` is true if an ADD may find no address although every dependency is ready.
         """
         until = time.monotonic() + ANSWER_SECONDS + SLACK_SECONDS
         probes = [(each, self.begin(each)) for each in dependencies]
@@ -141,7 +144,10 @@ class Health:
         return self._ended.get(dependency.key)
 
     def _require_recent(self, network: Hashable, *, only_add_tells: bool, are_current: bool) -> None:
-        """Raise how the last ADD failed, unless the probes tell more: `are_current` says that all of them have just ended."""
+        """Raise the failure of the last ADD, unless newer probes supersede it.
+
+        `are_current` is true if all probes have ended in time.
+        """
         since, failure = self._failures.get(network, (0.0, None))
         if failure is None or time.monotonic() - since >= MEMORY_SECONDS:
             return
@@ -158,7 +164,7 @@ class Health:
 
 
 def _remember(values: dict[Hashable, _Value], key: Hashable, value: _Value) -> None:
-    """Store the newest value, and drop the oldest one of more than MAX_REMEMBERED."""
+    """Store a value, and remove the oldest one if there are more than MAX_REMEMBERED."""
     values.pop(key, None)
     values[key] = value
     if len(values) > MAX_REMEMBERED:

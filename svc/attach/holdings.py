@@ -1,5 +1,6 @@
-"""What an attachment has in the datastore: read in one request, with the question whether the datastore is locked, and released
-in one write where the datastore has transactions.
+"""The endpoint and the handle of an attachment in the datastore.
+
+One request reads both with the readiness of the datastore. One write releases both, if the datastore has transactions.
 """
 
 from svc.attach.context import Context
@@ -17,7 +18,7 @@ from svc.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """The endpoint and the handle as they were read in this session; None for what was not."""
+    """The endpoint and the handle that a session has read; None if they were not read."""
 
     session: Session
     endpoint: Found[Resource] | None = None
@@ -25,7 +26,7 @@ class Holdings:
 
 
 def read(session: Session, record: Record) -> Holdings:
-    """Read both. Raise Locked if the datastore takes no changes; StoreError."""
+    """Read both. Raise DatastoreLocked if the datastore does not accept changes, StoreError if it fails."""
     keys: dict[str, Key] = {}
     if record.is_wired and not record.shares:
         keys["endpoint"] = record.endpoint_key(session.names)
@@ -35,7 +36,10 @@ def read(session: Session, record: Record) -> Holdings:
 
 
 def release(context: Context, record: Record, holdings: Holdings, trace: CallTrace, *, has_endpoint: bool) -> None:
-    """Remove the endpoint, if the attachment has one, and free the addresses: never these alone. Raise PeerError."""
+    """Delete the endpoint, if the attachment has one, and release the addresses, if possible in the same write.
+
+    An endpoint never stays after its addresses are released. Raise PeerError if a write fails.
+    """
     session, source = holdings.session, source_of(record)
     extra_write = _extra_write(session, record, holdings) if has_endpoint else None
     if extra_write is not None and not (source.has_handle and session.backend.atomic):
@@ -46,10 +50,10 @@ def release(context: Context, record: Record, holdings: Holdings, trace: CallTra
     except KeyedError as failure:
         if extra_write is None or failure.key != extra_write.key:
             raise
-        delete_endpoint(session, record)  # another process has changed it since it was read
+        delete_endpoint(session, record)  # another writer has changed the endpoint since it was read
         source.release(context, session, record, trace, None, None)
         return
-    if extra_write is not None and not done:  # nothing was to be freed
+    if extra_write is not None and not done:  # no address was to be released
         _delete(session, record, extra_write)
 
 

@@ -1,4 +1,4 @@
-"""The row of an ADD in the journal: an attachment that stands already, and the intent of an ADD that is under way."""
+"""The row of an ADD in the journal: an existing attachment, or the intent of an in-flight ADD."""
 
 import time
 from contextlib import suppress
@@ -24,7 +24,10 @@ from svc.waits.wait import Resumable
 
 
 def previous_row(context: Context, request: AddRequest) -> Record | None:
-    """Return the row of this id. Raise IntentLost if the call has waited in another process, and a DEL came during the wait."""
+    """Return the row of the attachment; None if it has none.
+
+    Raise IntentLost if the call has waited in another process, and a DEL or another ADD came during the wait.
+    """
     previous = context.journal.get(request.id)
     if request.intent and (previous is None or previous.generation != request.intent):
         raise intent_lost(request.id)
@@ -34,7 +37,7 @@ def previous_row(context: Context, request: AddRequest) -> Record | None:
 def await_policy_again(
     context: Context, session: Session, request: AddRequest, record: Record, trace: CallTrace
 ) -> Resumable[None]:
-    """Wait for the policy. A call that continues in this process keeps the end of its wait."""
+    """Wait for the policy. A call that another process began keeps its deadline."""
     if not request.intent:
         record.waits_until = time.time() + request.policy_setup.seconds
     yield from await_policy(context, session, request, record, trace)
@@ -43,10 +46,9 @@ def await_policy_again(
 def pass_gates(
     context: Context, session: Session, request: AddRequest, previous: Record | None, trace: CallTrace
 ) -> Resumable[tuple[Record, bool]]:
-    """Return the row that says that an ADD is under way, once the datastore may be used and the gates are open, and
-    whether that took long.
+    """Wait until the datastore may be used and the gates are ready. Return the row of the ADD, and whether the wait was long.
 
-    Only a row can show the process that continues after the wait that no DEL was answered during it.
+    If another process continues the call, the row shows that no DEL was answered during the wait.
     """
     if previous is not None and previous.state == WAITING and request.intent:
         row = previous
@@ -69,7 +71,7 @@ def pass_gates(
 
 
 def tear_down_previous(context: Context, previous: Record, request: AddRequest, trace: CallTrace) -> None:
-    """Take down what an earlier ADD of the container has left. Raise SvcError if it is not gone."""
+    """Tear down what an earlier ADD of the container has left. Raise SvcError if a release stays pending."""
     trace.info(f"an attachment in state {previous.state!r} is taken down first")
     if not take_down(context, previous, trace, request.sandbox):
         raise PeerError(
@@ -80,7 +82,7 @@ def tear_down_previous(context: Context, previous: Record, request: AddRequest, 
 
 
 def new_record(context: Context, session: Session, request: AddRequest) -> Record:
-    """Return the record of what the call itself says of the attachment."""
+    """Return a record with the fields that the request determines."""
     record = Record.of(request.id, request.workload, request.where, session.names, context.boot_id)
     record.sandbox = _identity(request)
     record.mtu, record.queues, record.allow_ip_forwarding = request.mtu, request.queues, request.allow_ip_forwarding
@@ -91,7 +93,10 @@ def new_record(context: Context, session: Session, request: AddRequest) -> Recor
 
 
 def recorded_result(context: Context, session: Session, record: Record, request: AddRequest, trace: CallTrace) -> Result | None:
-    """Return the result of an ADD that still stands: same sandbox and boot, interface alive, addresses held. None otherwise."""
+    """Return the recorded result of an attachment that still exists; None otherwise.
+
+    The sandbox and the boot must be the same, the interface must exist, and the addresses must still be allocated.
+    """
     if record.state != ADDED or record.boot_id != context.boot_id or not _is_in_sandbox(record, request):
         return None
     if source_of(record).why_not_held(session, record, trace):
@@ -107,18 +112,18 @@ def recorded_result(context: Context, session: Session, record: Record, request:
 
 
 def _is_in_sandbox(record: Record, request: AddRequest) -> bool:
-    """Return whether the interface is in the sandbox. A restored row names no sandbox: the pair of interfaces decides."""
+    """Return whether the interface is in the sandbox. A restored row has no sandbox, so the interface pair is compared."""
     if not record.is_restored or request.sandbox is None:
         return record.sandbox == _identity(request)
     with netns.Socket(request.sandbox.fd) as socket:
         link = link_of(socket, name=record.id.ifname)
-    if link is not None and not record.mac:  # a pod's endpoint on the API does not have it
+    if link is not None and not record.mac:  # a pod's endpoint in the Kubernetes API has no MAC
         record.mac = link["mac"].hex(":")
     return link is not None and (link["index"], link["peer_index"]) == (record.peer_index, record.host_index)
 
 
 def _warn_of_families(record: Record, request: AddRequest, trace: CallTrace) -> None:
-    """Warn that a standing attachment keeps its addresses, although the network has changed since the first ADD."""
+    """Warn if the network assigns other address families now: an existing attachment keeps its addresses."""
     if record.versions and request.source.uses_pools and set(record.versions) != set(request.versions):
         had, wanted = (" and ".join(f"IPv{version}" for version in each) for each in (record.versions, request.versions))
         trace.warning(f"the attachment was made for {had}, and this ADD asks for {wanted}: DEL it and ADD it again for that")

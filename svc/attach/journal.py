@@ -1,8 +1,9 @@
-"""The node's own memory of its attachments, and of every release still owed.
+"""The node's SQLite record of attachments and pending releases.
 
-The datastore is the truth; the journal is how this node finds what it did. A commit without fsync survives a killed
-process, which is all that a running attachment needs: a power cut ends the sandboxes too, and the next start frees what
-the old boot held. What is owed after an answered DEL is nobody else's to remember, so that write is durable.
+The datastore is authoritative. From the journal, a process finds the attachments of earlier calls on this node. A commit
+without fsync survives a killed process, which is sufficient for a running attachment: a power cut ends its sandbox too.
+Recovery then releases the addresses of the earlier boot. After a DEL was answered, only the journal has its pending release, so
+that write is durable.
 """
 
 import logging
@@ -29,7 +30,7 @@ _BEGIN_AFTER = f"REPLACE INTO attachments ({COLUMNS}) SELECT ?, ?, ?, ?, ?, ? FR
 _RESTORE = f"INSERT OR IGNORE INTO attachments ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
 _UPDATE = f"UPDATE attachments SET record = ? WHERE {ROW}"  # noqa: S608
 _REMOVE = f"DELETE FROM attachments WHERE {ROW}"  # noqa: S608
-_EPOCH_BITS = 32  # a generation: the epoch of the process that began it, and in these bits its count of them
+_EPOCH_BITS = 32  # a generation is the epoch of a process and, in these low bits, a counter
 
 _DAMAGED = (
     "it is damaged: at its next use it is kept beside as journal.db.damaged-DATE, and rebuilt from kernel and datastores;"
@@ -40,23 +41,24 @@ _log = logging.getLogger(__name__)
 
 
 class IntentLost(PeerError):
-    """The row of an attachment is gone, or another ADD has replaced it: whoever worked on it must undo what it did."""
+    """The error if a row does not exist any more, or another ADD has replaced it. The call on the old row must roll back."""
 
     code = Code.UNKNOWN_CONTAINER
 
 
 class Journal:
-    """A small SQLite file; safe from several threads and processes. StoreError when it cannot be used.
+    """A small SQLite file, safe for several threads and processes. Methods raise StoreError if it cannot be used.
 
-    Each row has a generation, which no other row gets in the life of the file. The row of a record is the one at the record's
-    generation: what has replaced it is another attachment's, and no call on the old record changes it.
+    Each row has a generation that is unique in the life of the file. A record refers to the row of its generation. A row that
+    has replaced it belongs to another attachment, and calls on the old record do not change it.
 
-    `losses` counts the times that rows may have been lost: attachments may exist that have none. It is 1 for a new file.
+    `losses` counts how often rows may have been lost, so that attachments may exist without a row. It starts at 1 for a new
+    file.
     """
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
-        self._reading, self._writing = sqlite.LockWait(), sqlite.LockWait()  # a file that is read may still take no write
+        self._reading, self._writing = sqlite.LockWait(), sqlite.LockWait()  # a readable file can still be locked for writes
         self._errors = sqlite.Errors(path, _DAMAGED)
         self._checkpoints = Checkpoints(path)
         self._generation = 0
@@ -72,7 +74,7 @@ class Journal:
     def begin(self, record: Record, *, after: Record | None = None, durable: bool = False) -> None:
         """Write the record as a new row, in place of the attachment's earlier one, and set `record.generation`.
 
-        `after` is the row that it continues: raise IntentLost if that does not exist any more.
+        `after` is the row that it continues. Raise IntentLost if that row does not exist any more.
         """
         statement = INSERT if after is None else _BEGIN_AFTER
         condition = () if after is None else (*_key(after.id), after.generation)
@@ -88,12 +90,12 @@ class Journal:
         record.generation = generation
 
     def check_writable(self) -> None:
-        """Write something that changes nothing, and require disk space for one ADD. StoreError where an ADD would get one."""
+        """Commit a write without effect, and require disk space for one ADD. Raise StoreError if an ADD would fail."""
         self._write(lambda: self._connection.execute("UPDATE about SET value = value WHERE name = 'epoch'"))
         require_disk_space(self._path)
 
     def restore(self, record: Record) -> bool:
-        """Write the record as a new row, unless the attachment has one; return whether it had none."""
+        """Write the record as a new row if the attachment has no row. Return whether the row was written."""
 
         def insert() -> int:
             record.generation = self._next_generation()
@@ -109,17 +111,17 @@ class Journal:
             raise intent_lost(record.id)
 
     def require(self, record: Record) -> None:
-        """Raise IntentLost unless the record's row stands."""
+        """Raise IntentLost if the record's row does not exist any more."""
         row = (*_key(record.id), record.generation)
         if not self._read(f"SELECT 1 FROM attachments WHERE {ROW}", row):  # noqa: S608
             raise intent_lost(record.id)
 
     def owe(self, record: Record) -> None:
-        """Note durably that the attachment's release is pending: in its row, or in a new one if the attachment has none.
+        """Record durably that the attachment's release is pending, in its row or, if it has none, in a new row.
 
         Raise IntentLost if another ADD has replaced the row.
         """
-        self.restore_file()  # another process must find the note
+        self.restore_file()  # another process must find the pending release
         record.state = DELETING
         try:
             self.update(record, durable=True)
@@ -129,7 +131,7 @@ class Journal:
             self.begin(record, durable=True)
 
     def remove(self, record: Record) -> None:
-        """Remove the record's row, if it exists. On a full disk the reserve gives the room that SQLite needs for it."""
+        """Remove the record's row if it exists. On a full disk, free the reserve because SQLite needs space for the removal."""
         if record.generation:
             row = (*_key(record.id), record.generation)
             self._write(lambda: self._connection.execute(_REMOVE, row), reserved=True)
@@ -142,26 +144,29 @@ class Journal:
         return self._records("true", ())
 
     def owed(self) -> list[Record]:
-        """Attachments whose DEL was answered before everything of them was released."""
+        """Return the attachments with a pending release."""
         return [record for record in self.all() if record.state == DELETING]
 
     def of_network(self, network: str) -> list[Record]:
         return self._records("network = ?", (network,))
 
     def of_container(self, network: str, container_id: str, *, except_for: str = "") -> list[Record]:
-        """Its attachments to this network, without that of the interface `except_for`."""
+        """Return the container's attachments to the network, without that of the interface `except_for`."""
         return self._records("network = ? AND container = ? AND ifname <> ?", (network, container_id, except_for))
 
     def of_interface(self, container_id: str, ifname: str) -> list[Record]:
-        """In whatever network."""
+        """Return the attachments of the interface, in every network."""
         return self._records("container = ? AND ifname = ?", (container_id, ifname))
 
     def with_host_name(self, host_name: str) -> list[Record]:
-        """Whose host interface has, or had, this name."""
+        """Return the attachments whose host interface has, or had, this name."""
         return self._records("host_name = ?", (host_name,))
 
     def restore_file(self) -> None:
-        """If the path no longer names the open file, write its content back there. StoreError: the open file stays in use."""
+        """If the path no longer names the open file, write its content back to the path.
+
+        Raise StoreError if that fails. The open file stays in use then.
+        """
         if identity(self._path) == self._file:
             return
         with self._errors, self._lock:
@@ -172,21 +177,21 @@ class Journal:
         _log.error("journal %s was removed or replaced: its content is written back", self._path)
 
     def refill_reserve(self) -> None:
-        """Allocate the room for pending releases again, if the disk has it."""
+        """Allocate the disk reserve for pending releases again, if the disk has space."""
         self._reserve.fill()
 
     @property
     def changes(self) -> int:
-        """A number that grows with each row that this process writes."""
+        """The number of rows that this process has written."""
         return self._changes + self._connection.total_changes
 
     def note(self, name: str) -> str:
-        """Return what `put_note` has kept under a name; empty if there is nothing."""
+        """Return the text that `put_note` stored under a name, or an empty string."""
         rows = self._read("SELECT value, 0 FROM about WHERE name = ?", (name,))
         return str(rows[0][0]) if rows else ""
 
     def put_note(self, name: str, text: str) -> None:
-        """Keep a text that is about no attachment."""
+        """Store a text under a name, outside of the attachment rows."""
         self._write(lambda: self._connection.execute("REPLACE INTO about VALUES (?, ?)", (name, text)))
 
     def close(self) -> None:
@@ -195,8 +200,10 @@ class Journal:
             self._connection.close()
 
     def _write(self, work: Callable[[], sqlite.Result], *, durable: bool = False, reserved: bool = False) -> sqlite.Result:
-        """Commit `work`. A durable write, and a reserved one, may use the reserve. The first attempt does without the layers
-        that only a locked, full or damaged file needs."""
+        """Commit `work`. A durable or reserved write may use the disk reserve.
+
+        For speed, the first attempt skips the handling of locked, full and damaged files.
+        """
         if not durable:
             try:
                 with self._lock:
@@ -224,7 +231,10 @@ class Journal:
         return result
 
     def _open(self) -> tuple[sqlite3.Connection, bool]:
-        """As `prepare`. The files beside the database need room, too; without it for the index SQLite reports an I/O error."""
+        """Open the file with `prepare`; if the disk is full, free the reserve and retry.
+
+        SQLite reports an I/O error if the disk has no space for the index file (-shm).
+        """
         try:
             return prepare(self._path)
         except sqlite3.OperationalError as failure:
@@ -234,13 +244,13 @@ class Journal:
             return prepare(self._path)
 
     def _make_room(self) -> None:
-        """On a full disk: give up the reserve, and let SQLite reuse its log."""
+        """Free the disk reserve, and let SQLite reuse its write-ahead log."""
         self._reserve.release()
         with suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(RESTART)")
 
     def _with_connection(self, work: Callable[..., sqlite.Result], *arguments: object) -> sqlite.Result:
-        """Call `work` under the lock. A damaged file is replaced."""
+        """Call `work` under the lock. Replace a damaged file, and call `work` again."""
         with self._lock:
             try:
                 return work(*arguments)
@@ -265,7 +275,7 @@ class Journal:
             self._connection.execute("PRAGMA synchronous = NORMAL")
 
     def _next_generation(self) -> int:
-        """The caller holds the lock."""
+        """Return a generation for a new row. The caller holds the lock."""
         self._generation = (self._generation or next_epoch(self._connection) << _EPOCH_BITS) + 1
         return self._generation
 
@@ -280,7 +290,7 @@ class Journal:
         return found
 
     def _read(self, statement: str, parameters: Sequence[str | int]) -> list[Any]:
-        """All rows. The first attempt does without the layers that only a locked or damaged file needs."""
+        """Return all rows. For speed, the first attempt skips the handling of locked and damaged files."""
         try:
             with self._lock:
                 rows = self._fetch(statement, parameters)
@@ -294,7 +304,7 @@ class Journal:
         return self._connection.execute(statement, parameters).fetchall()
 
     def _set_aside(self, key: tuple[str, str, str], generation: int, reason: str) -> None:
-        """Move a row that cannot be decoded to another table. A file that takes no write keeps it where it is."""
+        """Move a row that cannot be decoded to another table. If the file is not writable, the row stays."""
         _log.error("journal %s: the row of %s %s in %s is set aside: %s", self._path, key[1], key[2], key[0], reason)
         self.losses += 1
         with suppress(StoreError):
@@ -306,7 +316,7 @@ def _key(key: AttachmentId) -> tuple[str, str, str]:
 
 
 def intent_lost(key: AttachmentId) -> IntentLost:
-    """What to raise where the row that a call began is gone."""
+    """Return the error for a call whose row does not exist any more."""
     return IntentLost(
         f"ADD cancelled: container {key.container_id!r} was deleted or added again while its ADD waited",
         details="nothing of it is left: if the container is still wanted, repeat the ADD",

@@ -1,4 +1,4 @@
-"""A journal file that SQLite cannot read: it is kept beside for diagnosis, and its readable rows are copied to a new one."""
+"""Damaged journal files: keep the file for diagnosis, and copy its readable rows to a new one."""
 
 import logging
 import sqlite3
@@ -17,10 +17,10 @@ _log = logging.getLogger(__name__)
 
 
 def move_aside(path: Path, reason: str) -> Path:
-    """Rename the file, with the files that SQLite keeps beside it; return its new path. OSError."""
+    """Rename the file with its log and index. Return the new path. Raise OSError if that fails."""
     date = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
     kept = path.with_name(f"{path.name}.damaged-{date}")
-    for suffix in ("-wal", "-shm", ""):  # the file last: a new one must not meet the log of the old one
+    for suffix in ("-wal", "-shm", ""):  # the file last, so that a new file never has the log of the old one
         present = path.with_name(path.name + suffix)
         if present.exists() or present.is_symlink():
             present.rename(kept.with_name(kept.name + suffix))
@@ -29,7 +29,7 @@ def move_aside(path: Path, reason: str) -> Path:
 
 
 def salvage(kept: Path) -> list[Row]:
-    """Return the rows of a damaged file that can be read, from both ends of its table."""
+    """Return the readable rows of a damaged file. Read its table from both ends."""
     found: dict[tuple[str, str, str], Row] = {}
     for order in ("ASC", "DESC"):
         statement = f"SELECT {_COLUMNS} FROM attachments ORDER BY network {order}, container {order}, ifname {order}"  # noqa: S608
@@ -38,7 +38,7 @@ def salvage(kept: Path) -> list[Row]:
 
 
 def decode(key: tuple[str, str, str], data: bytes, generation: int) -> Record:
-    """Return the record of a row. Raise ValueError if it cannot be decoded, or is another attachment's."""
+    """Return the record of a row. Raise ValueError if it cannot be decoded, or belongs to another attachment."""
     record = Record.from_bytes(data, generation)
     if (record.id.network, record.id.container_id, record.id.ifname) != key:
         raise ValueError(f"the record is of {record.id}")

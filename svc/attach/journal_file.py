@@ -28,10 +28,10 @@ _ABOUT = "CREATE TABLE about (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROW
 
 
 def prepare(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """Open the journal's file, without a busy timeout, and tell whether rows may be missing in it.
+    """Open the journal's file without a busy timeout. Return the connection, and whether rows may be missing in the file.
 
-    Create it if it does not exist, and migrate it if an earlier release wrote it. A damaged file is moved aside, and its
-    readable rows are in the new one. Raise StoreError if a newer release wrote the file, sqlite3.Error or OSError if it is
+    Create it if it does not exist, and migrate it if an earlier release wrote it. Move a damaged file aside, and copy
+    its readable rows to a new one. Raise StoreError if a newer release wrote the file, sqlite3.Error or OSError if it is
     unusable in another way.
     """
     present = path.exists()
@@ -46,7 +46,7 @@ def prepare(path: Path) -> tuple[sqlite3.Connection, bool]:
 
 
 def replace_damaged(path: Path, reason: str) -> sqlite3.Connection:
-    """Move a damaged file aside; open a new one with the rows that can be read. sqlite3.Error, OSError."""
+    """Move a damaged file aside, and open a new one with its readable rows. Raise sqlite3.Error or OSError if that fails."""
     kept = move_aside(path, reason)
     rows = salvage(kept)
     sqlite.create(path, _create)
@@ -60,7 +60,7 @@ Identity = tuple[tuple[int, int] | None, ...]
 
 
 def identity(path: Path) -> Identity:
-    """Return what tells whether the path names the same file as before, with the log and the index beside it."""
+    """Return the device and inode numbers of the file, its log and its index, which show whether a file was replaced."""
     return tuple(_identity(path.with_name(path.name + suffix)) for suffix in ("", "-wal", "-shm"))
 
 
@@ -73,9 +73,11 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def write_back(path: Path, connection: sqlite3.Connection) -> sqlite3.Connection:
-    """Write the content of an open file, which was removed or replaced, to its path; open that, and close the old connection.
+    """Write the content of an open file that was removed or replaced to its path.
 
-    What stands in its place is kept beside it. sqlite3.Error, OSError."""
+    Return a connection to the new file, and close the old one. A file at the path is renamed first. Raise sqlite3.Error or
+    OSError if that fails.
+    """
     if any(identity(path)):
         move_aside(path, "it is not the file that was open")
     sqlite.write_copy(connection, path)
@@ -100,14 +102,14 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _demand_sound(connection: sqlite3.Connection) -> None:
-    """Raise sqlite3.DatabaseError if a page of the file, which has a few hundred rows, cannot be read."""
+    """Raise sqlite3.DatabaseError if a page of the file is damaged. The file is small: it has a few hundred rows."""
     (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if finding != "ok":
         raise sqlite3.DatabaseError(f"database disk image is malformed: {finding}")
 
 
 def set_aside(connection: sqlite3.Connection, key: tuple[str, str, str], generation: int, reason: str) -> None:
-    """Move a row to the table of those that are kept for diagnosis alone. sqlite3.Error."""
+    """Move a row to the table of rows that are kept for diagnosis. Raise sqlite3.Error if that fails."""
     row = (*key, generation)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
 
@@ -119,7 +121,7 @@ def set_aside(connection: sqlite3.Connection, key: tuple[str, str, str], generat
 
 
 def next_epoch(connection: sqlite3.Connection) -> int:
-    """Return a number that no other call gets in the life of the file."""
+    """Return the next epoch, which is unique in the life of the file."""
 
     def count() -> int:
         connection.execute("UPDATE about SET value = value + 1 WHERE name = 'epoch'")
@@ -140,7 +142,7 @@ def _versions(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def _migrate(path: Path, connection: sqlite3.Connection) -> None:
-    """Bring the file to the present version in one transaction. Processes that do so at the same time wait for each other."""
+    """Migrate the file to the present version in one transaction. Concurrent processes wait for each other."""
 
     def forward() -> None:
         found = _versions(connection)
@@ -166,7 +168,7 @@ def _number_rows(connection: sqlite3.Connection) -> None:
 
 
 def _add_version_2(connection: sqlite3.Connection) -> None:
-    from svc import __version__  # slow to find, and needed once in the life of a file
+    from svc import __version__  # slow to import, and needed once in the life of a file
 
     connection.execute(_SET_ASIDE)
     connection.execute(_ABOUT)

@@ -1,4 +1,4 @@
-"""What an ADD does about an address that the datastore says is free, and that the host uses: its allocation was lost."""
+"""Handling of an address that the host uses but the datastore shows as free, because its allocation was lost."""
 
 from svc.attach.context import Context
 from svc.attach.reclaim import is_restorable, lost, restore
@@ -10,14 +10,16 @@ from svc.call_trace import CallTrace
 from svc.dataplane.wire import AddressInUse
 from svc.model.errors import SvcError
 
-ATTEMPTS = 4  # of one ADD: foreign routes may be in the way of several addresses
+ATTEMPTS = 4  # of one ADD, because routes of other programs may conflict with several addresses
 
 
 def avoid_lost(
     context: Context, session: Session, request: AddRequest, addressing: Addressing, refusal: AddressInUse, trace: CallTrace
 ) -> bool:
-    """Make the next attempt get another address, and have live attachments claim theirs again. Return False if the ADD wants
-    this very address, or another plugin gives it."""
+    """Exclude the address from the next attempt, and restore the allocations of live attachments.
+
+    Return False if the ADD requests fixed addresses, or another source assigns them.
+    """
     if addressing.addresses or not request.source.uses_pools:
         return False
     live = [record for record in context.journal.all() if is_restorable(context, record)]
@@ -27,7 +29,7 @@ def avoid_lost(
         trace.warning(f"the datastore has {address} as free, but {_user(held.get(address))}: another address is assigned")
     if context.resident:
         context.suspects_loss = True
-    else:  # it works alone
+    else:  # no agent restores the allocations later
         _claim_again(context, session, [record for record in live if record.node == session.node], trace)
     return True
 

@@ -1,12 +1,12 @@
 """The claim of a node's name in a datastore that several nodes share: at most one machine assigns addresses under a name.
 
 1. A session claims the name of its node before it assigns an address. All processes of one state directory, on one machine
-   and in one boot, share the claim; an agent moves its counter every 5 s.
-2. Any other newcomer watches the claim for 15 s. Only a moving counter is a living claimant: the newcomer is then refused, and
-   goes on watching. Otherwise it takes the claim over by compare-and-swap and notes its predecessor.
-3. Where the datastore has transactions, every write of the session compares the fence of the claim. A takeover changes the
-   fence, so that writes of the former claimant that are still in flight fail. A session that has lost the claim goes on to
-   compare its former fence for 60 s, longer than any call lasts: no call that began before the loss assigns an address.
+   and in one boot, share the claim. An agent increments its counter every 5 s.
+2. Any other claimant watches the claim for 15 s. If the counter changes, the present claimant is alive: the newcomer is refused
+   and continues to watch. Otherwise it takes the claim over by compare-and-swap and records its predecessor.
+3. If the datastore has transactions, every write of the session compares the fence of the claim. A takeover changes the fence,
+   so that in-flight writes of the former claimant fail. A session that has lost the claim compares its former fence for 60 s
+   more. That is longer than any call takes, so no call that began before the loss assigns an address.
 """
 
 import logging
@@ -27,16 +27,16 @@ from svc.retry import attempts
 from svc.values import dataclass
 from svc.waits.wait import Wait, WaitOutcome
 
-RENEW_SECONDS = 5.0  # between two moves of the counter, and between two looks at a living claimant
-WATCH_SECONDS = 15.0  # for which a counter must stand still before the claim is taken over
-POLL_SECONDS = 1.0  # between two looks while it is not known whether the claimant lives
-RETRY_SECONDS = 60.0  # between two attempts without the right to claim
-STEP_SECONDS = 5.0  # for one move of the counter, or one look
-WAIT_SECONDS = 20.0  # for which an ADD waits for the decision
-LOST_SECONDS = 60.0  # for which writes compare the fence of a claim that was lost
-RECENT_SECONDS = 600  # for which GC spares addresses after another claimant's end
+RENEW_SECONDS = 5.0  # interval of increments of the counter, and of reads while the other claimant is alive
+WATCH_SECONDS = 15.0  # time without a change of the counter before a takeover
+POLL_SECONDS = 1.0  # interval of reads while it is not known whether the claimant is alive
+RETRY_SECONDS = 60.0  # interval of attempts without the permission to claim
+STEP_SECONDS = 5.0  # timeout of one increment or one read
+WAIT_SECONDS = 20.0  # upper bound of an ADD's wait for the decision
+LOST_SECONDS = 60.0  # time in which writes compare the fence of a lost claim
+RECENT_SECONDS = 600  # time in which GC keeps addresses after a takeover
 
-_ATTEMPTS = 5  # of a look, against other newcomers
+_ATTEMPTS = 5  # of a compare-and-swap, if other claimants change the claim
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def this_claimant(state_dir: Path, boot: str) -> Claimant:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """The claim is this claimant's. `fence` is None where the datastore has no transactions."""
+    """The situation that this claimant has the claim. `fence` is None if the datastore has no transactions."""
 
     claim: Entry[NodeClaim]
     fence: Entry[NodeFence] | None
@@ -64,7 +64,10 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """Another claimant has the claim. `since` (monotonic) is when its counter was last seen to move, or was seen first.
+    """The situation that another claimant has the claim.
+
+    `since` is the monotonic time at which its counter was first seen or last changed.
+    `alive` is true if the counter has changed, or if this claimant has lost the claim to it.
 
     `former` is the fence of this claimant, which has lost the claim at `lost` (monotonic).
     """
@@ -78,16 +81,16 @@ class _Watched:
 
 @dataclass(frozen=True, slots=True)
 class _Unenforced:
-    """The session has no right to claim."""
+    """The situation that the session has no permission to claim."""
 
 
 _Situation = _Held | _Watched | _Unenforced
 
 
 class NodeNameClaim:
-    """The claim of one session. Thread-safe. `renews`: a thread moves the counter until `close`; otherwise it only watches.
+    """The claim of one session. Thread-safe. If `renews`, a thread increments the counter until `close`.
 
-    Nothing is read or written before the claim is needed first.
+    Without `renews`, the thread only watches the claim of another claimant. The first use of the claim makes the first request.
     """
 
     def __init__(self, backend: Backend, node: str, claimant: Claimant, *, renews: bool) -> None:
@@ -135,9 +138,9 @@ class NodeNameClaim:
         self.require()
 
     def checks(self) -> Sequence[Check]:
-        """Return what a write transaction compares. Raise StoreError.
+        """Return the comparisons for a write transaction. Raise StoreError if the claim cannot be read.
 
-        It is nothing while the claim is another claimant's, except for the first 60 s after this one has lost it.
+        Return none if another claimant has the claim, except in the first 60 s after this one has lost it.
         """
         fence = _fence_to_compare(self._known())
         return () if fence is None else (Check(fence.key, fence.revision),)
@@ -148,9 +151,9 @@ class NodeNameClaim:
         self.require()
 
     def fence(self) -> None:
-        """Make writes in flight of earlier processes of this claimant fail. Without transactions there is nothing to do.
+        """Make in-flight writes of earlier processes of this claimant fail. Do nothing if the datastore has no transactions.
 
-        Raise StoreError. Idempotent.
+        Raise StoreError if the datastore fails. Idempotent.
         """
         for _ in attempts(_ATTEMPTS):
             situation = self._known()
@@ -187,7 +190,7 @@ class NodeNameClaim:
         return self._situation
 
     def _look(self, callers: Sequence[None]) -> list[None]:
-        """Read the claim, and make it ours if it is free."""
+        """Read the claim, and claim the name if no living claimant has it."""
         self._enter(self._read_and_claim())
         return [None for _ in callers]
 
@@ -204,7 +207,7 @@ class NodeNameClaim:
         raise _contended(self._node)
 
     def _attempt(self, present: dict[Key, Entry]) -> _Situation:
-        """One compare-and-swap. Raise Conflict or NotFound if the claim has changed since it was read."""
+        """Claim the name with one compare-and-swap. Raise Conflict or NotFound if the claim has changed since it was read."""
         claim, fence = present.get(NodeClaimKey(self._node)), present.get(NodeFenceKey(self._node))
         if claim is None:
             return self._take(Create(NodeClaimKey(self._node), NodeClaim(self._claimant)), fence)
@@ -239,7 +242,7 @@ class NodeNameClaim:
         return replace(before, value=value, since=now, alive=same)
 
     def _enter(self, situation: _Situation) -> None:
-        """Note the situation, and end the waits if it is a decision."""
+        """Store the situation, and end the waits if it is a decision."""
         with self._lock:
             self._situation = situation
             ended, self._waits = ([], self._waits) if _is_open(situation) else (self._waits, [])

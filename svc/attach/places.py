@@ -1,4 +1,4 @@
-"""The address of a server, from the network configuration alone: for errors that precede its client."""
+"""The location of a server in the network configuration, for errors before its client exists."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,7 @@
 """Execute another plugin for a part of the work, as section 4 of the CNI specification describes it.
 
-The plugin is looked for in CNI_PATH. It gets the environment of the call with the verb in CNI_COMMAND, and the network
-configuration on stdin, in the newest version of the specification that it supports and the network allows.
+svc searches the plugin in CNI_PATH. The plugin gets the environment of the call with the verb in CNI_COMMAND. Stdin has the
+network configuration, in the newest version of the specification that the plugin supports and the network allows.
 """
 
 import os
@@ -24,17 +24,17 @@ from svc.model.shortage import shortage
 
 Json = dict[str, Any]
 
-LIMIT_SECONDS: Final = 30.0  # for a plugin to answer
+LIMIT_SECONDS: Final = 30.0  # timeout of a call of a plugin
 _VERSION_SECONDS: Final = 10.0
-_MAX_LINES: Final = 20  # of its stderr that are logged
+_MAX_LINES: Final = 20  # logged lines of its stderr
 
 _Signature = tuple[int, int, int]
 
 
 def run_plugin(plugin: str, verb: str, netconf: Json, environment: Mapping[str, str], trace: CallTrace) -> Result | None:
-    """Run the plugin. Return its result; None for a verb without a result, and for one that the plugin is too old for.
+    """Run the plugin. Return its result; None if the verb has no result, or if the plugin is too old for the verb.
 
-    Raise PluginError if it fails; PeerError if it is not found, cannot be run or does not answer in time. Blocks.
+    Raise PluginError if it returns an error, PeerError if it is missing, cannot be run or does not answer in time. Blocks.
     """
     executable = find(plugin, environment.get("CNI_PATH", ""))
     version = _version(executable, str(netconf.get("cniVersion") or cni_versions.SUPPORTED[0]), verb)
@@ -50,7 +50,7 @@ def run_plugin(plugin: str, verb: str, netconf: Json, environment: Mapping[str, 
 
 
 def find(plugin: str, path: str) -> Path:
-    """Return the first file of that name in the directories of CNI_PATH. Raise PeerError if there is none."""
+    """Return the first file of that name in the directories of CNI_PATH. Raise PeerError if it does not exist."""
     folders = [Path(folder) for folder in path.split(":") if folder]
     for folder in folders:
         if (folder / plugin).is_file():
@@ -73,7 +73,7 @@ def supported_versions(executable: Path) -> frozenset[str]:
 
 @lru_cache(maxsize=64)
 def _supported_versions(executable: Path, _signature: _Signature) -> frozenset[str]:
-    """Cached as long as the file does not change."""
+    """Do as `supported_versions`. The signature invalidates the cache if the file changes."""
     try:
         done = _run(executable, {"CNI_COMMAND": "VERSION"}, orjson.dumps({"cniVersion": cni_versions.LATEST}), _VERSION_SECONDS)
         told = orjson.loads(done.stdout)["supportedVersions"]
@@ -87,18 +87,21 @@ def _supported_versions(executable: Path, _signature: _Signature) -> frozenset[s
 
 
 def _version(executable: Path, wanted: str, verb: str) -> str | None:
-    """Return the version for a call: not newer than the network's, but new enough for the verb. None if there is none."""
+    """Return the version for a call: not newer than the network's, but new enough for the verb.
+
+    Return None if the plugin is too old for the verb.
+    """
     oldest = cni_versions.MINIMUM.get(verb, cni_versions.SUPPORTED[0])
     newest = max(wanted, oldest, key=cni_versions.parse)
     common = [version for version in supported_versions(executable) if cni_versions.at_least(newest, version)]
     known = [version for version in common if cni_versions.at_least(version, oldest)]
     if verb in cni_versions.MINIMUM or known:
         return max(known, key=cni_versions.parse, default=None)
-    return wanted  # it says itself that it cannot
+    return wanted  # the plugin itself returns the error
 
 
 def _variables(environment: Mapping[str, str], verb: str) -> dict[str, str]:
-    """Return the variables of a call. Most plugins do not know the pod's identity in CNI_ARGS, and must not refuse it."""
+    """Return the variables of a call. IgnoreUnknown, because most plugins reject the pod's identity in CNI_ARGS."""
     variables = {"PATH": os.environ.get("PATH", os.defpath), **environment, "CNI_COMMAND": verb}
     if arguments := variables.get("CNI_ARGS"):
         variables["CNI_ARGS"] = f"IgnoreUnknown=1;{arguments}"

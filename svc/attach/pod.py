@@ -1,4 +1,4 @@
-"""Read what an ADD must know of its pod and namespace."""
+"""Read the pod and the namespace of an ADD."""
 
 from svc.attach.context import Context
 from svc.attach.request import AddRequest
@@ -8,8 +8,10 @@ from svc.orch.pod_info import PodInfo
 
 
 def read_pod(context: Context, session: Session, request: AddRequest, trace: CallTrace) -> PodInfo:
-    """Return what the orchestrator says, if it must be asked. At the same time, ask whether the datastore is locked, and
-    wait for that answer where no later write of an address asks it again."""
+    """Read pod and namespace from the Kubernetes API, if the ADD needs them, and check in parallel that the datastore is ready.
+
+    If the ADD writes no addresses, always read the readiness, because no later write checks it.
+    """
     workload, uses_pools = request.workload, request.source.uses_pools
     ask = session.expect_ready if uses_pools else session.require_ready
     if not (request.orchestrator and workload.is_pod and (request.policy or uses_pools)):

@@ -1,4 +1,4 @@
-"""The profile that a network's endpoints name where no policy type is set: policy agents let nothing through without it."""
+"""The policy profile of a network without a policy type. Without it, policy agents block all traffic of its endpoints."""
 
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -13,8 +13,10 @@ KIND = "Profile"
 
 
 def ensure_profile(session: Session, network: str, *, pod: bool) -> None:
-    """Made once, by whoever comes first, and never changed: it is the user's from then on. One that has been seen is not
-    looked for again; in the orchestrator's API profiles follow from namespaces, and none is kept. StoreError.
+    """Create the profile if it does not exist. Never change an existing one, because users may edit it.
+
+    A session remembers the existing profiles. In the Kubernetes API, profiles are derived from namespaces, so do nothing.
+    Raise StoreError if the datastore fails.
     """
     if network in session.profiles or session.settings["kind"] == "orch":
         return
@@ -26,7 +28,10 @@ def ensure_profile(session: Session, network: str, *, pod: bool) -> None:
 
 
 def profile_spec(network: str, *, pod: bool) -> dict[str, Any]:
-    """Everything may leave; pods are reached by all, other containers by those of their network."""
+    """Return a spec that allows all egress.
+
+    All endpoints may send to pods. Only endpoints of the same network may send to other containers.
+    """
     ingress: dict[str, Any] = {"action": "Allow"}
     if not pod:
         ingress["source"] = {"selector": f"has({network})"}

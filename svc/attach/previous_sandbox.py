@@ -1,8 +1,8 @@
-"""Remove the interface and addresses that a pod's previous sandbox still holds.
+"""Remove the interface of a pod's previous sandbox, and release its addresses.
 
-A pod has one sandbox at a time. When the runtime adds the next one, it no longer uses the previous one, even if no DEL of that
-one has come. The host interface has the same name, so it is removed in any case. Its addresses are released after that, but
-only those that its own handle holds.
+A pod has one sandbox at a time. When the runtime adds the next one, it no longer uses the previous one, even without a DEL.
+The host interface has the same name, so it must be removed anyway. Its addresses are released after that, but only those that
+are allocated under its own handle.
 """
 
 from svc._core.cidr import Address, Cidr
@@ -17,7 +17,7 @@ from svc.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PreviousSandbox:
-    """What previous sandboxes hold; false if they hold nothing."""
+    """The addresses of a pod's previous sandboxes. False if they have none."""
 
     context: Context
     session: Session
@@ -26,7 +26,7 @@ class PreviousSandbox:
 
     @staticmethod
     def of(context: Context, session: Session, record: Record) -> "PreviousSandbox":
-        """Find it by the journal, and by the endpoint for rows that the journal has lost. Raise StoreError."""
+        """Find the addresses in the journal and, for lost rows, in the endpoint. Raise StoreError if either cannot be read."""
         if not record.is_wired:
             return PreviousSandbox(context, session, "")
         held = {
@@ -39,7 +39,7 @@ class PreviousSandbox:
         return PreviousSandbox(context, session, record.host_name, tuple(held))
 
     def tear_down(self) -> None:
-        """Remove the interface, then release the addresses. Raise SvcError."""
+        """Remove the interface, then release the addresses. Raise SvcError if either fails."""
         if not self.held:
             return
         link = self.context.kernel.find_link(name=self.host_name)
@@ -52,8 +52,11 @@ class PreviousSandbox:
 
 
 def is_replaceable(context: Context, record: Record) -> bool:
-    """Return whether an ADD may replace the pair that has its names: that of a previous container of the same pod, but not that
-    of another network's attachment of the same container."""
+    """Return whether an ADD may replace an existing interface pair of the same names.
+
+    It may replace the pair of a previous container of the same pod, but not that of another network's attachment of the same
+    container.
+    """
     others = (other for other in context.journal.with_host_name(record.host_name) if other.id != record.id)
     same = (other for other in others if (other.id.container_id, other.state) == (record.id.container_id, ADDED))
     return record.workload.is_pod and not any(same)

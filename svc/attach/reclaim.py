@@ -17,18 +17,18 @@ from svc.model.endpoint import PodFacts, endpoint, has_endpoint
 from svc.model.errors import Code, SvcError
 from svc.timestamps import to_nanoseconds
 
-MAX_KEYS = 50  # of one reading of endpoints
+MAX_KEYS = 50  # keys per read of endpoints
 
 
 def lost(context: Context, session: Session, records: Iterable[Record]) -> list[Record]:
-    """Return the live attachments of the session's node whose addresses the datastore does not show. Raise StoreError."""
+    """Return the live attachments whose addresses are not allocated in the datastore. Raise StoreError if it fails."""
     live = [record for record in records if is_restorable(context, record)]
     missing = session.ipam.not_held((record.handle, address) for record in live for address in record.address_list())
     return [record for record in live if any((record.handle, address) in missing for address in record.address_list())]
 
 
 def without_endpoint(context: Context, session: Session, records: Iterable[Record]) -> list[Record]:
-    """Return the live attachments of the session's node that should have an endpoint, and have none. Raise StoreError."""
+    """Return the live attachments of the session's node that should have an endpoint but have none. Raise StoreError."""
     live = [record for record in records if is_restorable(context, record) and _should_have_endpoint(session, record)]
     missing = []
     for start in range(0, len(live), MAX_KEYS):
@@ -49,16 +49,16 @@ def is_restorable(context: Context, record: Record) -> bool:
     if record.shares or not source_of(record).uses_pools:
         return False
     if not record.is_wired:
-        return True  # another plugin's interface
+        return True  # another plugin has made the interface, which svc cannot check
     link = context.kernel.find_link(index=record.host_index)
     return link is not None and link["name"] == record.host_name
 
 
 def restore(context: Context, key: AttachmentId, trace: CallTrace) -> bool:
-    """Claim what a live attachment has. Return False if another handle holds one of its addresses, which is reported.
+    """Allocate the addresses of a live attachment again, and write its endpoint if it is missing.
 
-    Raise SvcError if it cannot be done now: then nothing was changed, or what was changed is right. Idempotent. The caller must
-    exclude calls of the same container.
+    Return False, and report the conflict, if another handle has one of the addresses. Raise SvcError if the restoration fails;
+    all changes made before are correct. Idempotent. The caller must exclude concurrent calls of the same container.
     """
     record = context.journal.get(key)
     if record is None or not is_restorable(context, record):
@@ -93,8 +93,10 @@ def _claim(context: Context, session: Session, record: Record, trace: CallTrace)
 
 
 def _release_outdated(context: Context, session: Session, record: Record, trace: CallTrace) -> bool:
-    """Release what stands in the way in an older copy of the datastore: addresses of this attachment under the handles of
-    containers that this node had, and that it has no row of any more. Return whether there was any."""
+    """Release outdated allocations of the attachment's addresses. An older copy of the datastore may contain them.
+
+    Their handles are of containers that this node had, and that have no row any more. Return whether any was released.
+    """
     if session.claim is not None and session.claim.had_recent_predecessor():
         return False
     outdated = []
@@ -111,8 +113,10 @@ def _release_outdated(context: Context, session: Session, record: Record, trace:
 
 
 def write_endpoint_again(context: Context, session: Session, record: Record, trace: CallTrace) -> None:
-    """Write the endpoint as the ADDs did, unless it stands or another sandbox of the workload has it. A pod that is gone needs
-    none. Raise StoreError."""
+    """Write the endpoint as the ADDs did, if it is missing or differs and no other sandbox of the workload has it.
+
+    Do nothing if the pod does not exist any more. Raise StoreError if the datastore fails.
+    """
     facts = _facts(context, record)
     if not _is_endpoint_missing(session, record, facts.profiles):
         return
@@ -134,7 +138,7 @@ def write_endpoint_again(context: Context, session: Session, record: Record, tra
 
 
 def _facts(context: Context, record: Record) -> PodFacts:
-    """What the endpoint says of the workload; networks that share the interface are among its profiles."""
+    """Return the facts for the endpoint. Its profiles include the networks that share the interface."""
     facts = PodFacts.from_json(record.facts) if record.facts is not None else PodFacts({}, "", "", [], [record.id.network])
     others = context.journal.of_interface(record.id.container_id, record.id.ifname)
     shared = [other.id.network for other in others if other.shares and other.state == ADDED]
@@ -159,7 +163,7 @@ def _request(record: Record) -> Assign:
 
 
 def _demand_row(context: Context, session: Session, record: Record) -> None:
-    """Raise IntentLost, and release what was claimed, if the attachment's row is gone."""
+    """Raise IntentLost and release the addresses if the attachment's row does not exist any more."""
     try:
         context.journal.require(record)
     except SvcError:

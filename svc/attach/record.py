@@ -1,4 +1,4 @@
-"""What is remembered of an attachment, enough to check it, to answer for it again, and to take it down."""
+"""The journal's record of an attachment, sufficient for CHECK, a repeated ADD and the teardown."""
 
 from dataclasses import field, fields
 from operator import attrgetter
@@ -17,17 +17,17 @@ from svc.model.keys import ResourceKey
 from svc.names import Names
 from svc.values import dataclass
 
-WAITING = "waiting"  # at a readiness gate: nothing is attached yet
+WAITING = "waiting"  # for the datastore or a readiness gate, before anything is attached
 ADDING = "adding"
 ADDED = "added"
 DELETING = "deleting"
 
-UNKNOWN_SANDBOX = (0, 0)  # of a restored row, until the next ADD shows its own
+UNKNOWN_SANDBOX = (0, 0)  # of a restored row, until its next ADD sets it
 
 
 @dataclass(frozen=True, slots=True)
 class AttachmentId:
-    """CNI's identity of an attachment: network name, container, interface."""
+    """The identity of an attachment in CNI: network name, container, interface."""
 
     network: str
     container_id: str
@@ -36,7 +36,7 @@ class AttachmentId:
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """Which datastore session serves an attachment; `profile` is its names profile (empty: the names of svc)."""
+    """The key of an attachment's datastore session. `profile` is its names profile; if empty, the names of svc."""
 
     datastore: dict[str, str]
     node: str
@@ -54,10 +54,10 @@ class SessionKey:
 class Record:
     """One attachment. `sandbox` is the namespace's (device, inode); `host_index` 0 means that nothing is wired yet.
 
-    One that another main plugin wires has addresses only: its `host_name` is empty. `profile` and `settings` name the
-    datastore session that its addresses and endpoint live in; where another plugin gave the addresses, `delegate` says how it
-    is called to free them; `unmanaged` addresses are held by nobody: they bypass IPAM. `routes` are those into the sandbox,
-    where they are not the default ones. A new field needs a default: rows of before lack it.
+    `host_name` is empty if another main plugin wires the attachment, which then has addresses only. `profile` and `settings`
+    name the datastore session of its addresses and its endpoint. If another plugin assigned the addresses, `delegate` says how
+    to call it for the release. `unmanaged` addresses bypass IPAM, so no release is needed. `routes` are the routes of the
+    sandbox if they differ from the default. A new field needs a default, because rows of earlier releases lack it.
     """
 
     id: AttachmentId
@@ -78,25 +78,25 @@ class Record:
     peer_index: int = 0
     result: dict[str, Any] | None = None
     profile: str = ""
-    shares: bool = False  # the interface of another network's attachment, by whose endpoint it is known
+    shares: bool = False  # uses the interface and the endpoint of another network's attachment
     routes: list[str] | None = None
     delegate: dict[str, Any] | None = None
     unmanaged: bool = False
-    facts: dict[str, Any] | None = None  # what the endpoint says of the pod, where nothing else of the node knows it
-    waits_until: float = 0.0  # the Unix time at which its present wait, for a gate or for policy, ends at the latest
-    outlives: bool = False  # whether the call that waits goes on when the agent ends
-    versions: list[int] = field(default_factory=list)  # the families that its network asked for
-    handle: str = ""  # of its addresses: all interfaces of a container in a network share one. Earlier releases' rows lack it
-    older_handle: str = ""  # released if `handle` has no addresses: what an earlier release may have allocated under
-    recorded_only: bool = False  # release `addresses` alone: the handle may be another attachment's
-    _generation: int = field(default=0, init=False, compare=False, repr=False)  # orjson leaves names with an underscore out
+    facts: dict[str, Any] | None = None  # for rewriting the endpoint; None if the API server has them
+    waits_until: float = 0.0  # deadline (Unix time) of its wait for the datastore, a gate or the policy
+    outlives: bool = False  # whether the parked call continues when the agent ends
+    versions: list[int] = field(default_factory=list)  # the address families of its network
+    handle: str = ""  # shared by all interfaces of a container in a network. Rows of earlier releases lack it
+    older_handle: str = ""  # handle that an earlier release may have used; released if `handle` has no addresses
+    recorded_only: bool = False  # release only `addresses`: the handle may belong to another attachment
+    _generation: int = field(default=0, init=False, compare=False, repr=False)  # orjson omits names with a leading underscore
 
     def __post_init__(self) -> None:
         self.handle = self.handle or plain_handle(self.id.network, self.id.container_id)
 
     @property
     def generation(self) -> int:
-        """The number of its row in the journal; 0 if the journal has none."""
+        """The generation of its row in the journal; 0 if it has no row."""
         return self._generation
 
     @generation.setter
@@ -105,7 +105,7 @@ class Record:
 
     @staticmethod
     def of(key: AttachmentId, workload: Workload, where: SessionKey, names: Names, boot_id: str) -> "Record":
-        """Return the record of an attachment of which nothing but its identity is known."""
+        """Return the record of an attachment of which only the identity is known."""
         return Record(
             id=key,
             state=ADDING,
@@ -164,7 +164,7 @@ class Record:
 
     @staticmethod
     def from_bytes(data: bytes, generation: int = 0) -> "Record":
-        """Decode a row. Fields that are not known are left out. Raise ValueError if it is not a record."""
+        """Decode a row, and ignore unknown fields. Raise ValueError if it is not a record."""
         try:
             document = orjson.loads(data)
             if not document.keys() <= _FIELDS:
@@ -192,7 +192,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "routes": (list, NoneType),
 }
 _values = attrgetter(*_KINDS)
-_known: set[tuple[type, ...]] = set()  # the types of values that were found to be right: there are few combinations
+_known: set[tuple[type, ...]] = set()  # valid combinations of types; they are few
 
 
 def _require_kinds(record: Record) -> None:

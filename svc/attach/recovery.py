@@ -1,4 +1,4 @@
-"""Recovery after a start: undo interrupted attachments, retry pending releases, free what an earlier boot held."""
+"""Recovery after a start: tear down interrupted attachments and those of earlier boots, and retry pending releases."""
 
 import time
 from collections.abc import Sequence
@@ -14,16 +14,17 @@ Store = tuple[str, tuple[tuple[str, str], ...], str]
 
 
 def interrupted(context: Context) -> Sequence[Record]:
-    """The rows that did not survive: what the last agent, or the last boot, left unfinished. StoreError.
+    """Return the rows that the last agent, or an earlier boot, left unfinished. Raise StoreError if the journal fails.
 
-    An ADD that waits at a gate, and goes on without the last agent, is not among them before its time is over."""
+    An ADD that waits for a gate, and continues without the last agent, is not returned before its deadline.
+    """
     return [record for record in context.journal.all() if not _stands(context, record)]
 
 
 class Recovery:
-    """Takes down interrupted attachments, each once, in any order and from any thread.
+    """The teardown of interrupted attachments, each once, in any order. Thread-safe.
 
-    A datastore that has failed once, after a time-out perhaps, is not asked for the rest: their releases stay pending.
+    After a datastore has failed, perhaps with a timeout, it gets no further request: its other releases stay pending.
     """
 
     def __init__(self, context: Context) -> None:
@@ -31,7 +32,7 @@ class Recovery:
         self._failing: set[Store] = set()
 
     def take_down(self, record: Record, trace: CallTrace) -> bool:
-        """Whether nothing of it is left, because it went or because a call has changed its row since."""
+        """Tear the attachment down. Return whether that succeeded, or a call has replaced or removed the row."""
         current = self._context.journal.get(record.id)
         if current is None or current.generation != record.generation:
             return True
@@ -49,12 +50,12 @@ class Recovery:
 
 
 def store_of(record: Record) -> Store:
-    """What must work to free it: its datastore session, but for the node, and the plugin that gave its addresses."""
+    """Return the services that a release needs: the datastore of the record, and the plugin that assigned its addresses."""
     return record.profile, tuple(sorted(record.settings.items())), source_of(record).plugin
 
 
 def retry_release(context: Context, key: AttachmentId, trace: CallTrace) -> bool:
-    """Takes down what an answered DEL has left owed, unless it was settled meanwhile; whether nothing is owed any more."""
+    """Retry the pending release of an attachment. Return whether no release is pending any more."""
     record = context.journal.get(key)
     if record is None or record.state != DELETING:
         return True

@@ -1,4 +1,4 @@
-"""What the runtime asks for, checked and complete, in this program's own terms."""
+"""Requests of the runtime after validation, in the terms of svc."""
 
 import os
 from dataclasses import field
@@ -27,7 +27,7 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """An attachment as a call describes it. `source` is that of the network's present configuration.
+    """An attachment as a call describes it. `source` is the source of the network's present configuration.
 
     `sandbox` is None if the sandbox does not exist, or if another main plugin does the wiring.
     """
@@ -41,8 +41,9 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class AddRequest(Attachment):
-    """One ADD. `versions` are the families to assign; `address` is the one address asked for, if any. Annotations of the pod
-    may change these, as far as the network's `features` allow.
+    """One ADD. `versions` are the address families to assign; `address` is the requested address, if any.
+
+    Annotations of the pod may change both if the network's `features` allow it.
     """
 
     versions: tuple[int, ...]
@@ -51,22 +52,22 @@ class AddRequest(Attachment):
     mtu: int = 0
     queues: int = 1
     allow_ip_forwarding: bool = False
-    orchestrator: tuple[tuple[str, str], ...] = ()  # how to reach its API; empty: it is not asked
-    policy: bool = False  # whether the pod itself is read, for policy to know it
+    orchestrator: tuple[tuple[str, str], ...] = ()  # access to the Kubernetes API; empty: not used
+    policy: bool = False  # whether the ADD reads the pod for policy facts
     pod_uid: str = ""
-    labels: tuple[tuple[str, str], ...] = ()  # of a container that is no pod
+    labels: tuple[tuple[str, str], ...] = ()  # of a bare container
     gates: GateSettings = NO_GATES
     policy_setup: PolicySettings = NO_POLICY_SETUP
-    routes: tuple[Cidr, ...] | None = None  # by destination; None: the default ones of its families
+    routes: tuple[Cidr, ...] | None = None  # destinations; None: the default routes of its families
     features: Features = NO_FEATURES
-    intent: int = 0  # of a call that has waited in another process: the generation of its row in the journal
-    resumable: bool = False  # whether the call may go on in another process
+    intent: int = 0  # generation of the row in the journal, if the call has waited in another process
+    resumable: bool = False  # whether the call may continue in another process
 
 
 def open_sandbox(path: str, received_fd: int, own: tuple[int, int]) -> Sandbox:
-    """The namespace of a call, by the descriptor that came with it or by its path.
+    """Return the network namespace of a call, by the received descriptor or by its path.
 
-    `own` is the identity of the host's namespace. CallerError when there is no namespace, or it is that one.
+    `own` is the identity of the host's namespace. Raise CallerError if it is not a network namespace, or is the host's own.
     """
     fd = received_fd if received_fd >= 0 else _open(path)
     try:

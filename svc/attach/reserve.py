@@ -1,7 +1,7 @@
-"""Room on the file system that is kept for pending releases and for the removal of rows, and given up when the disk is full.
+"""Reserved disk space for pending releases and for the removal of rows, freed when the disk is full.
 
-A file of allocated blocks works on every file system, also where a file that is overwritten in place needs new blocks (btrfs,
-reflinked XFS). What is given up is room for some dozen notes; after that SQLite reuses its log, since each note replaces a row.
+A file of allocated blocks works on every file system, also if overwriting in place needs new blocks (btrfs, reflinked XFS). The
+reserve has space for some dozen pending releases. After that SQLite reuses its log, because each of them replaces a row.
 """
 
 import os
@@ -12,13 +12,13 @@ RESERVE_BYTES = 256 * 1024
 
 
 class Reserve:
-    """The file beside the journal. Safe from several threads and processes."""
+    """The reserve file beside the journal. Safe for several threads and processes."""
 
     def __init__(self, journal: Path) -> None:
         self._path = journal.with_name(f"{journal.name}.reserve")
 
     def fill(self) -> None:
-        """Allocate the room, unless it is there. On a full disk nothing is allocated."""
+        """Allocate the reserve if it is not allocated. On a full disk, allocate nothing."""
         with suppress(OSError):
             if self._path.exists() and self._path.stat().st_size:
                 return
@@ -31,6 +31,6 @@ class Reserve:
                 os.close(descriptor)
 
     def release(self) -> None:
-        """Give the room up."""
+        """Free the space of the reserve."""
         with suppress(OSError):
             os.truncate(self._path, 0)

@@ -1,5 +1,6 @@
-"""Write the rows again that the journal lacks: what kernel and datastore show of an attachment is enough to take it down, to
-check it, and to answer its repeated ADD.
+"""Restore missing journal rows from kernel and datastore.
+
+Both show enough of an attachment for its teardown, CHECK and a repeated ADD.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,24 +31,23 @@ Link = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What neither the interface nor the endpoint shows of an attachment."""
+    """The properties of an attachment that neither its interface nor its endpoint shows."""
 
     network: str
     source: AddressSource = BYPASS
 
 
 Locate = Callable[[str, str, list[Address]], Origin | None]
-"""Return the origin of the attachment of this container and interface, with these addresses; None if it is not known."""
+"""A function that returns the origin of an attachment by container, interface and addresses; None if it is unknown."""
 
 
 def restore_rows(
     context: Context, session: Session, profile: str, trace: CallTrace, locate: Locate | None = None, *, again: bool = False
 ) -> bool:
-    """Write a row for each interface of the session's deployment that has an endpoint of this node, and no row. Return whether
-    rows were missing.
+    """Write a row for each interface of the session's deployment that has an endpoint of this node, and no row.
 
-    It is done once a session, and again after rows were lost, or if the caller wants it. A datastore that fails now is asked
-    again by the next call.
+    Return whether rows were missing. Do this once per session, after each loss of rows, and if `again` is true. If the
+    datastore fails, the next call retries.
     """
     losses = context.journal.losses
     if session.rows.restored_after == losses and not again:
@@ -66,8 +66,10 @@ def restore_rows(
 
 
 def restore_own(context: Context, session: Session, own: Attachment, trace: CallTrace) -> bool:
-    """As `restore_rows`, for a call whose attachment has no row: its own interface also without an endpoint, or without
-    addresses of the pools."""
+    """Do as `restore_rows`, for a call whose attachment has no row.
+
+    Also restore the attachment of the call if it has no endpoint, or no addresses from the pools.
+    """
     profile = own.where.profile
     are_missing = restore_rows(context, session, profile, trace, partial(_locate, own))
     if not session.rows.left or context.journal.get(own.id) is not None:
@@ -82,19 +84,22 @@ def restore_own(context: Context, session: Session, own: Attachment, trace: Call
 
 
 def restore_for_call(context: Context, own: Attachment, trace: CallTrace) -> None:
-    """As `restore_own`, for a call that goes on without its datastore."""
+    """Do as `restore_own`, but ignore failures: the call continues without its datastore."""
     with suppress(SvcError):
         restore_own(context, context.session(own.where), own, trace)
 
 
 def _locate(own: Attachment, container: str, ifname: str, _addresses: list[Address]) -> Origin | None:
-    """Locate the attachment of the call alone. Addresses of the pools would have a handle."""
+    """Return the origin of the call's attachment; None for others. Addresses from pools would have a handle."""
     is_own = (container, ifname) == (own.id.container_id, own.id.ifname)
     return Origin(own.id.network, BYPASS if own.source.uses_pools else own.source) if is_own else None
 
 
 def _write_row(context: Context, record: Record, trace: CallTrace) -> None:
-    """A DEL of the attachment may be in flight: it looks for a new row after it has removed the interface."""
+    """Write the row, and remove it again if the interface does not exist any more.
+
+    A DEL of the attachment may be in flight. It looks for a new row after it has removed the interface.
+    """
     if not context.journal.restore(record):
         return
     if context.kernel.find_link(index=record.host_index) is None:
@@ -104,8 +109,11 @@ def _write_row(context: Context, record: Record, trace: CallTrace) -> None:
 
 
 def _records_of_pairs(context: Context, session: Session, own: Attachment, sandbox: Sandbox) -> Iterator[Record]:
-    """Rows of interfaces without endpoints in the sandbox of the call, by their pairs: the call's own, and those with addresses
-    of the same handle, which a DEL of the own one would release otherwise."""
+    """Yield records of interfaces without endpoint in the sandbox of the call, found by their interface pairs.
+
+    These are the interface of the call, and those with addresses of the same handle. Without their rows, a DEL of the call's
+    interface would release these addresses.
+    """
     hosts = {link["index"]: link for link in unknown_links(context, session.names).values()}
     handle = handle_of(session.names, own.id.network, own.id.container_id)
     held = frozenset(session.ipam.addresses_of(handle))
@@ -122,7 +130,7 @@ def _records_of_pairs(context: Context, session: Session, own: Attachment, sandb
 def _record_of_pair(
     context: Context, session: Session, own: Attachment, sandbox: Sandbox, host: Link, link: Link, addresses: list[Address]
 ) -> Record:
-    """Only the addresses on the interface are released with it."""
+    """Return the record of an interface pair. Its teardown releases only the addresses on the interface."""
     key = AttachmentId(own.id.network, own.id.container_id, link["name"])
     record = _restored(context, session, own.where.profile, key, own.workload, host, addresses)
     record.sandbox, record.mac, record.peer_index = sandbox.identity, link["mac"].hex(":"), link["index"]
@@ -134,7 +142,7 @@ def _record_of_pair(
 def _restored(
     context: Context, session: Session, profile: str, key: AttachmentId, workload: Workload, host: Link, ips: list[Address]
 ) -> Record:
-    """Return what the host's side of an interface, and its addresses, show of an attachment."""
+    """Return a record with the properties that the host interface and its addresses show."""
     record = Record.of(key, workload, SessionKey(session.settings, session.node, profile), session.names, context.boot_id)
     record.state, record.addresses = ADDED, [str(address) for address in ips]
     record.host_name, record.mtu = host["name"], host["mtu"]
@@ -143,10 +151,10 @@ def _restored(
 
 
 def unknown_links(context: Context, names: Names) -> dict[str, Link]:
-    """The host's sides of pairs of this deployment that no row knows, by name. An ADD in flight has a row before its pair.
+    """Return the host interfaces of this deployment that have no row, by name. An in-flight ADD writes its row before its pair.
 
-    The row of an attachment that stands names the index too: an older copy of the journal has rows of earlier pairs of this
-    name."""
+    The index of an added attachment must match too. An older copy of the journal may have rows of earlier pairs of this name.
+    """
     links = {link["name"]: link for link in context.kernel.host_sides() if link["name"].startswith(names.interface_prefix)}
     if not links:
         return links
@@ -178,8 +186,11 @@ def _records(
 
 
 def _origin(session: Session, spec: dict[str, Any], locate: Locate | None) -> tuple[str, Origin | None]:
-    """Return the handle of the endpoint's addresses, and the network that it names; without a handle, which addresses of our
-    IPAM have, what `locate` tells, or the network that made a bare container's endpoint. None if nothing tells the network."""
+    """Return the handle of the endpoint's addresses, and the origin with the network that the handle names.
+
+    Addresses without a handle are not from the pools. The origin is then the result of `locate`, or the network that created
+    a bare container's endpoint. It is None if the network is unknown.
+    """
     suffix = f".{spec['containerID']}"
     addresses = _addresses(spec)
     for address in addresses:

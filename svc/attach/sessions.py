@@ -1,4 +1,4 @@
-"""Warm sessions: one for each distinct datastore, names and node; opened at first use and kept."""
+"""Datastore sessions, one for each combination of datastore, names and node, opened at first use."""
 
 import threading
 import time
@@ -25,21 +25,23 @@ StoreKey = tuple[Names, tuple[tuple[str, str], ...]]
 
 
 def store_key(names: Names, settings: Settings) -> StoreKey:
-    """Return what tells datastores apart."""
+    """Return a key that identifies a datastore."""
     return names, tuple(sorted(settings.items()))
 
 
 @dataclass(slots=True)
 class Rows:
-    """The journal's number of losses after which the rows of a session's attachments were last restored; -1: never. `left` are
-    the host's interfaces that got no row then."""
+    """The last restoration of journal rows in a session.
+
+    `restored_after` is the journal's `losses` at that time, -1 before the first. `left` are host interfaces that got no row.
+    """
 
     restored_after: int = -1
     left: frozenset[str] = frozenset()
 
 
 class NoMemory:
-    """Keeps nothing."""
+    """A memory that stores nothing."""
 
     def __init__(self, _name: str) -> None:
         return
@@ -52,14 +54,14 @@ class NoMemory:
 
 
 def _name(key: StoreKey) -> str:
-    """What is known of a datastore is kept under this name: without secrets, which may change."""
+    """Return the name of a datastore in the memory, without secrets, because they may change."""
     settings = ",".join(f"{name}={value}" for name, value in sorted(without_secrets(dict(key[1])).items()))
     return f"datastore {key[0].plugin} {settings}"
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A warm datastore, as one deployment names what is in it, and the addresses of one node there."""
+    """An open datastore with the names of one deployment, and the IPAM of one node in it."""
 
     names: Names
     settings: Settings
@@ -68,12 +70,15 @@ class Session:
     readiness: Readiness
     ipam: Ipam
     identity: StoreIdentity
-    claim: NodeNameClaim | None = None  # None where the datastore belongs to one node
-    profiles: set[str] = field(default_factory=set)  # that are known to exist
+    claim: NodeNameClaim | None = None  # None if the datastore belongs to one node
+    profiles: set[str] = field(default_factory=set)  # policy profiles that exist
     rows: Rows = field(default_factory=Rows)
 
     def held_seconds(self) -> float:
-        """Return for how long ADDs are held, because the datastore has lost data. Raise StoreError."""
+        """Return for how many seconds ADDs must wait because the datastore has lost data.
+
+        Raise StoreError if the datastore fails.
+        """
         if self.identity.is_undisturbed(self.backend):
             return 0.0
         if not self.identity.is_known:
@@ -83,21 +88,30 @@ class Session:
         return self.identity.held_seconds(self.ipam.has_pools)
 
     def require_claim(self) -> None:
-        """Raise PeerError unless this machine may assign addresses under the node's name; StoreError."""
+        """Return if this machine may assign addresses under the node's name.
+
+        Raise PeerError if it may not or that is not known yet, StoreError if the claim cannot be read.
+        """
         if self.claim is not None:
             self.claim.require()
 
     def fence(self) -> None:
-        """Make writes in flight that this node has sent before fail, if the datastore has transactions. Raise StoreError."""
+        """Make earlier in-flight writes of this node fail, if the datastore has transactions.
+
+        Raise StoreError if the datastore fails.
+        """
         if self.claim is not None:
             self.claim.fence()
 
     def require_ready(self, keys: Sequence[Key] = ()) -> Sequence[Found]:
-        """Locked when the datastore says, right now, that it takes no changes; StoreError. What stands at these keys."""
+        """Read whether the datastore accepts changes. Return the entries at `keys` from the same read.
+
+        Raise DatastoreLocked if it is locked or not initialised, StoreError if it fails.
+        """
         return self.readiness.require(keys)
 
     def expect_ready(self) -> None:
-        """As `require_ready`; where the first write asks again, what was read last is good enough."""
+        """Do as `require_ready`, but use a cached answer if the datastore has transactions: each write compares it."""
         if self.backend.atomic:
             self.readiness.expected()
         else:
@@ -112,7 +126,7 @@ class _Opened:
 
 @dataclass(slots=True)
 class _Store:
-    """One datastore: its backend, once somebody has needed it. Those who wait for it to be opened share one attempt."""
+    """One datastore with its backend, which is opened at first use. Concurrent callers share one attempt to open it."""
 
     opening: Batcher[None, "_Opened"]
     identity: StoreIdentity
@@ -121,10 +135,10 @@ class _Store:
 
 
 class SessionPool:
-    """Sessions by names, settings and node. From any thread; one that is slow to open keeps nobody from the others.
+    """Sessions by names, settings and node. Thread-safe. A session that opens slowly does not delay the others.
 
-    In a datastore that nodes share, `claimant` claims the names of nodes; without one no name is claimed. `renews`: the claims
-    of open sessions are kept, as an agent does. `memory` keeps what is known of datastores.
+    In a datastore that nodes share, `claimant` claims the node names; without a claimant, no name is claimed. `renews` is true
+    in an agent: its open sessions renew their claims. `memory` stores the identities of datastores.
     """
 
     def __init__(
@@ -141,11 +155,11 @@ class SessionPool:
         self._renews = renews
         self._lock = threading.Lock()
         self._stores: dict[StoreKey, _Store] = {}
-        self._replaced: list[tuple[float, Backend]] = []  # and since when
+        self._replaced: list[tuple[float, Backend]] = []  # with the monotonic time of the replacement
         self._sessions: dict[tuple[StoreKey, str], Session] = {}
 
     def get(self, names: Names, settings: Settings, node: str) -> Session:
-        """CallerError for settings that lead nowhere; StoreError."""
+        """Return the session. Raise CallerError if the settings are invalid, StoreError if the datastore cannot be opened."""
         key = store_key(names, settings)
         session = self._sessions.get((key, node))
         store = self._stores.get(key)
@@ -205,8 +219,10 @@ class SessionPool:
             return list(self._sessions.values())
 
     def close_idle(self, seconds: float, keep: Collection[StoreKey] = ()) -> None:
-        """Closes what nobody has asked for this long: no call may take longer. Stores in `keep` stay open, and with them the
-        claims of nodes in them."""
+        """Close the sessions and backends that no call has requested for this time, which must exceed the duration of any call.
+
+        Stores in `keep` stay open, and their node claims stay renewed.
+        """
         since = time.monotonic() - seconds
         with self._lock:
             idle = {key for key, store in self._stores.items() if store.used <= since and key not in keep}
@@ -223,5 +239,5 @@ class SessionPool:
             claim.join()
 
     def close(self) -> None:
-        """When no call is under way any more."""
+        """Close all sessions. No call may be in flight."""
         self.close_idle(0.0)

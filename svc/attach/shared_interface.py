@@ -1,10 +1,10 @@
-"""Several networks on one interface.
+"""Sharing of one interface by several networks.
 
-An ADD of a bare container to a second network under the same interface name makes no second interface. It adds the network's
+An ADD of a bare container to a second network under the same interface name creates no second interface. It adds the network's
 name to the profiles of the first attachment's endpoint, and returns the first one's result.
 
-The row of such an attachment says `shares`; it has neither interface nor addresses. Its DEL removes the name again, and nothing
-else: interface, addresses and endpoint belong to the first attachment (`svc.attach.sources.shared`).
+The row of such an attachment has `shares` set, and neither interface nor addresses. Its DEL removes only the name, because
+interface, addresses and endpoint belong to the first attachment (`svc.attach.sources.shared`).
 """
 
 from contextlib import suppress
@@ -26,19 +26,22 @@ _JOINABLE = (Code.INTERFACE_EXISTS, Code.NO_ADDRESS, Code.POOL, Code.ADDRESS_UNA
 
 
 def can_join(refusal: SvcError) -> bool:
-    """Return whether an ADD was refused what it does not need if the interface exists: addresses are assigned before the kernel
-    reports the interface."""
+    """Return whether the failure of an ADD does not matter if the interface exists.
+
+    ADD assigns addresses before the kernel reports an existing interface.
+    """
     return isinstance(refusal, PluginError) or refusal.code in _JOINABLE
 
 
 def join_interface(context: Context, session: Session, request: AddRequest, trace: CallTrace) -> Result | None:
-    """Record the second attachment, and return the first one's result; None if there is no interface to join.
+    """Record the second attachment, and return the result of the first one; None if there is not an interface to join.
 
-    Raise StoreError."""
+    Raise StoreError if the datastore or the journal fails.
+    """
     host = _host(context, session, request)
-    if host is None or context.journal.get(request.id) is not None:  # a failed ADD that is still owed something
+    if host is None or context.journal.get(request.id) is not None:  # the row of a failed ADD with a pending release
         return None
-    session.require_ready()  # a refusal may have come before any write
+    session.require_ready()  # the ADD may have failed before it checked this
     record = Record.of(request.id, host.workload, host.session_key, session.names, context.boot_id)
     record.sandbox, record.shares = host.sandbox, True
     try:
@@ -53,7 +56,7 @@ def join_interface(context: Context, session: Session, request: AddRequest, trac
         context.journal.remove(record)
         return None
     except BaseException:
-        with suppress(SvcError):  # then the row says what to take back
+        with suppress(SvcError):  # if it fails, the row stays for recovery
             take_down(context, record, trace)
         raise
     trace.info(f"{request.id.ifname} is there, for network {host.id.network!r}: this network has joined it")
@@ -95,7 +98,7 @@ def _is_same_interface(other: Record, context: Context, request: AddRequest) -> 
 
 
 def _serves(other: Record, request: AddRequest) -> bool:
-    """Return whether its endpoint is in the datastore of the request, and it has the requested address, if any."""
+    """Return whether the attachment is in the datastore of the request, and has the requested address, if any."""
     if other.session_key.without_secrets() != request.where.without_secrets():
         return False
     return request.address is None or request.address in other.address_list()

@@ -1,4 +1,4 @@
-"""STATUS: whether an ADD would be served right now."""
+"""STATUS: report whether an ADD would succeed now."""
 
 import os
 from collections.abc import Hashable, Iterator, Mapping
@@ -19,8 +19,11 @@ _REMEDY = "look at its servers, at the network between, and at the program that 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What an ADD of a network needs, whichever source its addresses have: its datastore, addresses of these families from
-    these pools, and Kubernetes, if `orchestrator` says how it is reached; with `policy` the pod itself is read there."""
+    """The needs of a network's ADD apart from its address source.
+
+    These are the datastore, addresses of `versions` from `pools`, and the Kubernetes API if `orchestrator` is not empty. With
+    `policy`, an ADD also reads the pod there.
+    """
 
     network: Hashable
     where: SessionKey
@@ -31,7 +34,7 @@ class Wanted:
 
 
 def status(context: Context, wanted: Wanted, source: AddressSource, trace: CallTrace) -> None:
-    """Raise PeerError, code 50, with the cause why an ADD would fail; within a second."""
+    """Raise PeerError, code 50, with the cause if an ADD would fail. Return or raise within 1 s."""
     for conflict in list(context.conflicts.values()):
         trace.warning(conflict)
     if warning := source.warning(wanted.where.datastore["kind"]):
@@ -42,7 +45,7 @@ def status(context: Context, wanted: Wanted, source: AddressSource, trace: CallT
 
 
 def dependencies(context: Context, wanted: Wanted) -> list[Dependency]:
-    """Return what an ADD of the network needs, besides the dependencies of its address source."""
+    """Return the dependencies of an ADD of the network, without those of its address source."""
     found = [_journal(context), _datastore(context, wanted)]
     if wanted.orchestrator:
         found.append(_orchestrator(context, wanted.orchestrator, policy=wanted.policy))
@@ -51,7 +54,7 @@ def dependencies(context: Context, wanted: Wanted) -> list[Dependency]:
 
 @contextmanager
 def not_ready() -> Iterator[None]:
-    """Whatever fails in the block is why an ADD would: PeerError, code 50."""
+    """Convert each SvcError of the block to PeerError, code 50."""
     try:
         yield
     except SvcError as cause:
@@ -74,7 +77,7 @@ def _datastore(context: Context, wanted: Wanted) -> Dependency:
         session = context.session(where)
         with probe.answering():
             session.readiness.require_unshared()
-            if not session.backend.needs_node:  # a file, which is no further away than the journal
+            if not session.backend.needs_node:  # a file, as fast to reach as the journal
                 session.backend.check_writable()
         _require_room(session, wanted, probe)
 
@@ -106,7 +109,10 @@ def _orchestrator(context: Context, access: tuple[tuple[str, str], ...], *, poli
 
 
 def _require_kubeconfig(settings: Mapping[str, str]) -> None:
-    """The client that reads it takes longer to load than STATUS may take."""
+    """Raise CallerError if the kubeconfig is not readable.
+
+    The client that reads it takes longer to load than STATUS may take.
+    """
     name = settings.get("kubeconfig", "")
     if name and not os.access(name, os.R_OK):
         raise CallerError(f"kubeconfig {name!r} cannot be read", details="name a file that exists and that this user may read")

@@ -1,8 +1,8 @@
-"""Whether a datastore still has the data that this node has written to it.
+"""Detection of lost data in a datastore.
 
-A datastore is known by the clusterGUID of its ClusterInformation, by the servers' own name for their data, and by its revision,
-which must not run backwards. If one of them shows that data was lost, every node that knew the datastore holds its ADDs for
-20 s: the nodes claim the addresses of their live attachments again before new pods can get them.
+A datastore is identified by the clusterGUID of its ClusterInformation, by the cluster ID of its servers, and by its revision,
+which must not decrease. If one of them shows that data was lost, every node that knew the datastore delays its ADDs by 20 s.
+In this time, the nodes claim the addresses of their live attachments again, before new pods can get them.
 """
 
 import logging
@@ -25,8 +25,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is remembered of a datastore. `changed` is when data was lost last (Unix time). `pending`: live attachments have not
-    been claimed again since. `without_pools`: no pool has been seen since."""
+    """The stored identity of a datastore. `changed` is the Unix time of the last data loss.
+
+    `pending` is true if live attachments have not been claimed again since then, `without_pools` if no pool has been seen.
+    """
 
     guid: str
     cluster: str
@@ -37,17 +39,17 @@ class Known:
 
 
 class Memory(Protocol):
-    """Where it is kept across restarts."""
+    """The storage of an identity across restarts."""
 
     def read(self) -> str:
-        """Return what was written last; empty if there is nothing. Raise StoreError."""
+        """Return the text that was written last, or an empty string. Raise StoreError if it cannot be read."""
 
     def write(self, text: str) -> None:
-        """Raise StoreError."""
+        """Store the text. Raise StoreError if that fails."""
 
 
 class StoreIdentity:
-    """Of one datastore of this process, across its sessions. Thread-safe."""
+    """The identity of one datastore, shared by its sessions in this process. Thread-safe."""
 
     def __init__(self, memory: Memory, name: str) -> None:
         self._memory = memory
@@ -55,10 +57,10 @@ class StoreIdentity:
         self._lock = threading.Lock()
         self._known: Known | None = None
         self._setbacks: tuple[Backend | None, int] = (None, 0)
-        self.changes = 0  # how often data was lost, as far as this process has seen
+        self.changes = 0  # data losses that this process has seen
 
     def observe(self, backend: Backend, guid: str) -> None:
-        """Compare the datastore, which has just answered, with what is remembered of it. Raise StoreError."""
+        """Compare the datastore, which has just answered, with its stored identity. Raise StoreError if this cannot be read."""
         position = backend.position()
         with self._lock:
             known = self._known or _decoded(self._memory.read())
@@ -73,18 +75,21 @@ class StoreIdentity:
             self._remember(Known(guid, position.cluster, position.revision, time.time(), True, True), known)
 
     def is_undisturbed(self, backend: Backend) -> bool:
-        """Return whether the datastore is known and has never lost data, as far as its answers show. Asks no server."""
+        """Return whether the datastore is known and has never lost data, as far as its answers show. Sends no request."""
         known = self._known
         return known is not None and not known.changed and not self.has_moved(backend)
 
     def has_moved(self, backend: Backend) -> bool:
-        """Return whether answers since the last observation show that data was lost. Asks no server."""
+        """Return whether answers since the last observation show that data was lost. Sends no request."""
         before, setbacks = self._setbacks
         return backend.needs_node and before is backend and backend.position().setbacks > setbacks
 
     def held_seconds(self, has_pools: Callable[[], bool]) -> float:
-        """Return for how long ADDs are still held. A datastore without pools is held once it has some; `has_pools` is asked
-        only for one that has lost its data. Raise StoreError."""
+        """Return for how many seconds, at most HOLD_SECONDS, ADDs must still wait.
+
+        If the datastore had no pools, the time begins when it has some. `has_pools` is called only after a data loss.
+        Raise StoreError if the datastore fails.
+        """
         known = self._known
         if known is None or not known.changed:
             return 0.0
@@ -100,15 +105,15 @@ class StoreIdentity:
 
     @property
     def is_pending(self) -> bool:
-        """Whether live attachments are still to be claimed again."""
+        """Whether live attachments have not been claimed again yet."""
         return self._known is not None and self._known.pending
 
     def on_restored(self) -> None:
-        """Note that all live attachments were claimed again."""
+        """Record that all live attachments were claimed again."""
         self._change(lambda known: replace(known, pending=known.without_pools))
 
     def save(self) -> None:
-        """Note the revision that was seen last, which the next process compares."""
+        """Store the last revision, which the next process compares."""
         self._change(lambda known: known, always=True)
 
     def _change(self, change: Callable[[Known], Known], *, always: bool = False) -> None:
@@ -117,11 +122,11 @@ class StoreIdentity:
                 self._remember(change(self._known), None if always else self._known)
 
     def _remember(self, known: Known, before: Known | None) -> None:
-        """Write it where more than the revision has changed. The caller holds the lock."""
+        """Store the identity if more than the revision has changed. The caller holds the lock."""
         self._known = known
         if before is not None and (before is known or replace(before, revision=known.revision) == known):
             return
-        with suppress(StoreError):  # the journal's disk may be full: the next change is another chance
+        with suppress(StoreError):  # the journal's disk may be full: the next change is stored again
             self._memory.write(orjson.dumps(asdict(known)).decode())
 
     def _setback(self, backend: Backend, position: Position) -> str:
@@ -130,7 +135,7 @@ class StoreIdentity:
 
 
 def _difference(known: Known | None, guid: str, position: Position) -> str:
-    """Why this is not the datastore that is known; empty if it may be."""
+    """Return why this is not the known datastore, or an empty string if it may be."""
     if known is None:
         return ""
     if known.guid and known.guid != guid:

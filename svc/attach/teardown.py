@@ -1,7 +1,6 @@
-"""Taking an attachment down: the one way, used by DEL, by GC, by the undo of ADD and after a restart.
+"""Tear down an attachment, for DEL, GC, ADD rollback and recovery.
 
-Every part may be repeated, and finds nothing to do where nothing is left. The address goes last: while the interface is
-there, nobody else may get it.
+Each step is idempotent. Addresses are released last, because no other attachment may get an address while the interface exists.
 """
 
 from svc import deadline
@@ -17,16 +16,16 @@ from svc.dataplane.kernel import delete_link, link_of
 from svc.datastore.api import StoreError
 from svc.model.errors import SvcError
 
-ANSWER_SECONDS = 5.0  # for a datastore to say whether it is locked; one that is slower is not waited for
-RELEASE_SECONDS = 10.0  # for all that is released
+ANSWER_SECONDS = 5.0  # timeout of the first read from the datastore; if it is slower, the release is pending
+RELEASE_SECONDS = 10.0  # timeout of the whole release
 
 
 def take_down(context: Context, record: Record, trace: CallTrace, sandbox: Sandbox | None = None) -> bool:
-    """Remove the attachment's interface, then release what it has in the datastore and of another IPAM plugin. Note durably
-    what cannot be released now.
+    """Remove the interface, then release what the attachment has in the datastore or from another IPAM plugin.
 
-    Return whether no release is pending. Raise SvcError if the datastore is locked (then nothing is done), if the interface
-    stays, or if the journal cannot note the pending release: then the call may be repeated.
+    If the release fails, record it durably as pending. Return whether no release is pending. Raise SvcError if the datastore
+    is locked (nothing is changed then), if the interface stays, or if the journal cannot record the pending release. The
+    caller can repeat a failed call.
     """
     if record.state == WAITING:  # nothing is attached yet
         context.journal.remove(record)
@@ -45,19 +44,22 @@ def take_down(context: Context, record: Record, trace: CallTrace, sandbox: Sandb
         return _note_release(context, record, failure, trace)
     try:
         context.journal.remove(record)
-    except StoreError as failure:  # nothing of it is left: to release it again does nothing
+    except StoreError as failure:  # all is released: a repeated release of the row changes nothing
         trace.warning(f"the row of {record.handle} stays for now: {failure}")
     return True
 
 
 def defer_release(context: Context, record: Record) -> None:
-    """As `take_down` where the datastore is known to fail: it is not asked, what the attachment has there stays owed."""
+    """Remove the interface and record the release as pending, without a request to the datastore, which is known to fail."""
     unwire(context, record)
     owe(context, record)
 
 
 def unwire(context: Context, record: Record) -> bool:
-    """Return, when the interface pair is gone, host routes included, whether there was one. PeerError if it stays."""
+    """Remove the interface pair with its host routes. Return whether it existed.
+
+    Return False for a row of an earlier boot. Raise PeerError if the pair stays.
+    """
     if not record.is_wired or record.boot_id != context.boot_id:
         return False
     index = record.host_index or _unrecorded_index(context, record)
@@ -65,7 +67,7 @@ def unwire(context: Context, record: Record) -> bool:
 
 
 def _remove_inside(record: Record, sandbox: Sandbox) -> bool:
-    """Remove the sandbox's side of a pair whose other side has left the host; return whether it was there."""
+    """Remove the sandbox's side of a pair whose other side is not in the host; return whether it existed."""
     with netns.Socket(sandbox.fd) as socket:
         link = link_of(socket, name=record.id.ifname)
         if link is None or (link["index"], link["peer_index"]) != (record.peer_index, record.host_index):
@@ -81,17 +83,19 @@ def settle(context: Context, record: Record, trace: CallTrace, held: Holdings) -
 
 
 def owe(context: Context, record: Record) -> None:
-    """From here on the agent tries again and again, also after a restart.
+    """Record the release as pending. The agent retries it, also after a restart.
 
-    StoreError when the journal cannot be written, PeerError when no restart would find it.
+    Raise StoreError if the journal cannot be written, PeerError if the state directory was removed or replaced.
     """
     context.require_state()
     context.journal.owe(record)
 
 
 def is_another_networks(context: Context, record: Record) -> bool:
-    """Whether the endpoint is, for its name does not tell the network: what never got an interface may have been refused it
-    because another network's attachment has it."""
+    """Return whether the endpoint belongs to another network's attachment. Its name does not contain the network.
+
+    If this attachment never got an interface, another network's attachment of the same container may have it.
+    """
     if record.host_index:
         return False
     same = (record.id.container_id, record.id.ifname)
@@ -100,7 +104,10 @@ def is_another_networks(context: Context, record: Record) -> bool:
 
 
 def _unrecorded_index(context: Context, record: Record) -> int:
-    """The interface that a killed ADD may have made, known by its name, unless the name is another attachment's by now."""
+    """Return the index of the interface that a killed ADD may have created, found by its name.
+
+    Return 0 if it does not exist, or if another attachment may own it.
+    """
     link = context.kernel.find_link(name=record.host_name)
     if link is None:
         return 0
@@ -110,14 +117,17 @@ def _unrecorded_index(context: Context, record: Record) -> int:
 
 
 def _may_own(context: Context, other: Record, index: int) -> bool:
-    """An ADD under way has not noted its interface yet; should this one be in its way, it removes it itself."""
+    """Return whether the interface may belong to the other attachment.
+
+    An in-flight ADD has not recorded its interface yet. It removes a stale interface of the same name itself.
+    """
     return other.boot_id == context.boot_id and (other.host_index == index or other.state == ADDING)
 
 
 def _put_off(context: Context, record: Record, failure: SvcError, trace: CallTrace, *, existed: bool) -> bool:
-    """Note the pending release of an attachment whose datastore has failed. Return whether none is pending.
+    """Record the release as pending because the datastore has failed. Return whether no release is pending.
 
-    An attachment without a row or an interface was never made: an ADD writes its row before anything else.
+    An attachment without a row and without an interface never existed, because an ADD writes its row first.
     """
     if not record.generation and not existed:
         known = f"nothing is known of {record.handle} on this node, and no release is pending"
@@ -127,15 +137,17 @@ def _put_off(context: Context, record: Record, failure: SvcError, trace: CallTra
 
 
 def _note_release(context: Context, record: Record, failure: SvcError, trace: CallTrace) -> bool:
-    """Return False: the release is pending."""
+    """Record the release as pending, and return False."""
     trace.warning(f"release of {record.handle} is pending and will be retried: {failure}")
     owe(context, record)
     return False
 
 
 def _held(context: Context, record: Record) -> Holdings | SvcError:
-    """Return what the datastore has of the attachment, or the failure of the first request. The caller sends no further one,
-    because each may be a timeout. Raise Locked."""
+    """Return what the datastore has of the attachment, or the failure of the first request.
+
+    The caller sends no further request after a failure, because each may time out. Raise DatastoreLocked if it is locked.
+    """
     try:
         with deadline.limit(ANSWER_SECONDS):
             session = context.session(record.session_key)

@@ -1,7 +1,8 @@
-"""Tokens that stand in a network configuration itself. They are kept in memory alone: the journal has none, and need not have
-one, for every call brings its own along, and a newer one counts for what older attachments still owe.
+"""Cache of tokens from network configurations.
 
-After a start, debts in such a datastore are paid from the first call of its network on.
+Tokens stay in memory and are not in the journal, because every call has a token in its network configuration. Pending releases
+of older attachments use the newest one. After a start, releases in such a datastore stay pending until the first call of its
+network.
 """
 
 from typing import Final
@@ -9,27 +10,27 @@ from typing import Final
 Settings = dict[str, str]
 
 _SECRETS: Final = ("k8s_auth_token",)
-_KINDS: Final = ("orch",)  # of datastores that have any
+_KINDS: Final = ("orch",)  # of datastores with tokens
 
 
 def without_secrets(settings: Settings) -> Settings:
-    """As it may be written down; always a copy."""
+    """Return a copy of the settings that may be stored on disk."""
     return {name: value for name, value in settings.items() if name not in _SECRETS}
 
 
 class Credentials:
-    """Of this process, by the settings that they belong to. From any thread."""
+    """The tokens of this process, by the other settings of their datastore. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[tuple[str, str], ...], Settings] = {}
 
     def learn(self, settings: Settings) -> None:
-        """What a call brings along; nothing to learn where there are no secrets, or none any more."""
+        """Store the token of a call, or its absence, if the kind of datastore can have one."""
         if settings["kind"] in _KINDS:
             self._known[_key(settings)] = {name: settings[name] for name in _SECRETS if name in settings}
 
     def completed(self, settings: Settings) -> Settings:
-        """With what was learnt last, if anything was."""
+        """Return the settings with the token that was stored last, if any."""
         if settings["kind"] not in _KINDS:
             return settings
         known = self._known.get(_key(settings))

@@ -1,4 +1,4 @@
-"""Where an ADD waits: for readiness gates before anything is kept, for the pod's policy when all is done."""
+"""Waits of an ADD: for the datastore and readiness gates before it attaches, for the pod's policy afterwards."""
 
 import time
 from typing import NoReturn
@@ -13,16 +13,17 @@ from svc.model.errors import CallerError, Code, PeerError
 from svc.model.field_errors import without_query
 from svc.waits.wait import Resumable, Suspended, Wait, WaitOutcome
 
-STALE_SECONDS = 1.0  # what was read before a longer wait is read again
-STORE_SECONDS = 60.0  # at most, of all waits for a datastore
+STALE_SECONDS = 1.0  # after a longer wait, an ADD reads the pod again
+STORE_SECONDS = 60.0  # upper bound of the waits of an ADD for its datastore
 STATUS_DIRECTORY = "endpoint-status"  # under the run directory of the deployment
 
 
 def await_gates(context: Context, request: AddRequest, row: Record, trace: CallTrace) -> Resumable[bool]:
-    """Whether it took long. `row` is the intent of the call, in the journal, which says until when it may wait.
+    """Wait until all readiness gates are ready. Return whether that took longer than STALE_SECONDS.
 
-    PeerError when the gates do not open in time, CallerError when nobody waits any more, Suspended where the call goes on
-    elsewhere."""
+    `row` is the call's row in the journal, with the deadline of the wait. Raise PeerError if a gate is not ready in time, or
+    the agent stops. Raise CallerError if the container is no longer wanted, Suspended if the call continues in another process.
+    """
     settings = request.gates
     began = time.monotonic()
     with trace.phase("gates"):
@@ -45,10 +46,11 @@ def must_wait(session: Session) -> bool:
 
 
 def await_store(context: Context, session: Session, request: AddRequest, row: Record, trace: CallTrace) -> Resumable[bool]:
-    """Wait until it is known whether this machine may use the node's name, and while a datastore that has lost data is held.
-    Return whether that took long.
+    """Wait until the node claim is decided and the hold after a data loss of the datastore is over. Return whether it waited.
 
-    Raise CallerError if the container is no longer wanted, Suspended if the call goes on elsewhere; StoreError."""
+    Raise CallerError if the container is no longer wanted, Suspended if the call continues in another process. Raise
+    PeerError if the agent stops or another machine has the node claim, StoreError if the datastore fails.
+    """
     waited = False
     while (wait := _wait_for_store(session)) is not None:
         waited = True
@@ -81,18 +83,20 @@ def _suspend_if_stopping(context: Context, request: AddRequest, row: Record, out
 
 
 def waits_for_policy(session: Session, request: AddRequest) -> bool:
-    """Whether the attachment is an endpoint whose policy is to be waited for."""
+    """Return whether the ADD must wait for the policy of the attachment's endpoint."""
     workload = request.workload
     wanted = request.policy_setup.seconds > 0 and request.sandbox is not None and workload.is_pod
     return wanted and has_endpoint(session.names, workload, request.id.ifname)
 
 
 def await_policy(context: Context, session: Session, request: AddRequest, row: Record, trace: CallTrace) -> Resumable[None]:
-    """Holds a pod whose interface is an endpoint, until `row` says at most. CallerError when nobody waits any more, Suspended
-    where the call goes on elsewhere."""
+    """Wait until the policy of a pod's endpoint is in place, or the deadline in `row` is over. On timeout, log a warning.
+
+    Raise CallerError if the container is no longer wanted, Suspended if the call continues in another process.
+    """
     if not waits_for_policy(session, request):
         return
-    from svc.waits.policy import file_name  # with the first wait of this kind
+    from svc.waits.policy import file_name  # imported late: few calls wait for policy
 
     workload = request.workload
     name = file_name(workload.orchestrator(session.names), workload.namespace, workload.pod, request.id.ifname)
@@ -118,7 +122,7 @@ def await_policy(context: Context, session: Session, request: AddRequest, row: R
 
 
 def _left(moment: float) -> float:
-    """Seconds until a Unix time: a wait goes on in another process, whose monotonic clock need not be ours."""
+    """Return the seconds until a Unix time. A wait may continue in another process, whose monotonic clock may differ."""
     return max(0.0, moment - time.time())
 
 

@@ -1,1 +1,1 @@
-"""The protocol edge: versions, the environment, results and errors as the runtime reads them."""
+"""Protocol edge: versions, environment, results and errors in the form that the runtime expects."""

@@ -1,13 +1,13 @@
-"""What the executable runs where no agent answers. It says that it is svc before it loads the rest."""
+"""Entry point of the one-shot process. It writes the signature of svc before it imports other modules."""
 
 import sys
 
-SIGN = b"svc\n"  # as the executable knows it
+SIGN = b"svc\n"  # the executable compares these bytes
 OPTION = "--signed"
 
 
 def main() -> int:
-    """Carry out one call as `svc.cni.oneshot`; with the option, write the sign before everything else."""
+    """Carry out one call with `svc.cni.oneshot`. With the option `--signed`, write the signature before any other output."""
     if OPTION in sys.argv:
         sys.argv.remove(OPTION)
         sys.stdout.buffer.write(SIGN)

@@ -1,4 +1,4 @@
-"""One call to a running agent, as the executable makes it: for tools, tests and benchmarks."""
+"""Client for one call to a running agent, with the protocol of the executable: for tools, tests and benchmarks."""
 
 import array
 import dataclasses
@@ -10,22 +10,26 @@ from contextlib import suppress
 from svc.cni.call_io import Reply
 from svc.cni.frame import Frame, ReplyReader, pack_request
 
-SILENCE_SECONDS = 5.0  # as the executable gives the agent
+SILENCE_SECONDS = 5.0  # the executable waits as long
 _CHUNK = 64 << 10  # bytes
 
 
 def call(socket_path: str, frame: Frame, *, netns_fd: int = -1, timeout: float) -> Reply:
-    """The agent's reply. `netns_fd` (-1: none) stays the caller's; `timeout` is for the whole call, in seconds, unless the
-    agent asks for more. An agent that gives no sign of life within 5 s is not waited for.
+    """Send a call to the agent and return its reply.
 
-    Raises TimeoutError, Handover, other OSErrors of the socket, ConnectionError when the agent closes early, and FrameError.
+    The caller keeps `netns_fd`; -1 means none. `timeout` is the limit in seconds for the whole call, unless the agent asks for
+    more time.
+
+    Raise TimeoutError after `timeout`, or after 5 s without a frame from the agent (layout 2 only). Raise Handover if the agent
+    hands the call over. Raise ConnectionError if the agent closes the connection early, FrameError for an invalid reply, and
+    other OSErrors of the socket.
     """
     until = time.monotonic() + timeout
     request = pack_request(dataclasses.replace(frame, has_descriptor=netns_fd >= 0))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         _allow(connection, until)
         connection.connect(socket_path)
-        with suppress(BrokenPipeError, ConnectionResetError):  # an agent that refuses a call may answer before it read all
+        with suppress(BrokenPipeError, ConnectionResetError):  # an agent that refuses a call may answer before it has read all
             _send(connection, request, netns_fd, until)
         return _receive(connection, until, math.inf if frame.protocol == 1 else SILENCE_SECONDS)
 

@@ -1,4 +1,4 @@
-"""What goes into a call and what comes out of it, as the executable sees it."""
+"""Input and reply of a call, as the executable passes them."""
 
 import os
 from collections.abc import Mapping
@@ -7,14 +7,14 @@ from typing import Final
 from svc.values import dataclass
 
 INTENT: Final = "SVC_INTENT"
-"""The variable of a repeated call: the generation of its row in the journal."""
+"""Environment variable of a repeated call: the generation of its journal entry."""
 
 
 @dataclass(slots=True)
 class CallInput:
-    """What the runtime gave to the executable, and the names profile that it was installed with (empty: our own names).
+    """Input of the executable, and the names profile of its installation; an empty profile means the default names.
 
-    `netns_fd` (-1: none) belongs to the call. `resumable`: the client repeats a call that is answered with an intent.
+    The call owns `netns_fd`; -1 means none. `resumable` is true if the client repeats a call that is answered with an intent.
     """
 
     name: str
@@ -26,7 +26,7 @@ class CallInput:
 
     @property
     def intent(self) -> int:
-        """Of a repeated call; 0 for any other."""
+        """Return the intent of a repeated call, 0 for any other call."""
         text = self.environment.get(INTENT, "")
         return int(text) if text.isdecimal() else 0
 
@@ -38,9 +38,9 @@ class CallInput:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the executable does with it: exit status, standard output, standard error.
+    """Exit status, standard output and standard error for the executable.
 
-    With an `intent` the call is not answered: it waits for something, and is to be repeated elsewhere with that intent.
+    With an `intent` the call is not answered: it waits, and the client repeats it elsewhere with that intent.
     """
 
     status: int

@@ -1,4 +1,4 @@
-"""Where the lines of a call go: to the log file of its netconf, and back to the runtime's standard error."""
+"""Destinations of a call's log lines: the log file of its network configuration, and the runtime's standard error."""
 
 import logging
 import threading
@@ -13,15 +13,15 @@ from svc.netconf.netconf import NetConf
 MEGABYTE: Final = 1 << 20
 _DAY: Final = 86400
 
-_tidied: dict[str, float] = {}  # log file: when this process last looked after its rotated files
+_tidied: dict[str, float] = {}  # log file: when this process last checked its rotated files
 
 _log = logging.getLogger(__name__)
 
 
 def write_lines(trace: CallTrace, netconf: NetConf | None) -> bytes:
-    """Appends the lines to the file that the network names, if any, and returns them.
+    """Append the lines to the log file of the network, if it has one, and return them.
 
-    A file that cannot be written is reported in the lines and fails nothing.
+    A write failure adds a warning to the lines and does not fail the call.
     """
     data = _encoded(trace)
     if netconf is None or not netconf.log_file_path or not data:
@@ -33,7 +33,7 @@ def write_lines(trace: CallTrace, netconf: NetConf | None) -> bytes:
         return _encoded(trace)
     now = time.monotonic()
     if rotated or now - _tidied.get(netconf.log_file_path, -_DAY) >= _DAY:
-        with suppress(RuntimeError):  # no further thread for now: the next call tries again
+        with suppress(RuntimeError):  # the system is out of threads: the next call tries again
             threading.Thread(target=_tidy, args=(netconf,), name="log-rotation").start()
             _tidied[netconf.log_file_path] = now
     return data
@@ -44,8 +44,8 @@ def _encoded(trace: CallTrace) -> bytes:
 
 
 def _tidy(netconf: NetConf) -> None:
-    """Beside the calls: a process that ends waits for it, after its reply."""
-    from svc.cni.rotated import tidy  # seldom needed
+    """Compress and remove rotated files, in a thread of its own. A process that ends waits for it after its reply."""
+    from svc.cni.rotated import tidy  # rarely needed
 
     assert netconf.log_file_path
     try:

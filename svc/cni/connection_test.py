@@ -1,4 +1,4 @@
-"""The connection test of the executable's option -t: whether an ADD with this network configuration would find its servers."""
+"""Connection test of the executable's option -t: check whether an ADD with this network configuration reaches its servers."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -13,13 +13,13 @@ from svc.model.errors import PeerError, SvcError
 from svc.netconf import netconf as netconfs
 from svc.netconf.fields import FIELDS, keys_of
 
-LIMIT = 2.0  # seconds for each thing that is tested
+LIMIT = 2.0  # seconds for each step
 
 Step = tuple[str, Callable[[], Any]]
 
 
 def probe(names_of: NamesOf, sessions: SessionPool, inputs: CallInput) -> tuple[int, str]:
-    """Exit status and one line for each thing tested; what follows a failure is not tested."""
+    """Return the exit status and one line for each step. Steps after a failure are skipped."""
     lines = []
     try:
         for what, outcome in _outcomes(names_of, sessions, inputs):
@@ -43,7 +43,7 @@ def _outcomes(names_of: NamesOf, sessions: SessionPool, inputs: CallInput) -> It
 
 
 def _kubeconfig(raw: dict[str, Any]) -> str:
-    """By any of the words for it; empty when there is none."""
+    """Return the kubeconfig path under any of its field names; empty if none is set."""
     (field,) = (field for field in FIELDS if field.path == "orch.kubeconfig")
     sections = ((raw.get(section), key) for section, key in map(keys_of, field.paths))
     found = (section[key] for section, key in sections if isinstance(section, dict) and section.get(key))
@@ -51,7 +51,7 @@ def _kubeconfig(raw: dict[str, Any]) -> str:
 
 
 def _in_time(what: str, step: Callable[[], Any]) -> Any:
-    """Its result, or its exception; PeerError when it takes too long: then it is left behind."""
+    """Return the result of the step or raise its exception. Raise PeerError after 2 s; the thread of the step continues."""
     outcome: list[tuple[Any, Exception | None]] = []
 
     def run() -> None:

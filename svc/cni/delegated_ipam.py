@@ -1,4 +1,4 @@
-"""How another IPAM plugin is called for a network."""
+"""Address source for networks with another IPAM plugin."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from svc.netconf.netconf import NetConf
 
 
 def delegated_source(netconf: NetConf, environment: Mapping[str, str], node: str = "") -> DelegatedSource:
-    """Return the source of the network's addresses. Only an ADD needs `node`, whose pod CIDRs are meant by default."""
+    """Return the source of the network's addresses. Only ADD needs `node`: by default it uses the pod CIDRs of that node."""
     return DelegatedSource(
         plugin=netconf.ipam.type,
         release_netconf=host_local.for_release(netconf.name, netconf.ipam.data_dir),

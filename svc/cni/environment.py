@@ -1,4 +1,4 @@
-"""The environment variables of a call: what a verb needs, checked, with every fault in one error."""
+"""Environment variables of a call: check what the verb needs, and report all field errors in one exception."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,22 +12,22 @@ from svc.values import dataclass
 VERBS: Final = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION")
 _ONE_VERB: Final = f"give one of {', '.join(VERBS)}"
 
-# An attachment's handle, NETWORK.CONTAINER, names an object of the orchestrator, at most 253 characters: 124 are the
-# network name's, one is the dot. Runtimes use 64 and fewer.
+# A handle, NETWORK.CONTAINER, names a Kubernetes object of at most 253 characters: at most 124 for the network name and one for
+# the dot. Runtimes use at most 64 for the container ID.
 MAX_CONTAINER_ID: Final = 128
-MAX_INTERFACE: Final = 15  # IFNAMSIZ less the final NUL
+MAX_INTERFACE: Final = 15  # IFNAMSIZ without the final NUL
 
 _CONTAINER_ID: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
-_NO_INTERFACES: Final = (".", "..", "all", "default")  # the last two are where settings of all interfaces stand
+_NO_INTERFACES: Final = (".", "..", "all", "default")  # /proc/sys/net uses "all" and "default" for settings of all interfaces
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
-Finding = tuple[str, str]  # problem, remedy
+Finding = tuple[str, str]  # problem, fix
 Check = Callable[[str], Finding | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the runtime; variables that its verb does not need may be empty."""
+    """One call of the runtime. Variables that the verb does not need may be empty."""
 
     verb: str
     container_id: str = ""
@@ -36,7 +36,7 @@ class Call:
     args: str = ""
     path: tuple[str, ...] = ()
     traceparent: str = ""
-    ipam: bool = False  # the IPAM plugin was called, not the main one
+    ipam: bool = False  # the runtime called the IPAM plugin, not the main plugin
 
 
 def _container_id(text: str) -> Finding | None:
@@ -47,9 +47,9 @@ def _container_id(text: str) -> Finding | None:
     return None
 
 
-@lru_cache(16)  # nearly every call has the same
+@lru_cache(16)  # most calls have the same interface name
 def _interface(text: str) -> Finding | None:
-    """As the kernel takes it; of a name with '%' it would make another one, with a number in it."""
+    """Check an interface name as the kernel does. Also refuse '%', which the kernel replaces with a number."""
     length = len(text.encode())
     if length > MAX_INTERFACE:
         return f"has {length} bytes", f"give an interface name of 1 to {MAX_INTERFACE} bytes"
@@ -78,8 +78,11 @@ def _any(_text: str) -> Finding | None:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """`required` by these verbs and `used`, if given, by those; `remedy`: what to do when it is missing; `wiring`: what it says
-    matters to the main plugin alone."""
+    """A variable of the CNI specification.
+
+    `required` and `used` are the verbs that require it and those that use it if it is given. `remedy` is the fix if it is
+    missing. `wiring` is true if only the main plugin uses it.
+    """
 
     name: str
     required: frozenset[str]
@@ -102,10 +105,10 @@ VARIABLES: Final = (
 
 
 def parse_environment(environment: Mapping[str, str], *, ipam: bool) -> Call:
-    """CallerError naming every missing or malformed variable.
+    """Return the call. Raise CallerError that lists every missing or malformed variable.
 
-    A variable that the call does not need never fails it: it is taken when it is right and empty otherwise. The namespace of
-    a DEL may be gone and its path with it; for the IPAM plugin it is another plugin's business, and may be no path at all.
+    A malformed variable that the call does not need is not an error: it is treated as empty. The namespace of a DEL may no
+    longer exist. The IPAM plugin does not open the namespace, so its path may be of any form.
     """
     faults = Faults("invalid environment", Code.INVALID_ENVIRONMENT)
     verb = _verb(environment.get("CNI_COMMAND", ""), faults)
@@ -125,7 +128,7 @@ def parse_environment(environment: Mapping[str, str], *, ipam: bool) -> Call:
 
 @lru_cache(16)
 def split_path(text: str) -> tuple[str, ...]:
-    """The directories of a search path, without empty ones."""
+    """Return the directories of a search path, without empty ones."""
     return tuple(part for part in text.split(":") if part)
 
 
@@ -152,7 +155,7 @@ def _value(variable: Variable, verb: str, environment: Mapping[str, str], faults
 
 
 def _not_text(text: str) -> Finding | None:
-    """Everything of a call may come back in a result, and JSON is UTF-8."""
+    """Refuse text that is not UTF-8 or has a NUL. Results may contain any variable, and JSON is UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -163,6 +166,6 @@ def _not_text(text: str) -> Finding | None:
 
 
 def _traceparent(environment: Mapping[str, str]) -> str:
-    """The W3C trace context; a malformed one is ignored, as that specification asks."""
+    """Return the W3C trace context. A malformed one is ignored, as that specification requires."""
     text = environment.get("TRACEPARENT", "")
     return text if _TRACEPARENT.fullmatch(text) else ""

@@ -1,23 +1,24 @@
-"""The frames between the executable (`_core/shim_agent.c`) and the agent, as bytes; no I/O.
+"""Frames between the executable (`_core/shim_agent.c`) and the agent, as bytes, without I/O.
 
-One request and one reply per connection. All integers are little-endian u32. Each side sends the layout that the request has.
+A connection carries one request and one reply. All integers are little-endian u32. Both sides use the layout of the request.
 
-Layout 2. Both headers begin with `SVC2` and the program version of the sender (28 bytes, padded with NUL); every later layout
-begins so too, that each side can name the other's version in a refusal.
-Request: a continuation (20 digits, padded with NUL, or zeros), lengths of name, profile, environment and stdin, flags
-(bit 0: a descriptor comes with the first byte), then name, profile, environment (`KEY=VALUE` strings, each ended by a NUL) and
-stdin. The profile is that of the installation, never of the call.
+Layout 2: both headers begin with `SVC2` and the program version of the sender (28 bytes, padded with NUL). Every later layout
+begins in the same way, so that each side can name the other's version when it refuses a frame.
+Request: a continuation (20 digits, padded with NUL, or zeros), the lengths of name, profile, environment and stdin, and flags
+(bit 0: a descriptor comes with the first byte). Then follow name, profile, environment (`KEY=VALUE` strings, each ended by a
+NUL) and stdin. The profile is that of the installation, never of the call.
 Reply: exit status, lengths of stdout and stderr, then stdout and stderr.
-Before it, any number of times, in place of status and lengths:
-    256, milliseconds, 0    The call waits for something: its reply may take so long from now on, rather than what is usual.
-    257, 0, 0               A sign of life, after 2 s and every 2 s. The executable gives up after 5 s without any frame.
-In place of it:
-    258, milliseconds, 0    The agent stops while the call waits. A continuation follows (20 bytes): the executable repeats the
-                            request with it to the next agent, which it waits for so long at most, or serves the call itself.
+Frames before the reply, any number of them:
+    256, milliseconds, 0    The call waits. Its reply may take this long from now on, instead of the usual limit.
+    257, 0, 0               A sign of life, every 2 s. The executable gives up after 5 s without any frame.
+Frame in place of the reply:
+    258, milliseconds, 0    The agent stops while the call waits. A continuation follows (20 bytes). The executable waits for
+                            the next agent for at most this time and repeats the request with the continuation. If no agent
+                            answers, the executable serves the call itself.
 
-Layout 1 begins with `SVC1` and has neither version nor continuation; of the frames beside the reply it has 256 alone.
+Layout 1 begins with `SVC1` and has neither version nor continuation. Of the frames besides the reply it has only 256.
 
-Name and values are whatever the runtime passed: what is not UTF-8 survives as surrogate escapes, as in `os.environ`.
+Name and values are passed on unchanged: bytes that are not UTF-8 become surrogate escapes, as in `os.environ`.
 """
 
 import re
@@ -32,9 +33,9 @@ import svc
 from svc.cni.call_io import Reply
 from svc.values import dataclass
 
-PROTOCOL: Final = 2  # the layout of this version
+PROTOCOL: Final = 2  # the newest layout
 NAME_LIMIT: Final = 256  # bytes
-PROFILE_LIMIT: Final = 4096  # bytes: a path, in a record of that size
+PROFILE_LIMIT: Final = 4096  # bytes; the record of the installation is at most as large
 ENVIRONMENT_LIMIT: Final = 128 << 10  # bytes
 STDIN_LIMIT: Final = 1 << 20  # bytes
 REPLY_LIMIT: Final = 16 << 20  # bytes, stdout and stderr together
@@ -42,21 +43,21 @@ CONTINUATION_BYTES: Final = 20
 
 PATIENCE_LIMIT: Final = 2**31 - 1  # milliseconds
 
-_FAMILY: Final = b"SVC"  # the first bytes of every layout; the number of the layout follows, as one digit
+_FAMILY: Final = b"SVC"  # every layout begins so; the layout number follows, as one digit
 _VERSION_BYTES: Final = 28
 _DESCRIPTOR: Final = 1
-_PATIENCE, _ALIVE, _HANDOVER = 256, 257, 258  # in place of an exit status, which has a byte
+_PATIENCE, _ALIVE, _HANDOVER = 256, 257, 258  # in place of an exit status, which is at most 255
 _BEFORE_REPLY: Final = ((_PATIENCE,), (_ALIVE,))
 _TEXT: Final = ("utf-8", "surrogateescape")
 _ENVIRONMENT: Final = re.compile(rb"(?:[^=\0]+=[^\0]*\0)*")
 
 
 class FrameError(ValueError):
-    """The other end does not speak this protocol, or a value has no place in it."""
+    """An error of the protocol: a malformed frame, or a value that a frame cannot hold."""
 
 
 class OtherVersion(FrameError):
-    """The other end speaks a layout that this version does not know."""
+    """A frame of a layout that this version does not support."""
 
     def __init__(self, layout: str, version: str) -> None:
         super().__init__(f"layout {layout} of version {version or 'unknown'}; this is layout {PROTOCOL} of {svc.__version__}")
@@ -64,7 +65,7 @@ class OtherVersion(FrameError):
 
 
 class Handover(Exception):  # an answer of the agent, not an error
-    """The agent stops: the call is to be repeated, with `continuation`, where another agent serves within `seconds`."""
+    """The agent stops: the client repeats the call with `continuation` at an agent that serves within `seconds`."""
 
     def __init__(self, continuation: bytes, seconds: float) -> None:
         super().__init__("the agent stops while the call waits")
@@ -74,7 +75,7 @@ class Handover(Exception):  # an answer of the agent, not an error
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call as the executable received it, in the layout `protocol`; `version` is the executable's."""
+    """One call as the executable received it, in the layout `protocol`; `version` is that of the executable."""
 
     name: str
     environment: dict[str, str]
@@ -87,9 +88,9 @@ class Frame:
 
 
 class _Layout:
-    """A header: its format, the largest value of each number in it, and which of these are sizes of the parts that follow.
+    """A header: its format, the limit of each number in it, and the numbers that are sizes of the parts that follow.
 
-    The numbers are its end; before them stand the magic and what the layout has of texts.
+    The header consists of the magic, the fixed-length texts of the layout, and the numbers.
     """
 
     def __init__(self, magic: bytes, texts: str, limits: dict[str, int], sizes: slice) -> None:
@@ -98,7 +99,7 @@ class _Layout:
 
     @property
     def size(self) -> int:
-        """Of the header, in bytes."""
+        """Return the size of the header in bytes."""
         return self._header.size
 
     def pack(self, texts: Sequence[bytes], fields: Sequence[int], parts: Sequence[bytes]) -> bytes:
@@ -106,15 +107,15 @@ class _Layout:
         return b"".join((self.header(texts, fields), *parts))
 
     def header(self, texts: Sequence[bytes], fields: Sequence[int]) -> bytes:
-        """Without a look at the numbers."""
+        """Return the packed header, without a check of the numbers."""
         return self._header.pack(self._magic, *texts, *fields)
 
     def fields(self, data: bytearray) -> tuple[int, ...]:
-        """The numbers of the header; none while it is incomplete."""
+        """Return the numbers of the header; empty while it is incomplete."""
         return self._header.unpack_from(data)[-len(self._limits) :] if len(data) >= self.size else ()
 
     def unpack(self, data: bytearray) -> tuple[Sequence[int], list[bytes]] | None:
-        """Fields and parts, or None while bytes are missing."""
+        """Return numbers and parts, or None while bytes are missing. Raise FrameError for invalid numbers or surplus bytes."""
         if not (fields := self.fields(data)):
             return None
         self._check(fields)
@@ -151,13 +152,13 @@ _REPLIES: Final = {
 
 
 class RequestReader:
-    """Collects the chunks of one request."""
+    """An incremental parser for one request."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Frame | None:
-        """The frame, once it is whole. What cannot become one is refused without waiting for the rest."""
+        """Return the frame when it is complete, else None. Raise FrameError as soon as a frame is known to be invalid."""
         self._data += data
         protocol = _protocol_of(self._data)
         if protocol is None or (whole := _REQUESTS[protocol].unpack(self._data)) is None:
@@ -175,14 +176,14 @@ class RequestReader:
 
 
 class ReplyReader:
-    """Collects the chunks of one reply."""
+    """An incremental parser for one reply."""
 
     def __init__(self) -> None:
         self._data = bytearray()
-        self.asked = 0.0  # seconds, from the last chunk on, that the agent has asked to be given, if any
+        self.asked = 0.0  # seconds from the last chunk on that the agent asks for; 0 if it does not ask
 
     def feed(self, data: bytes) -> Reply | None:
-        """The reply, once it is whole. Raise Handover if the agent hands the call over."""
+        """Return the reply when it is complete, else None. Raise Handover if the agent hands the call over."""
         self._data += data
         self.asked = 0.0
         protocol = _protocol_of(self._data)
@@ -204,14 +205,14 @@ class ReplyReader:
 
 
 def parse_reply(data: bytes) -> Reply:
-    """A whole reply; FrameError when it is cut short."""
+    """Return a complete reply. Raise FrameError if it is truncated."""
     if (reply := ReplyReader().feed(data)) is None:
         raise FrameError(f"reply ends early, after {len(data)} bytes")
     return reply
 
 
 def pack_request(frame: Frame) -> bytes:
-    """As the executable sends it; FrameError for a variable that has no place in an environment."""
+    """Return the frame of a request. Raise FrameError for a variable that an environment cannot hold."""
     environment = b"".join(_pack_variable(key, value) for key, value in frame.environment.items())
     parts = frame.name.encode(*_TEXT), frame.profile.encode(*_TEXT), environment, frame.stdin
     texts = () if frame.protocol == 1 else (own_version(), frame.continuation)
@@ -219,29 +220,29 @@ def pack_request(frame: Frame) -> bytes:
 
 
 def pack_reply(status: int, stdout: bytes, stderr: bytes, protocol: int = PROTOCOL) -> bytes:
-    """As the executable takes it; FrameError when it is too large."""
+    """Return the frame of a reply. Raise FrameError if it is too large."""
     return _REPLIES[protocol].pack(_reply_texts(protocol), [status, len(stdout), len(stderr)], (stdout, stderr))
 
 
 def pack_patience(seconds: float, protocol: int = PROTOCOL) -> bytes:
-    """What asks the executable to wait so long."""
+    """Return the frame that asks the executable to wait `seconds` from now."""
     return _REPLIES[protocol].header(_reply_texts(protocol), (_PATIENCE, _milliseconds(seconds), 0))
 
 
 def pack_alive() -> bytes:
-    """Return a sign of life; layout 1 has none."""
+    """Return a sign of life. Layout 1 has no such frame."""
     return _REPLIES[PROTOCOL].header(_reply_texts(PROTOCOL), (_ALIVE, 0, 0))
 
 
 def pack_handover(continuation: bytes, seconds: float) -> bytes:
-    """Return the frame that sends the executable on to the next agent; layout 1 has none."""
+    """Return the frame that sends the executable to the next agent. Layout 1 has no such frame."""
     header = _REPLIES[PROTOCOL].header(_reply_texts(PROTOCOL), (_HANDOVER, _milliseconds(seconds), 0))
     return header + continuation.ljust(CONTINUATION_BYTES, b"\0")
 
 
 @cache
 def own_version() -> bytes:
-    """Return the version of this program as headers have it. The first call reads the distribution's metadata from the disk."""
+    """Return the version of svc as headers contain it. The first call reads the distribution's metadata from disk."""
     return svc.__version__.encode()[:_VERSION_BYTES]
 
 
@@ -272,7 +273,7 @@ def _other_version(data: bytearray) -> FrameError:
 
 
 def _version_in(data: bytearray) -> str:
-    """Return what every layout from 2 on has after its magic, without anything that could confuse a log."""
+    """Return the version after the magic, which every layout from 2 on has. Return "" if it is not printable."""
     text = bytes(data[4 : 4 + _VERSION_BYTES]).rstrip(b"\0").decode("ascii", "replace")
     return text if text.isprintable() else ""
 
@@ -287,7 +288,7 @@ def _unpack_environment(data: bytes) -> dict[str, str]:
     if not _ENVIRONMENT.fullmatch(data):
         raise FrameError("environment is not made of KEY=VALUE strings, each ended by a NUL")
     entries = [entry.partition(b"=") for entry in data.split(b"\0")[:-1]]
-    try:  # of two with one name the first counts, as for getenv
+    try:  # of two variables with one name the first counts, as in getenv(3)
         return {key.decode(): value.decode(*_TEXT) for key, _, value in reversed(entries)}
     except UnicodeDecodeError as error:
         raise FrameError(f"environment has the name {error.object!r}") from error

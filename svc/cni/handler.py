@@ -1,4 +1,4 @@
-"""The protocol edge: one call in, one reply out, whoever carries it (the agent or the one-shot entry)."""
+"""Protocol edge: carry out one call and return its reply, in the agent or in a one-shot process."""
 
 import math
 import time
@@ -26,13 +26,16 @@ from svc.netconf.args import pod_in
 from svc.netconf.netconf import NetConf
 from svc.waits.wait import Resumable, Suspended, limited
 
-# How long a call may work, from when a worker takes it; gates and policy are waited for besides. Less than the executable
-# waits, so that the runtime learns the cause.
+# Limits of a call's work, from when a worker takes it; waits for readiness gates and policy are not included. They are shorter
+# than the executable's limits, so that the runtime receives the cause.
 WORK_SECONDS = {"ADD": 30.0, "DEL": 20.0, "CHECK": 9.0, "GC": 80.0}
 
 
 def answer(context: Context, inputs: CallInput, trace: CallTrace) -> Resumable[Reply]:
-    """Never raises: every failure is a CNI error in the reply. It yields where the call waits (`svc.waits.wait`)."""
+    """Carry out a call and return its reply. Each failure becomes a CNI error in the reply.
+
+    Yield when the call waits (`svc.waits.wait`).
+    """
     started = time.perf_counter()
     call = _Answer(context, inputs, trace)
     try:
@@ -54,13 +57,13 @@ def answer(context: Context, inputs: CallInput, trace: CallTrace) -> Resumable[R
 
 
 def failed_before_start(inputs: CallInput, error: SvcError, trace: CallTrace) -> Reply:
-    """The reply to a call that could not even be begun."""
+    """Return the reply to a call that failed before it started."""
     trace.error(f"code {int(error.code)}: {error}")
     return Reply(1, _error_reply(error, _readable_version(inputs.stdin), trace), write_lines(trace, None))
 
 
 class _Answer:
-    """One call on its way; it learns the version and the log settings as far as the netconf can be read."""
+    """One call in progress. It sets version and log settings as soon as they are known from the network configuration."""
 
     def __init__(self, context: Context, inputs: CallInput, trace: CallTrace) -> None:
         self._context = context
@@ -82,7 +85,7 @@ class _Answer:
         verb = inputs.environment.get("CNI_COMMAND", "")
         names = self._names(verb)
         ipam = inputs.name == names.ipam_plugin
-        trace.fields["verb"] = verb if verb.isalpha() else repr(verb)  # it may hold a line break
+        trace.fields["verb"] = verb if verb.isalpha() else repr(verb)  # it may contain a line break
         call = parse_environment(inputs.environment, ipam=ipam)
         self.verb = call.verb
         if call.verb == "VERSION":
@@ -107,7 +110,7 @@ class _Answer:
         return orjson.dumps(results.render(result, version))
 
     def record(self, error: SvcError | None) -> None:
-        """For STATUS: how an ADD has ended. A DEL may have freed what another plugin had none of."""
+        """Record the outcome of an ADD for STATUS. A successful DEL of a delegated network may have freed an address."""
         if self.netconf is None:
             return
         has_freed = self.verb == "DEL" and error is None and self.netconf.ipam.is_delegated
@@ -115,8 +118,11 @@ class _Answer:
             self._context.health.record(memory_key(self.netconf), error)
 
     def _names(self, verb: str) -> Names:
-        """The names of the executable's profile. A DEL does without it: what the journal has of the attachment is enough to
-        remove the interface, and the release waits until the profile is readable."""
+        """Return the names profile of the executable.
+
+        A DEL continues without a readable profile. The journal entry is enough to remove the interface, and the release stays
+        pending until the profile is readable.
+        """
         try:
             return self._context.names_of(self._inputs.profile)
         except CallerError as error:
@@ -131,8 +137,8 @@ class _Answer:
         return _error_reply(error, self._version or _readable_version(self._inputs.stdin), self._trace)
 
     def _readable_netconf(self) -> NetConf | None:
-        """Where the lines go: a call that fails over its netconf or environment is to be found in the log, too."""
-        with suppress(Exception):  # it may be what the call failed over
+        """Return the network configuration without validation, if possible, to find the log file for a failed call."""
+        with suppress(Exception):  # the network configuration may be the cause of the failure
             names = self._context.names_of(self._inputs.profile)
             return netconfs.read(netconfs.decode(self._inputs.stdin), names, lenient=True, located=False)
         return None
@@ -145,7 +151,7 @@ def _error_reply(error: SvcError, version: str, trace: CallTrace) -> bytes:
 
 
 def _readable_version(stdin: bytes) -> str:
-    """The version to report faults in, as far as the netconf can be read."""
+    """Return the version in which errors are reported; the latest if the network configuration has no readable one."""
     try:
         return cni_versions.negotiate(netconfs.decode(stdin).get("cniVersion"))
     except SvcError:
@@ -153,7 +159,7 @@ def _readable_version(stdin: bytes) -> str:
 
 
 def _unexpected_error(failure: Exception, trace: CallTrace) -> SvcError:
-    """What nobody knew a remedy for where it was raised: want of something that any step may need, or a mistake of ours."""
+    """Return the error for an exception without a specific handler: a lack of resources, or a bug in svc."""
     if lack := shortage(failure):
         return lack
     trace.error("".join(traceback.format_exception(failure)))

@@ -1,4 +1,4 @@
-"""What was recorded when the executable was installed: which agent it talks to, where state is kept, what things are called."""
+"""Record of an installation: the agent's socket, the state directory and the names profile."""
 
 import os
 from pathlib import Path
@@ -11,8 +11,7 @@ SOCKET_NAME = "agent.sock"
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """The deployment that an executable belongs to: where its state is and its agent listens, and its names profile (empty: our
-    own names)."""
+    """The installation that an executable belongs to. An empty profile means the default names."""
 
     state_dir: Path
     socket: Path
@@ -20,7 +19,7 @@ class Installed:
 
 
 def read_record(path: str, names: Names) -> Installed:
-    """The record beside an executable; what it does not say (or a record that does not exist) means the defaults."""
+    """Return the record at `path`. Missing values, and a missing record, mean the defaults."""
     values = dict(_pairs(Path(path))) if path else {}
     return Installed(
         Path(values.get("state_dir") or names.state_dir),

@@ -1,10 +1,13 @@
 """Locks between processes: one for a node's state, one for an agent's socket.
 
-A process holds the lock of the state as long as any of its work may still change attachments: an agent until its drain has
-ended, a process of one call but for the time in which it waits at a gate or for policy. The lock of the socket keeps two agents
-apart that share a run directory. Both are files in a directory that only root enters, so that no other user can hold them.
+A process holds the state lock while its work may change attachments. An agent holds it until its drain has ended. A one-shot
+process frees it while it waits for a readiness gate or for policy.
 
-The last release knew other files. They are locked as well, so that a process of it and one of this release exclude each other.
+The socket lock excludes two agents with the same run directory. Both lock files are in directories that only root can enter, so
+other users cannot lock them.
+
+The last release used other lock files. They are locked as well, so that a process of that release and one of this release
+exclude each other.
 """
 
 import errno
@@ -26,12 +29,12 @@ from svc.values import dataclass
 
 DIRECTORY = "lock"  # in the state directory and in the run directory
 STATE, START, SOCKET = "state", "start", "socket"
-LAST_STATE, LAST_CALLS, LAST_SOCKET = "state.lock", "oneshot.lock", "agent.lock"  # as the last release names them
+LAST_STATE, LAST_CALLS, LAST_SOCKET = "state.lock", "oneshot.lock", "agent.lock"  # names in the last release
 
 AGENT, DRAINING = "agent", "agent that stops"
 
 _MIN_POLL_SECONDS, _MAX_POLL_SECONDS = 0.005, 0.05
-_REPORT_SECONDS = 1.0  # after which an agent logs what it waits for
+_REPORT_SECONDS = 1.0  # after this time an agent logs what it waits for
 _MAX_NOTE_BYTES = 512
 
 log = logging.getLogger("svc.agent")
@@ -39,7 +42,7 @@ log = logging.getLogger("svc.agent")
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that holds a lock, and what it does; 0 and empty if that is not known. An agent notes its `socket`."""
+    """The process that holds a lock, and its purpose; 0 and empty if unknown. An agent also notes its `socket`."""
 
     pid: int = 0
     purpose: str = ""
@@ -47,14 +50,14 @@ class Holder:
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether the process is stopped, by SIGSTOP for example."""
+        """Return True if the process is stopped, for example by SIGSTOP."""
         with suppress(OSError):
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] in "tT"
         return False
 
     @property
     def fix(self) -> str:
-        """Return what the operator can do about it."""
+        """Return the fix for the operator."""
         if not self.pid:
             return "find the process with `fuser`, and end it"
         if self.purpose == AGENT and not self.is_stopped:
@@ -71,10 +74,10 @@ class Holder:
 
 
 class LockFile:
-    """An exclusive lock on a file, which the kernel gives back when the process ends.
+    """An exclusive lock on a file. The kernel frees it when the process ends.
 
-    `guarded` is false for a file that other users may have opened before its directory was closed to them: a lock of such a
-    process does not count.
+    `guarded` is false if other users may have opened the file before its directory became private. Locks of such users'
+    processes are then ignored.
     """
 
     def __init__(self, path: Path, *, guarded: bool = True) -> None:
@@ -83,7 +86,7 @@ class LockFile:
         self._file = _open(path)
 
     def take(self) -> bool:
-        """Lock the file unless another process has."""
+        """Lock the file; False if another process has locked it."""
         if not self._is_current():  # removed or replaced since it was opened
             file = _open(self.path)
             os.close(self._file)
@@ -91,26 +94,26 @@ class LockFile:
         return _flock(self._file, fcntl.LOCK_EX) or (not self._guarded and self._is_held_by_users_only())
 
     def is_free(self) -> bool:
-        """Return whether no process has it locked now. It stays free."""
+        """Return True if no process has locked the file. The file stays unlocked."""
         if not _flock(self._file, fcntl.LOCK_SH):
             return False
         fcntl.flock(self._file, fcntl.LOCK_UN)
         return True
 
     def stands(self) -> bool:
-        """Return whether the path still names the locked file."""
+        """Return True if the path still names the locked file."""
         return self._is_current()
 
     def note(self, purpose: str, socket: Path | None = None) -> None:
-        """Tell the processes that wait what the holder does, and where it listens."""
+        """Write the holder's purpose and socket into the file, for processes that wait for the lock."""
         note = {"pid": os.getpid(), "purpose": purpose, "socket": str(socket or "")}
         text = json.dumps(note).encode()[:_MAX_NOTE_BYTES]
-        with suppress(OSError):  # a full disk, say
+        with suppress(OSError):  # for example, the disk is full
             os.pwrite(self._file, text, 0)
             os.ftruncate(self._file, len(text))
 
     def holder(self) -> Holder:
-        """Return what the holder has noted, else the process that the kernel names."""
+        """Return the holder that the note names, else the process that the kernel names."""
         with suppress(OSError):
             noted = _read_note(os.pread(self._file, _MAX_NOTE_BYTES, 0))
             if noted.pid in self._pids():
@@ -131,7 +134,7 @@ class LockFile:
         return False
 
     def _pids(self) -> list[int]:
-        """Return the pids of the processes that hold the lock, from the kernel (proc_locks(5))."""
+        """Return the PIDs of the processes that hold the lock, from /proc/locks (proc_locks(5))."""
         inode = f":{os.fstat(self._file).st_ino}"
         with suppress(OSError):
             rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
@@ -146,11 +149,11 @@ class LockFile:
 class StateLock:
     """The right to change attachments of one state directory.
 
-    OSError if the directory cannot be used; UnsafeDirectory, one of those, if other users can write there.
+    Raise OSError if the directory is unusable, and its subclass UnsafeDirectory if other users can write there.
     """
 
     def __init__(self, state_dir: Path, purpose: str, socket: Path | None = None) -> None:
-        """`socket` is where an agent will listen."""
+        """Create the private directories and open the lock files. `socket` is the path on which an agent will listen."""
         make_private(state_dir, 0o700)
         make_private(state_dir / DIRECTORY, 0o700)
         self._state_dir = state_dir
@@ -164,9 +167,9 @@ class StateLock:
             self._opened = opened.pop_all()
 
     def take(self, seconds: float, *, gives_way: bool = False, unless: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until no other process has it; false if `unless` says during the wait that it is not needed.
+        """Wait until no other process holds the lock; False if `unless` returns True during the wait.
 
-        One that gives way lets a starting agent go first. PeerError, with the holder, after so many seconds.
+        With `gives_way` a starting agent gets the lock first. Raise PeerError, which names the holder, after `seconds`.
         """
         for _ in _until(time.monotonic() + seconds):
             if unless():
@@ -193,32 +196,32 @@ class StateLock:
         raise _held_too_long(self._busy(), seconds)
 
     def admit_calls_of_last_release(self) -> None:
-        """Let them have their lock: they then look for the agent's socket, and hand their call over."""
+        """Free the call lock of the last release. Its calls then look for the agent's socket and hand themselves over."""
         self._last_calls.free()
 
     def drain(self, seconds: float) -> None:
-        """Keep new calls of the last release from their work until the drain has ended."""
+        """Keep new calls of the last release from starting until the drain has ended, for at most `seconds`."""
         self._lock.note(DRAINING)
-        with suppress(OSError):  # the directory is gone, and with it everything that a call could want there
+        with suppress(OSError):  # the directory was removed, so those calls have no state to change
             for _ in _until(time.monotonic() + seconds):
                 if self._last_calls.take():
                     return
 
     def stands(self) -> bool:
-        """Return whether the state directory is still the one that was locked."""
+        """Return True if the state directory is still the one that was locked."""
         return self._lock.stands()
 
     def free(self) -> None:
-        """Give it back for a while."""
+        """Unlock all files; `take` locks them again."""
         for lock in (self._last_calls, self._last, self._lock):
             lock.free()
 
     def close(self) -> None:
-        """Give it back for good."""
+        """Unlock and close all files."""
         self._opened.close()
 
     def _take_now(self) -> bool:
-        """Lock all of the files, or none."""
+        """Lock all files or none. Return True if they are locked."""
         taken: list[LockFile] = []
         for lock in (self._lock, self._last, self._last_calls):
             if not lock.take():
@@ -229,7 +232,7 @@ class StateLock:
         return True
 
     def _busy(self) -> LockFile:
-        """Return the first of the files that another process has."""
+        """Return the first file that another process has locked."""
         return next((lock for lock in (self._lock, self._last, self._last_calls) if not lock.is_free()), self._lock)
 
 
@@ -253,16 +256,16 @@ class SocketLock:
         self._lock.note(AGENT)
 
     def stands(self) -> bool:
-        """Return whether the run directory is still the one that was locked."""
+        """Return True if the run directory is still the one that was locked."""
         return self._lock.stands()
 
     def close(self) -> None:
-        """Give it back."""
+        """Unlock and close the files."""
         self._opened.close()
 
 
 def find_agent_elsewhere(state_dir: Path, path: Path) -> Holder | None:
-    """Return the agent that holds a state directory and serves another socket than `path`; None if there is none."""
+    """Return the agent that holds a state directory and serves another socket than `path`; None if no such agent exists."""
     file = state_dir / DIRECTORY / STATE
     with suppress(OSError):
         noted = _read_note(file.read_bytes())
@@ -275,10 +278,10 @@ def find_agent_elsewhere(state_dir: Path, path: Path) -> Holder | None:
 
 
 def is_served(path: Path) -> bool:
-    """Return whether an agent listens on the socket."""
+    """Return True if an agent listens on the socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.setblocking(False)
-        return client.connect_ex(str(path)) in (0, errno.EAGAIN)  # EAGAIN: its backlog is full
+        return client.connect_ex(str(path)) in (0, errno.EAGAIN)  # EAGAIN: the backlog is full
 
 
 def _opened(stack: ExitStack, path: Path, *, guarded: bool = True) -> LockFile:
@@ -288,7 +291,7 @@ def _opened(stack: ExitStack, path: Path, *, guarded: bool = True) -> LockFile:
 
 
 def _read_note(data: bytes) -> Holder:
-    """Return what a holder has noted; the unknown holder if it is not readable."""
+    """Return the noted holder; an unknown holder if the note is not readable."""
     with suppress(ValueError, TypeError, KeyError):
         note = json.loads(data)
         return Holder(int(note["pid"]), str(note["purpose"]), str(note.get("socket", "")))
@@ -317,7 +320,7 @@ def _is_foreign(pid: int) -> bool:
 
 
 def _until(deadline: float) -> Iterator[float]:
-    """Yield the time, again and again: at least once, and with growing pauses."""
+    """Yield the time repeatedly until the deadline: at least once, with growing pauses."""
     backoff = Backoff(_MIN_POLL_SECONDS, _MAX_POLL_SECONDS)
     while True:
         now = time.monotonic()

@@ -1,14 +1,14 @@
-"""A log file that several processes append to, and that any of them rotates.
+"""A log file that several processes append to and rotate.
 
-1. Lines are appended in one write, under a shared lock of the file. Whoever rotates it holds the lock alone, renames it and
-   takes its write permission away.
-2. A writer that finds no permission, once it has the lock, opens the path again: nothing is appended to a file that was
-   rotated, so it may be compressed and removed at any time. It is cheaper than to ask what is at the path.
-3. Only root and the file's group read it, and only root takes its place: mode 0640, 0440 when rotated, whatever the umask. A
-   file that others could open before is moved aside, because they may keep its lock. A file or directory that belongs to
-   another user is refused, and so is a directory that everybody may write.
-4. Nobody waits for long. A lock that somebody else keeps is done without, and a rotation that fails now is for the next
-   writer: lines count for more than the size of their file.
+1. A process appends its lines in one write, under a shared lock of the file. To rotate, a process takes the exclusive lock,
+   renames the file and removes its write permission.
+2. A writer that has the lock and finds no write permission opens the path again. No process appends to a rotated file, so it
+   may be compressed and removed at any time. This check is cheaper than a stat of the path.
+3. Only root and the file's group can read the file: mode 0640, or 0440 after rotation, independent of the umask. A file that
+   other users could open before is moved aside, because they may keep its lock. A file or directory of another user is
+   refused, and so is a directory that every user may write.
+4. Waits are short. If another process keeps the lock, the writer continues without it. If a rotation fails, the next writer
+   tries again: writing lines has priority over the size limit.
 """
 
 import errno
@@ -22,17 +22,19 @@ from typing import Final
 from svc.timestamps import date_and_time
 
 _LOCK_TRIES: Final = 20
-_LOCK_PAUSE: Final = 0.001  # seconds; whoever rotates holds the lock for far less
+_LOCK_PAUSE: Final = 0.001  # seconds; a rotation holds the lock for far less
 _OPEN_TRIES: Final = 20
 _MODE: Final = 0o640
 SEALED_MODE: Final = 0o440
 _LOOSE: Final = 0o777 & ~_MODE
 
-_safe: set[str] = set()  # directories of logs that were found to be safe
+_safe: set[str] = set()  # log directories that passed the check
 
 
 def append(path: str, data: bytes, max_bytes: int) -> bool:
-    """Whether the file was rotated, which is done when it would grow beyond `max_bytes`. OSError when it cannot be written."""
+    """Append `data`. Return True if the file was rotated, because it would exceed `max_bytes`. Raise OSError if the write
+    fails.
+    """
     rotated = False
     for attempt in range(_OPEN_TRIES):
         fd = _open(path)
@@ -43,7 +45,7 @@ def append(path: str, data: bytes, max_bytes: int) -> bool:
                 _move_aside(fd, path)
                 rotated = True
                 continue
-            if _is_sealed(status):  # whoever rotates it may be about to rename it
+            if _is_sealed(status):  # another process may be about to rename it
                 time.sleep(_LOCK_PAUSE if attempt else 0)
                 continue
             if _is_full(status, len(data), max_bytes) and _rotate(fd, path):
@@ -57,19 +59,19 @@ def append(path: str, data: bytes, max_bytes: int) -> bool:
 
 
 def rotated_name(path: str, seconds: float) -> str:
-    """NAME-DATE-AND-TIME.EXT beside it, in UTC and to the millisecond."""
+    """Return the path of a rotated file, NAME-TIMESTAMP.EXT, in UTC with milliseconds."""
     stem, extension = os.path.splitext(path)
     stamp = date_and_time(seconds).replace(" ", "T").replace(":", "-")
     return f"{stem}-{stamp}.{int(seconds * 1000) % 1000:03d}{extension}"
 
 
 def is_loose(status: os.stat_result) -> bool:
-    """Tell whether a log file has a right that neither root nor its group needs."""
+    """Return True if a log file has a permission that neither root nor its group needs."""
     return stat.S_ISREG(status.st_mode) and bool(status.st_mode & _LOOSE)
 
 
 def _open(path: str) -> int:
-    """Never waits: a pipe that nobody reads cannot be written."""
+    """Open the log file for appending, without blocking. Opening a pipe without a reader raises OSError."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     _require_safe_directory(path)
     try:
@@ -78,14 +80,14 @@ def _open(path: str) -> int:
         os.makedirs(os.path.dirname(path), mode=0o750, exist_ok=True)
     try:
         fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, _MODE)
-    except FileExistsError:  # another process was faster, or a link's target is missing
+    except FileExistsError:  # another process created it, or the target of a link does not exist
         return os.open(path, flags | os.O_CREAT, _MODE)
-    os.fchmod(fd, _MODE)  # the umask may have taken rights that a writer needs
+    os.fchmod(fd, _MODE)  # the umask may have removed permissions that a writer needs
     return fd
 
 
 def _require_safe_directory(path: str) -> None:
-    """Raise OSError where others could put files in the place of the log. What does not exist is made in time."""
+    """Raise OSError if other users could replace the log file. Missing directories are created later."""
     directory = os.path.dirname(os.path.realpath(path))
     if directory in _safe:
         return
@@ -106,14 +108,14 @@ def _is_foreign(status: os.stat_result) -> bool:
 
 
 def _was_open_to_others(status: os.stat_result) -> bool:
-    """Tell whether other users may have the file open. Raise OSError if it is another user's."""
+    """Return True if other users may have the file open. Raise OSError if it belongs to another user."""
     if stat.S_ISREG(status.st_mode) and _is_foreign(status):
         raise OSError(errno.EPERM, f"it belongs to user {status.st_uid}: remove it, or make it root's")
     return is_loose(status)
 
 
 def _move_aside(fd: int, path: str) -> None:
-    """Others may keep the lock of the file for ever, so this does without. A file that cannot be renamed is only tightened."""
+    """Rename the file without its lock, which other users may hold for ever. If the rename fails, only restrict its mode."""
     try:
         os.rename(os.path.realpath(path), _free_name(os.path.realpath(path)))
         os.fchmod(fd, SEALED_MODE)
@@ -134,7 +136,7 @@ def _lock(fd: int, kind: int) -> bool:
 
 
 def seal(fd: int) -> bool:
-    """Whether nobody appends to the file from now on; False while others keep its lock."""
+    """Seal the file against appends. Return True if it is sealed, False if another process keeps its lock."""
     if not _lock(fd, fcntl.LOCK_EX):
         return False
     os.fchmod(fd, SEALED_MODE)
@@ -146,17 +148,19 @@ def _is_sealed(status: os.stat_result) -> bool:
 
 
 def _is_full(status: os.stat_result, added: int, max_bytes: int) -> bool:
-    """One line that is larger than all that is allowed is written all the same."""
+    """Return True if `added` bytes do not fit. An empty file accepts a line of any size."""
     return status.st_size > 0 and status.st_size + added > max_bytes and stat.S_ISREG(status.st_mode)
 
 
 def _rotate(fd: int, path: str) -> bool:
-    """Whether the path is free for a new file now; a link's target is what is rotated, in its own directory."""
+    """Rename the full file. Return True if the path is free for a new file. For a link, rename its target in the target's
+    directory.
+    """
     try:
         path = os.path.realpath(path)
         if not _lock(fd, fcntl.LOCK_EX):
             return False
-        if not _is_sealed(os.fstat(fd)):  # by somebody who was faster
+        if not _is_sealed(os.fstat(fd)):  # false if another process has rotated it
             os.rename(path, _free_name(path))
             os.fchmod(fd, SEALED_MODE)
         return True
@@ -183,6 +187,6 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _take_back(fd: int, count: int) -> None:
-    """Where the disk is full half-way through a line, the next one would be glued to it; unless that is there by now."""
+    """Remove a partly written line after a write failure, unless another process has appended since."""
     if _lock(fd, fcntl.LOCK_EX) and os.fstat(fd).st_size == (end := os.lseek(fd, 0, os.SEEK_CUR)):
         os.ftruncate(fd, end - count)

@@ -1,4 +1,4 @@
-"""What the ADDs of a network need, from its configuration."""
+"""What ADDs of a network need, derived from its configuration."""
 
 from svc.attach.record import SessionKey
 from svc.attach.status import Wanted
@@ -7,7 +7,7 @@ from svc.netconf.netconf import NetConf
 
 
 def memory_key(netconf: NetConf) -> tuple[str, str]:
-    """Return what tells networks apart whose ADDs meet different failures: the name, and how another plugin is configured."""
+    """Return the key of a network for recorded failures: its name, and the `ipam` section of a delegated network."""
     return netconf.name, str(netconf.raw["ipam"]) if netconf.ipam.is_delegated else ""
 
 
@@ -17,12 +17,12 @@ def families(netconf: NetConf) -> tuple[int, ...]:
 
 
 def pools(netconf: NetConf) -> dict[int, tuple[str, ...]]:
-    """Return the pools that an ADD is limited to, by family; empty for any."""
+    """Return the pools that an ADD may use, by family; empty means any."""
     return {4: netconf.ipam.ipv4_pools, 6: netconf.ipam.ipv6_pools}
 
 
 def wanted_by(netconf: NetConf, where: SessionKey) -> Wanted:
-    """Return what ADDs need."""
+    """Return what an ADD of the network needs, for STATUS."""
     is_delegated = netconf.ipam.is_delegated
     reads_api = netconf.policy or not is_delegated or bool(host_local.families(netconf.raw))
     return Wanted(

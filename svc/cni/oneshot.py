@@ -23,14 +23,14 @@ from svc.names import DEFAULT
 from svc.netconf.names_profiles import Profiles
 from svc.waits.wait import Resumable, Wait, WaitOutcome
 
-AGENT_SECONDS = 90.0  # as the executable gives it
-ALONE_SECONDS = 90.0  # until others have done; the same, for a runtime has no more patience with us
+AGENT_SECONDS = 90.0  # the executable waits as long
+ALONE_SECONDS = 90.0  # limit for the lock; the same, because the runtime waits no longer
 _PASSED_ON = ("TRACEPARENT", INTENT)
-AGENTS = 10  # that come and go during one call
+AGENTS = 10  # agents that may start and end during one call
 
 
 def main() -> int:
-    """One call, answered on the standard streams; the exit status."""
+    """Carry out one call and write its reply to the standard streams. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m svc.cni", description=__doc__)
     parser.add_argument("--name", required=True, help="the name that the executable was called by")
     parser.add_argument("--install", default="", help="the record of the installation")
@@ -48,12 +48,12 @@ def main() -> int:
         stream.buffer.write(text)
         stream.flush()
     if options.test:
-        os._exit(reply.status)  # whoever still waits for a server does so in vain
+        os._exit(reply.status)  # do not join threads that still wait for a server
     return reply.status
 
 
 def _test(inputs: CallInput, installed: Installed) -> Reply:
-    from svc.cni.connection_test import probe  # no call needs it
+    from svc.cni.connection_test import probe  # only the test needs it
 
     status, lines = probe(Profiles().get, SessionPool(_opener(installed)), inputs)
     return Reply(status, lines.encode(errors="backslashreplace"), b"")
@@ -103,8 +103,10 @@ def _purpose(inputs: CallInput) -> str:
 
 
 def _carried_out_or_handed_on(lock: StateLock, inputs: CallInput, installed: Installed, trace: CallTrace) -> Reply:
-    """By this process, or by an agent that serves the node meanwhile. One that is gone again before it heard of the call leaves
-    it to us."""
+    """Carry out the call in this process, or hand it to an agent that has started to serve the node.
+
+    If that agent ends before it receives the call, this process carries it out.
+    """
     for turn in range(2 * AGENTS):
         reply = _handed_on(inputs, installed) if turn % 2 else _carried_out(lock, inputs, installed, trace)
         if reply is not None and not reply.intent:
@@ -123,8 +125,10 @@ def _steps(inputs: CallInput, installed: Installed, trace: CallTrace) -> Resumab
 
 
 def _carried_out(lock: StateLock, inputs: CallInput, installed: Installed, trace: CallTrace) -> Reply | None:
-    """Under the lock, but while it waits. Where an agent serves the node by then: None before the first step, and later a reply
-    with the intent to hand on."""
+    """Carry out the call under the lock, which is free while the call waits.
+
+    If an agent has started to serve the node: return None before the first step, later a reply with the intent to hand over.
+    """
     steps = _steps(inputs, installed, trace)
     wait: Wait | None = None
     while True:
@@ -144,7 +148,7 @@ def _carried_out(lock: StateLock, inputs: CallInput, installed: Installed, trace
 
 
 def _handed_on(inputs: CallInput, installed: Installed) -> Reply | None:
-    """By the agent, as if the executable had found it in the first place; None when it is gone and has not heard of it."""
+    """Let the agent carry out the call, as for the executable. Return None if the agent ended before it received the call."""
     from svc.cni.agent_client import call
     from svc.cni.frame import Frame, FrameError, Handover
 
@@ -152,7 +156,7 @@ def _handed_on(inputs: CallInput, installed: Installed) -> Reply | None:
     frame = Frame(inputs.name, environment, inputs.stdin, has_descriptor=False, profile=inputs.profile)
     with ExitStack() as stack:
         netns = -1
-        with suppress(OSError):  # the agent says what is wrong with it
+        with suppress(OSError):  # the agent reports the error
             netns = os.open(environment.get("CNI_NETNS", ""), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             stack.callback(os.close, netns)
         try:

@@ -1,4 +1,4 @@
-"""The reply to a request of a version that this one does not know."""
+"""The reply to a request in an unsupported layout."""
 
 import orjson
 
@@ -10,7 +10,7 @@ from svc.model.errors import Code, PeerError
 
 
 def refusal(other: OtherVersion) -> bytes:
-    """Return a reply in this version's layout, which names both versions and what to install."""
+    """Return a reply in this version's layout that names both versions and the fix."""
     error = PeerError(
         f"the executable is of version {other.version or 'unknown'}, the agent of {svc.__version__}:"
         " they have no protocol in common",

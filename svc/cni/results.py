@@ -1,11 +1,11 @@
-"""Results, errors and versions in the shape of the version that the runtime asked for.
+"""JSON of results, errors and versions, in the CNI version that the runtime requests.
 
-What each version knows:
+Differences between the versions:
 
 * 0.1.0, 0.2.0: one IPv4 and one IPv6 address, `ip4` and `ip6`, each with its gateway and routes; no interfaces
-* 0.3.0 to 0.4.0: lists; an address tells its family in `version`
+* 0.3.0 to 0.4.0: lists; an address has its family in `version`
 * 1.0.0: the same without `version`
-* 1.1.0: more of interfaces and routes
+* 1.1.0: more members of interfaces and routes
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ _ROUTE_1_1 = ("mtu", "advmss", "priority", "table", "scope")
 
 
 def render(result: Result, version: str) -> Json:
-    """What this version cannot tell is left out."""
+    """Return the JSON of a result. Members that the version does not define are left out."""
     if not cni_versions.at_least(version, "0.3.0"):
         return _render_single(result, version)
     return {"cniVersion": version} | _given(
@@ -36,13 +36,13 @@ def render(result: Result, version: str) -> Json:
 
 
 def render_error(error: SvcError, version: str) -> Json:
-    """Text comes from everywhere, and JSON is UTF-8: what is not, is escaped."""
+    """Return the JSON of an error. JSON is UTF-8: invalid characters of the message are escaped."""
     data: Json = {"cniVersion": version, "code": int(error.code), "msg": _utf8(error.msg)}
     return data | _given(details=_utf8(error.details))
 
 
 def render_version(version: str) -> Json:
-    """The answer to VERSION."""
+    """Return the reply to VERSION."""
     return {"cniVersion": version, "supportedVersions": list(cni_versions.SUPPORTED)}
 
 
@@ -52,7 +52,7 @@ def _render_single(result: Result, version: str) -> Json:
 
 
 def _family(result: Result, family: int) -> Json:
-    """The first address of the family with the family's routes; empty when there is no such address."""
+    """Return the first address of the family with the family's routes; empty if there is no such address."""
     first = next((item for item in result.ips if item.family == family), None)
     if first is None:
         return {}
@@ -74,7 +74,7 @@ def _route(item: Route, version: str) -> Json:
 
 
 def _since(data: Json, young: tuple[str, ...], version: str) -> Json:
-    """Without the members that came with 1.1.0, for an older version."""
+    """Remove the members that version 1.1.0 introduced, for an older version."""
     if cni_versions.at_least(version, "1.1.0"):
         return data
     return {key: value for key, value in data.items() if key not in young}

@@ -1,4 +1,4 @@
-"""What becomes of rotated log files: they are compressed, and removed when they are too old or too many."""
+"""Compress rotated log files, and remove those that are too old or too many."""
 
 import gzip
 import os
@@ -12,26 +12,26 @@ from svc.cni.logfile import SEALED_MODE, is_loose, seal
 from svc.timestamps import date_and_time
 
 _PARTIAL: Final = ".gz.partial"
-_FINISHED: Final = (".gz", ".zst", _PARTIAL)  # whoever wrote the log before us may have left the second
+_FINISHED: Final = (".gz", ".zst", _PARTIAL)  # another program may have written the log before svc and compressed with zstd
 _CHUNK: Final = 1 << 16
 _STAMP: Final = r"(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3})"
-_FASTEST: Final = 1  # twice the size of the best, in a fifth of the time
+_FASTEST: Final = 1  # twice the size of the best level, in a fifth of the time
 _DAY: Final = 86400
 
 
 def tidy(path: str, max_age: int, max_count: int) -> None:
-    """For the rotated files of one log: `max_age` in days. Several processes may do so at a time. OSError."""
+    """Tidy the rotated files of one log; `max_age` is in days. Several processes may do so in parallel. Raise OSError."""
     path = os.path.realpath(path)
     oldest = date_and_time(time.time() - max_age * _DAY).replace(" ", "T").replace(":", "-")
     for number, (stamp, names) in enumerate(sorted(_rotated(path).items(), reverse=True)):
         gone = number >= max_count or stamp < oldest
         for name in names:
-            with suppress(FileNotFoundError):  # somebody else was faster
+            with suppress(FileNotFoundError):  # another process removed it first
                 os.unlink(name) if gone else _keep(name)
 
 
 def _rotated(path: str) -> dict[str, list[str]]:
-    """By the moment of their rotation; two files where a compression was broken off."""
+    """Return the rotated files by their timestamp. An interrupted compression leaves two files with one timestamp."""
     directory, base = os.path.split(path)
     stem, extension = os.path.splitext(base)
     known = re.compile(f"{re.escape(stem)}-{_STAMP}{re.escape(extension)}({'|'.join(map(re.escape, _FINISHED))})?")
@@ -43,18 +43,18 @@ def _rotated(path: str) -> dict[str, list[str]]:
 
 
 def _keep(name: str) -> None:
-    if is_loose(os.lstat(name)):  # rotated by an older version
+    if is_loose(os.lstat(name)):  # an older version rotated it
         os.chmod(name, SEALED_MODE)
     _compress(name)
 
 
 def _compress(name: str) -> None:
-    """The lock keeps others from doing the same; what a killed process has begun is begun anew."""
+    """Compress a rotated file under its lock. A compression that a killed process left unfinished starts again."""
     if name.endswith(_FINISHED):
         return
     with open(name, "rb") as source:
         if not seal(source.fileno()) or not os.path.samestat(os.stat(name), os.fstat(source.fileno())):
-            return  # somebody else is at it, or has done it
+            return  # another process compresses it, or has finished
         partial = name + _PARTIAL
         try:
             _pack(source, partial)

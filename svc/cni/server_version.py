@@ -1,4 +1,4 @@
-"""The orchestrator's API server, asked for no more than its version: a test needs no client that takes 0.3 s to load."""
+"""Version of the Kubernetes API server, for the connection test. The full client is avoided because its import takes 0.3 s."""
 
 import base64
 import http.client
@@ -18,7 +18,9 @@ Json = dict[str, Any]
 
 
 def server_version(kubeconfig: str, seconds: float) -> str:
-    """What the server of the current context says of itself. CallerError for a file that cannot be used, PeerError."""
+    """Return the version of the current context's server. Raise CallerError for an unusable file, PeerError if the server
+    fails.
+    """
     path = Path(kubeconfig)
     cluster, user = _current(path)
     server = str(cluster.get("server", ""))
@@ -52,7 +54,7 @@ def _connection(path: Path, cluster: Json, user: Json, seconds: float) -> http.c
         context.load_verify_locations(cadata=authority.decode())
     certificate, key = _data(path, user, "client-certificate"), _data(path, user, "client-key")
     if certificate and key:
-        with tempfile.NamedTemporaryFile() as both:  # it is read from files only
+        with tempfile.NamedTemporaryFile() as both:  # OpenSSL loads certificate chains only from files
             both.write(certificate + b"\n" + key)
             both.flush()
             context.load_cert_chain(both.name)
@@ -67,14 +69,14 @@ def _authorization(path: Path, user: Json) -> dict[str, str]:
 
 
 def _data(path: Path, entry: Json, name: str) -> bytes:
-    """Inline, or in a file beside the kubeconfig."""
+    """Return the data of an entry: inline, or from a file relative to the kubeconfig; empty if it has neither."""
     if inline := entry.get(f"{name}-data"):
         return base64.b64decode(inline)
     return (path.parent / entry[name]).read_bytes() if entry.get(name) else b""
 
 
 def _current(path: Path) -> tuple[Json, Json]:
-    """Cluster and user of the current context."""
+    """Return cluster and user of the current context."""
     try:
         config = yaml.safe_load(path.read_bytes())
         context = _named(config["contexts"], config["current-context"])["context"]

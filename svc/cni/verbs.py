@@ -1,4 +1,4 @@
-"""From a checked call to a verb of `attach`: a table, one handler a verb."""
+"""Dispatch of a checked call to the handler of its verb in `attach`."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ from svc.netconf.node_files import mtu, node_name
 from svc.values import dataclass
 from svc.waits.wait import Resumable
 
-PTP = "ptp"  # the reference plugin: a pair of interfaces for each container, which share no link and so need a gateway
+PTP = "ptp"  # reference plugin: each container has its own link and needs a gateway
 POOLS_FOR_PTP = PoolSource(point_to_point=True)
 
 
@@ -73,7 +73,9 @@ class Invocation:
 
     @property
     def source(self) -> AddressSource:
-        """Where the network's addresses come from. Raise CallerError if the IPAM plugin of svc was called for another one's."""
+        """Return the network's address source. Raise CallerError if the runtime called svc's IPAM plugin for another plugin's
+        network.
+        """
         if not self.netconf.ipam.is_delegated or (self.call.ipam and self.call.verb == "DEL"):
             return POOLS_FOR_PTP if self.call.ipam and self.netconf.type == PTP else POOLS_OF_SVC
         if self.call.ipam:
@@ -81,17 +83,17 @@ class Invocation:
                 f"ipam.type = {self.netconf.ipam.type!r}, but the IPAM plugin of svc was called",
                 details="ipam.type: name the plugin that is to be called",
             )
-        from svc.cni.delegated_ipam import delegated_source  # only here: most networks need no other plugin
+        from svc.cni.delegated_ipam import delegated_source  # most networks do not delegate
 
         return delegated_source(self.netconf, self.inputs.environment, self.where.node)
 
     def attachment(self, sandbox: Sandbox | None) -> Attachment:
-        """The attachment that the call is about."""
+        """Return the attachment of the call."""
         return Attachment(self.id, self.workload(self.args()), sandbox, self.where, source=self.source)
 
     @contextmanager
     def sandbox(self) -> Iterator[Sandbox]:
-        """The call's namespace, open for the time of the block."""
+        """Open the call's namespace for the time of the block."""
         received, self.inputs.netns_fd = self.inputs.netns_fd, -1
         sandbox = open_sandbox(self.call.netns, received, self.context.own_netns)
         try:
@@ -101,13 +103,13 @@ class Invocation:
 
 
 def session_key(netconf: NetConf, names: Names, profile: str, *, lenient: bool = False, ipam: bool = False) -> SessionKey:
-    """Which datastore session serves a network on this node. SvcError when the node's name cannot be told."""
+    """Return the datastore session key of a network on this node. Raise SvcError if the node's name cannot be determined."""
     node = node_name(netconf, names, os.uname().nodename, lenient=lenient, ipam=ipam)
     return SessionKey(netconf.datastore.to_json(), node, profile)
 
 
 def attach(invocation: Invocation) -> Resumable[Result]:
-    """ADD, the one verb that may wait."""
+    """Carry out ADD, the only verb that may wait."""
     if invocation.netconf.hostname:
         invocation.trace.warning("hostname is deprecated: set nodename in the network configuration")
     if invocation.call.ipam:
@@ -196,7 +198,9 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
 
 
 def _require_pod_for_bypass(invocation: Invocation) -> None:
-    """Raise CallerError for a container that is not a pod, if the network lets annotations bypass IPAM: it cannot have any."""
+    """Raise CallerError if the network lets annotations bypass IPAM, and the container is not a pod and cannot have
+    annotations.
+    """
     if invocation.netconf.features.ip_addrs_no_ipam and not invocation.args().has_pod:
         raise CallerError(
             "feature_control.ip_addrs_no_ipam = true, but the container is not a pod and has no annotations",
@@ -206,7 +210,9 @@ def _require_pod_for_bypass(invocation: Invocation) -> None:
 
 
 def _refuse_foreign_prev_result(invocation: Invocation) -> None:
-    """We make the interface, so we come first in a chain; a result from before us is checked all the same."""
+    """Warn about a result of an earlier plugin, and validate it. svc creates the interface, so it must come first in
+    a chain.
+    """
     if invocation.netconf.prev_result is not None:
         invocation.trace.warning(
             "another plugin comes before this one in the chain, which is not supported: its result is lost"
@@ -215,8 +221,11 @@ def _refuse_foreign_prev_result(invocation: Invocation) -> None:
 
 
 def _sandbox_if_any(stack: ExitStack, invocation: Invocation) -> Sandbox | None:
-    """DEL works without a namespace: it may be gone. Our own is refused, lest an interface of the host be deleted. The IPAM
-    plugin only looks which addresses are in use there."""
+    """Open the namespace for DEL; None if the namespace does not exist any more.
+
+    Raise CallerError for the host's own namespace, because DEL could delete an interface of the host. The IPAM plugin only
+    reads which addresses are in use there.
+    """
     if not invocation.call.netns:
         return None
     try:
@@ -226,7 +235,7 @@ def _sandbox_if_any(stack: ExitStack, invocation: Invocation) -> Sandbox | None:
             raise
         invocation.trace.debug(str(error))
         return None
-    except PeerError as lack:  # of a descriptor: where the row names the host's interface, that is enough
+    except PeerError as lack:  # out of descriptors: a journal entry that names the host's interface is enough
         if invocation.call.ipam or invocation.context.journal.get(invocation.id) is None:
             raise
         invocation.trace.debug(str(lack))

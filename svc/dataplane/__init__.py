@@ -1,1 +1,1 @@
-"""The kernel's side of an attachment: a plan, one batch in the host, one in the sandbox; checks; removal."""
+"""The kernel's side of an attachment: a plan, a netlink batch in the host and one in the sandbox, checks, and removal."""

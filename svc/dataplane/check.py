@@ -1,4 +1,4 @@
-"""CHECK: what the kernel has, held against what an attachment should have."""
+"""Compare the kernel's state with the attachment, for CHECK."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from svc.dataplane.wire import Wired
 
 
 def differences(kernel: Kernel, wiring: plan.Wiring, wired: Wired, ns_fd: int) -> list[str]:
-    """Every difference in words, empty when all is as wired. What others added is none of our business."""
+    """Return all differences as text; empty if the attachment is as wired. Additions by other programs are ignored."""
     with netns.Socket(ns_fd) as sandbox:
         found = [*_sandbox_links(sandbox, wiring, wired)]
         if not found:
@@ -22,8 +22,10 @@ def differences(kernel: Kernel, wiring: plan.Wiring, wired: Wired, ns_fd: int) -
 
 
 def stands(kernel: Kernel, wiring: plan.Wiring, wired: Wired, ns_fd: int) -> bool:
-    """Return whether the pair, its addresses and its routes in the host are there. MAC, MTU and sysctls do not count: other
-    plugins of the chain may have changed them."""
+    """Return True if the pair, its addresses and its host routes exist.
+
+    MAC, MTU and sysctls are not compared: other plugins of the chain may have changed them.
+    """
     with netns.Socket(ns_fd) as sandbox:
         inside = link_of(sandbox, name=wiring.ifname)
         if inside is None or (inside["index"], inside["peer_index"]) != (wired.peer_index, wired.host_index):
@@ -42,7 +44,7 @@ def _sandbox_links(sandbox: netns.Socket, wiring: plan.Wiring, wired: Wired) -> 
     yield from _link_state(link, wiring, f"sandbox interface {wiring.ifname}")
     if link["peer_index"] != wired.host_index:
         yield f"sandbox interface {wiring.ifname} is not the peer of {wiring.host_name}"
-    if wiring.mac and link["mac"] != wiring.mac:  # a restored row may not know it
+    if wiring.mac and link["mac"] != wiring.mac:  # a restored row may lack the MAC
         yield f"sandbox interface {wiring.ifname} has MAC {_mac(link['mac'])}, not {_mac(wiring.mac)}"
 
 
@@ -97,7 +99,7 @@ def _host_expected(wiring: plan.Wiring) -> dict[str, str]:
     expected: dict[str, str] = {}
     if wiring.has(4):
         expected |= {f"net/ipv4/conf/{wiring.host_name}/{name}": value for name, value in plan.HOST_IPV4.items()}
-        expected[f"net/ipv4/neigh/{wiring.host_name}/proxy_delay"] = "0"  # else first packets wait for an answer
+        expected[f"net/ipv4/neigh/{wiring.host_name}/proxy_delay"] = "0"  # otherwise the first packets wait for an ARP reply
     if wiring.has(6):
         expected |= dict(plan.host_sysctls(wiring))
     return expected

@@ -1,4 +1,4 @@
-"""The kernel as the dataplane uses it: one host socket a thread, sockets inside sandboxes, refusals in our own words."""
+"""Netlink access to the kernel: one host socket per thread, sockets inside sandboxes, and errors with fixes."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ _SCOPE_UNIVERSE = 0  # RT_SCOPE_UNIVERSE of rtnetlink(7)
 
 
 class Kernel:
-    """Netlink exchanges from any thread."""
+    """Netlink requests, from any thread."""
 
     def __init__(self) -> None:
         self._local = threading.local()
@@ -35,11 +35,11 @@ class Kernel:
         self.procfs.close()
 
     def find_link(self, *, index: int = 0, name: str = "") -> dict[str, Any] | None:
-        """The host's link; None when there is none."""
+        """Return the host's link, or None if it does not exist."""
         return link_of(self.host(), index=index, name=name)
 
     def host_sides(self) -> list[dict[str, Any]]:
-        """The host's links that are the host's side of a pair of ours. PeerError."""
+        """Return the host's links that are the host side of a pair of svc. Raise PeerError."""
         request = rtnl.Batch()
         request.dump_links()
         try:
@@ -50,7 +50,7 @@ class Kernel:
 
 
 def link_of(socket: netns.Socket, *, index: int = 0, name: str = "") -> dict[str, Any] | None:
-    """The link that a socket's namespace has by this index or name; None when there is none."""
+    """Return the link with this index or name in the socket's namespace, or None if it does not exist. Raise PeerError."""
     request = rtnl.Batch()
     request.get_link(index, name)
     try:
@@ -63,12 +63,12 @@ def link_of(socket: netns.Socket, *, index: int = 0, name: str = "") -> dict[str
 
 
 def is_host_side(link: Mapping[str, Any], peer_index: int) -> bool:
-    """Whether the link is the host's side of a pair of ours, under any name, and its peer has this index."""
+    """Return True if the link is the host side of a pair of svc, under any name, and its peer has this index."""
     return bool(link["kind"] == "veth" and link["mac"] == HOST_MAC and link["peer_index"] == peer_index)
 
 
 def addresses_of(socket: netns.Socket) -> dict[int, list[Address]]:
-    """The global addresses of each link of a socket's namespace, by its index."""
+    """Return the global addresses of each link in the socket's namespace, by link index."""
     request = rtnl.Batch()
     request.dump_addresses()
     found: dict[int, list[Address]] = {}
@@ -79,7 +79,7 @@ def addresses_of(socket: netns.Socket) -> dict[int, list[Address]]:
 
 
 def routes_of(socket: netns.Socket, version: int, index: int) -> set[tuple[bytes, int, bytes]]:
-    """(destination, length, gateway) of the routes that leave by this link; an absent gateway is empty."""
+    """Return (destination, length, gateway) of the routes through this link. The gateway is empty if the route has none."""
     request = rtnl.Batch()
     request.dump_routes(rtnl.AF_INET if version == 4 else rtnl.AF_INET6, index)
     routes = map(rtnl.unpack_route, socket.query(request))
@@ -87,8 +87,10 @@ def routes_of(socket: netns.Socket, version: int, index: int) -> set[tuple[bytes
 
 
 def delete_link(socket: netns.Socket, index: int) -> None:
-    """Delete a link of a socket's namespace, and wait for the acknowledgement, which is slow. A link that is gone already
-    is not an error. Raise PeerError."""
+    """Delete a link in the socket's namespace and wait for the slow acknowledgement.
+
+    A missing link is not an error. Raise PeerError if the kernel refuses.
+    """
     batch = rtnl.Batch()
     batch.delete_link(index)
     try:
@@ -99,12 +101,12 @@ def delete_link(socket: netns.Socket, index: int) -> None:
 
 
 def refused(refusal: rtnl.NetlinkError) -> PeerError:
-    """The kernel's refusal as the runtime gets it."""
+    """Return the error for the runtime when the kernel refuses a request."""
     return PeerError(f"the kernel refused: {refusal}", details=_remedy(refusal.errno or 0), code=Code.KERNEL)
 
 
 def failed(failure: OSError) -> PeerError:
-    """A refusal, a time-out or a missing resource while the kernel was asked for something."""
+    """Return the error for the runtime after a refusal, a timeout or a lack of resources."""
     if isinstance(failure, rtnl.NetlinkError):
         return refused(failure)
     return PeerError(
@@ -113,9 +115,10 @@ def failed(failure: OSError) -> PeerError:
 
 
 def sysctl_failed(failure: OSError, attempt: str = "write") -> PeerError:
-    """Return what to raise when the kernel refused a setting, or the way to the settings.
+    """Return the error for a sysctl, or the path to it, that cannot be read or written.
 
-    The file name of the failure may be absolute, or relative to /proc/sys."""
+    The file name of the failure may be absolute, or relative to /proc/sys.
+    """
     setting = str(_SYSCTLS / failure.filename) if failure.filename else str(_SYSCTLS)
     return PeerError(f"cannot {attempt} {setting}: {failure.strerror}", details=_remedy(failure.errno or 0), code=Code.KERNEL)
 

@@ -1,8 +1,8 @@
-"""What an attachment looks like in the kernel, as netlink batches and sysctls. Pure.
+"""The kernel state of an attachment, as netlink batches and sysctls. No I/O.
 
-The sandbox has one interface, a veth, with its addresses as /32 and /128. Its routes lead to a link-local next hop that
-the host side answers for: 169.254.1.1 by proxy ARP, and in IPv6 the host side's own link-local address. The host has a
-route for each address. So pods share no subnet, and all traffic passes the host's forwarding.
+The sandbox has one interface, a veth, with its addresses as /32 and /128. Its routes use a link-local next hop that the host
+side answers for. For IPv4 this is 169.254.1.1 by proxy ARP, for IPv6 the host side's own link-local address. The host has a
+route for each address. So pods share no subnet, and the host forwards all traffic.
 """
 
 from svc._core import rtnl
@@ -11,15 +11,18 @@ from svc.values import dataclass
 
 HOST_MAC = bytes.fromhex("eeeeeeeeeeee")
 GATEWAY4 = Address("169.254.1.1")
-GATEWAY6 = Address("fe80::ecee:eeff:feee:eeee")  # the link-local address that HOST_MAC makes
-DEFAULT_MTU = 1500  # ETH_DATA_LEN: what a veth gets when no MTU is asked for
-_IPV6_MIN_MTU = 1280  # RFC 8200: the kernel makes no IPv6 of an interface with less
+GATEWAY6 = Address("fe80::ecee:eeff:feee:eeee")  # the link-local address derived from HOST_MAC
+DEFAULT_MTU = 1500  # ETH_DATA_LEN, the kernel's default for a veth
+_IPV6_MIN_MTU = 1280  # RFC 8200: the kernel enables no IPv6 on an interface with a smaller MTU
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What is wanted: names on both sides, addresses, MTU (0: the kernel's default), queues in each direction, and routes out
-    of the sandbox by destination (None: the default ones); those of a family without an address are left out."""
+    """The desired state of an attachment.
+
+    `mtu` 0 means the kernel's default. `queues` counts each direction. `routes` are destinations out of the sandbox; None means
+    the default routes. Routes of a family without an address are left out.
+    """
 
     host_name: str
     ifname: str
@@ -35,13 +38,14 @@ class Wiring:
 
 
 def host_batch(wiring: Wiring, index: int, peer_index: int, ns_fd: int, kernel_has_ipv6: bool) -> rtnl.Batch:
-    """Creates the pair, the sandbox side straight in its namespace, then sets up the host side and its routes.
+    """Return the batch that creates the pair, with the sandbox side in its namespace, and configures the host side and its
+    routes.
 
-    The index of the host side is of our choice, so that nothing has to be read back. Had somebody else taken it, what follows
-    the creation would change a stranger's interface: the socket sends nothing after a refused creation.
+    The caller chooses the host side's index, so that it need not be read back. If the index is taken, later messages would
+    change another interface. Therefore the socket sends nothing after a refused creation.
 
-    The kernel makes no link-local address there by itself: IPv6 pods get theirs at once, without duplicate detection, and IPv4
-    pods need none; on a node with a thousand pods it costs a millisecond.
+    The kernel's automatic link-local address is disabled. IPv6 pods get one explicitly, without duplicate address detection,
+    and IPv4 pods need none. On a node with a thousand pods this saves 1 ms.
     """
     batch = rtnl.Batch()
     batch.create_veth(
@@ -60,7 +64,7 @@ def host_batch(wiring: Wiring, index: int, peer_index: int, ns_fd: int, kernel_h
 
 
 def sandbox_batch(wiring: Wiring, index: int) -> rtnl.Batch:
-    """Brings up the sandbox side: addresses first, then the routes that need them."""
+    """Return the batch that brings up the sandbox side: addresses first, because the routes need them."""
     batch = rtnl.Batch()
     batch.set_link(index, up=True)
     for address in wiring.addresses:
@@ -71,14 +75,14 @@ def sandbox_batch(wiring: Wiring, index: int) -> rtnl.Batch:
 
 
 def sandbox_routes(wiring: Wiring) -> list["SandboxRoute"]:
-    """To the next hop of each family and by way of it, in the order in which the kernel takes them."""
+    """Return the routes to and through the next hop of each family, in the order that the kernel requires."""
     routes = _SANDBOX_ROUTES if wiring.routes is None else (_LINK_ROUTE, *map(_by_next_hop, wiring.routes))
     return [route for route in routes if wiring.has(route.version)]
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxRoute:
-    """One route out of the sandbox; addresses are packed, an empty gateway means that the destination is on the link."""
+    """One route out of the sandbox. Addresses are packed; an empty gateway means that the destination is on-link."""
 
     destination: bytes
     length: int
@@ -110,12 +114,12 @@ def _by_next_hop(destination: Cidr) -> SandboxRoute:
 
 
 def second_metric(index: int) -> int:
-    """The metric of routes that an earlier interface has already: behind its own, and unlike that of any other interface."""
+    """Return the metric for routes that an earlier interface also has: higher than its metric, and unique to each interface."""
     return 1024 + index
 
 
 def host_sysctls(wiring: Wiring) -> list[tuple[str, str]]:
-    """What netlink cannot set on the host side: (path below /proc/sys, value)."""
+    """Return the host side's settings that netlink cannot set, as (path below /proc/sys, value)."""
     conf = f"net/ipv6/conf/{wiring.host_name}"
     if not wiring.has(6):
         return [(f"{conf}/accept_ra", "0")]
@@ -127,7 +131,10 @@ HOST_IPV4 = {"forwarding": "1", "proxy_arp": "1", "route_localnet": "1"}
 
 
 def sandbox_sysctls(wiring: Wiring) -> list[tuple[str, str]]:
-    """Forwarding as the netconf says (the kernel copies the host's setting into a new namespace), IPv6 switched on."""
+    """Return the sandbox's sysctls: forwarding as configured, and IPv6 enabled.
+
+    The kernel copies the host's forwarding setting into a new namespace.
+    """
     forwarding = "1" if wiring.allow_ip_forwarding else "0"
     items: list[tuple[str, str]] = []
     if wiring.has(4):
@@ -140,7 +147,7 @@ def sandbox_sysctls(wiring: Wiring) -> list[tuple[str, str]]:
 
 
 def effective_mtu(mtu: int) -> int:
-    """The MTU that the interfaces have where so much is wanted, 0 for no wish."""
+    """Return the MTU of the interfaces; 0 means the default."""
     return mtu or DEFAULT_MTU
 
 

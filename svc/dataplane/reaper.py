@@ -1,13 +1,13 @@
-"""Deleting host interfaces fast.
+"""Delete host interfaces fast.
 
-The kernel acknowledges RTM_DELLINK only after an RCU barrier, some 20 ms later; the link, its addresses and routes are gone
-after one. So a caller is answered when the kernel's own notification for its link has come, and the threads that asked sit
-out the barriers.
+The kernel acknowledges RTM_DELLINK only after an RCU barrier of some 20 ms; the link, its addresses and its routes are gone
+after 1 ms. So a caller returns when the kernel's notification for its link arrives, and deleter threads wait for the
+acknowledgement.
 
-Rule 1. One deletion at a time is unlinking: that part is serial in the kernel anyway. What is asked for meanwhile is gathered
-into one group, and dies in one deletion.
-Rule 2. Any number of deletions, up to the number of threads, sit in their barriers side by side.
-Rule 3. Threads are started when all that there are sit in barriers; idle ones are kept.
+Rule 1. One deletion at a time unlinks: the kernel serializes that part anyway. Requests that arrive in this time are collected
+into one group and deleted together.
+Rule 2. Deletions wait for their barriers in parallel, one per thread.
+Rule 3. A thread is started if all existing ones wait for barriers. Idle threads are kept.
 """
 
 import errno
@@ -21,13 +21,13 @@ from svc.dataplane.kernel import Kernel, failed, is_host_side, refused
 from svc.model.errors import Code, PeerError
 from svc.model.shortage import no_thread
 
-_MAX_DELETERS = 32  # a barrier is some 30 times as long as the unlinking before it
-_GROUP_BASE = 0x53760000  # link groups are plain numbers; a high one, so that no operator's group is met
-_MONITOR_POLL = 5.0  # seconds; close() wakes the monitor, so this bounds nothing that anybody waits for
+_MAX_DELETERS = 32  # an RCU barrier takes some 30 times as long as the unlinking before it
+_GROUP_BASE = 0x53760000  # link groups are plain numbers; a high base avoids the groups of other programs
+_MONITOR_POLL = 5.0  # seconds; close() wakes the monitor, so no caller waits for this time
 
 
 class _Removal:
-    """One link on its way out. Who waits for that waits for a plain lock: an Event would cost a DEL 15 us more."""
+    """One link that is being deleted. Callers wait for a plain lock, because an Event makes a DEL 15 us slower."""
 
     __slots__ = ("_lock", "failure", "index", "is_done")
 
@@ -39,20 +39,20 @@ class _Removal:
         self._lock.acquire()
 
     def end(self, failure: PeerError | None) -> None:
-        """Wake all who wait. Once."""
+        """Wake all waiting callers. Call it once."""
         self.failure = failure
         self.is_done = True
         self._lock.release()
 
     def wait(self, seconds: float) -> bool:
-        """Return whether it has ended by then."""
+        """Return True if the removal has ended within the time."""
         if self._lock.acquire(timeout=max(0.0, seconds)):
-            self._lock.release()  # for the next one who waits
+            self._lock.release()  # for the next waiting caller
         return self.is_done
 
 
 class Reaper:
-    """`remove` from any thread. `close` ends the threads after what was asked for is done."""
+    """Deletion of host interfaces, by `remove` from any thread. `close` completes all requests and ends the threads."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -69,9 +69,9 @@ class Reaper:
         self._watcher.start()
 
     def remove(self, index: int, name: str, *, peer_index: int = 0, timeout: float = 20.0) -> bool:
-        """Return, when the host's link of this index and name is gone, whether there was one. Raise PeerError.
+        """Wait until the host's link of this index and name does not exist. Return True if it existed. Raise PeerError.
 
-        With `peer_index` also a link that was renamed: it must be a host side of ours whose peer has that index.
+        With `peer_index` a renamed link is deleted too, if it is a host side of svc whose peer has that index.
         """
         link = self._kernel.find_link(index=index)
         if link is None or not (link["name"] == name or (peer_index and is_host_side(link, peer_index))):
@@ -111,7 +111,10 @@ class Reaper:
         return removal
 
     def _start_deleter(self) -> None:
-        """The caller holds the lock. Without a further thread those that there are do more each; PeerError where none is."""
+        """Start a deleter thread; the caller holds the lock.
+
+        If the system is out of threads, the existing deleters continue. Raise PeerError if no deleter exists.
+        """
         thread = threading.Thread(target=self._delete_asked, name=f"deleter-{len(self._deleters)}")
         try:
             thread.start()
@@ -122,12 +125,14 @@ class Reaper:
             self._deleters.append(thread)
 
     def _settle(self, removal: _Removal, failure: PeerError | None = None) -> None:
-        """Once; whoever comes second, the monitor or the deleter, may find another link of the same index there by now."""
+        """End a removal once. A second call, by the monitor or the deleter, is ignored: the index may already belong to another
+        link.
+        """
         with self._lock:
             if self._pending.get(removal.index) is not removal:
                 return
             del self._pending[removal.index]
-            if removal in self._asked:  # it disappeared by itself, before its turn
+            if removal in self._asked:  # the link disappeared before its turn
                 self._asked.remove(removal)
             self._unlinking.discard(removal)
             if self._closing:
@@ -143,7 +148,7 @@ class Reaper:
             except OSError as failure:
                 if failure.errno != errno.ENOBUFS:
                     raise
-                continue  # notifications were lost: the deleters' acknowledgements settle what they were about
+                continue  # notifications were lost: the acknowledgements end the affected removals
             for removal in self._asked_for(gone):
                 self._settle(removal)
 
@@ -163,7 +168,7 @@ class Reaper:
                 self._delete_rest(removal)
 
     def _take_asked(self) -> list[_Removal]:
-        """Everything that was asked for, when nothing is unlinking; empty when the reaper is closed."""
+        """Wait until no deletion is unlinking, and return all requests; empty when the reaper is closed."""
         with self._lock:
             self._idle += 1
             while self._unlinking or not self._asked:
@@ -176,7 +181,7 @@ class Reaper:
         return removals
 
     def _delete_group(self, removals: list[_Removal]) -> None:
-        """Failures are left to `_delete_rest`: most mean that some link was gone already."""
+        """Delete several links as one group. `_delete_rest` handles failures: most mean that a link no longer exists."""
         group = next(self._groups)
         batch = rtnl.Batch()
         for removal in removals:
@@ -194,7 +199,7 @@ class Reaper:
             self._kernel.host().execute(batch)
         except rtnl.NetlinkError as refusal:
             self._settle(removal, None if refusal.errno == errno.ENODEV else refused(refusal))
-        except OSError as failure:  # no answer, or no socket to ask by
+        except OSError as failure:  # no reply, or no socket could be opened
             self._settle(removal, failed(failure))
         else:
             self._settle(removal)

@@ -1,4 +1,4 @@
-"""Wiring an attachment: a batch in the host, sysctls, a batch in the sandbox."""
+"""Create an attachment in the kernel: a netlink batch in the host, sysctls, and a batch in the sandbox."""
 
 import errno
 import itertools
@@ -16,27 +16,27 @@ from svc.dataplane.kernel import Kernel, delete_link, failed, is_host_side, link
 from svc.model.errors import CallerError, Code, PeerError
 from svc.values import dataclass
 
-_FIRST_PEER_INDEX = 2  # a fresh sandbox has only its loopback, index 1
+_FIRST_PEER_INDEX = 2  # a new sandbox has only the loopback interface, index 1
 _INDEX_TRIES = 8
 
-# Interface indexes are ours to choose; from a random start, so that agents one after another seldom try the same.
+# svc chooses interface indexes. The random start makes collisions between successive agents unlikely.
 _indexes = itertools.count(random.randrange(1 << 17, 1 << 29))  # noqa: S311
 
 
 @dataclass(frozen=True, slots=True)
 class Wired:
-    """Where the two ends are."""
+    """Interface indexes of both sides of a pair."""
 
     host_index: int
     peer_index: int
 
 
 class HostNameTaken(Exception):
-    """The host has an interface of that name already."""
+    """The host already has an interface of that name."""
 
 
 class AddressInUse(PeerError):
-    """The host has a route to an address of the attachment already."""
+    """The host already has a route to an address of the attachment."""
 
     code = Code.KERNEL
 
@@ -50,14 +50,14 @@ class AddressInUse(PeerError):
 
 
 class PairTaken(HostNameTaken):
-    """The names of both sides are those of one existing pair."""
+    """One existing pair has the names of both sides."""
 
 
 def wire(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> Wired:
-    """Makes the attachment in the kernel. On failure the pair is gone again.
+    """Create the attachment in the kernel. On failure the pair is deleted.
 
-    Raises HostNameTaken, PairTaken, AddressInUse, CallerError (the sandbox has an interface of that name), PeerError (the
-    kernel refused).
+    Raise HostNameTaken or PairTaken if a name is taken, AddressInUse if an address already has a host route. Raise CallerError
+    if the sandbox has an interface of that name, PeerError if the kernel refuses.
     """
     wired = _wire_host(kernel, wiring, ns_fd)
     with _undone_on_failure(kernel, wired.host_index):
@@ -69,13 +69,15 @@ def wire(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> Wired:
 
 
 def remove_at_once(kernel: Kernel, host_index: int) -> None:
-    """Delete a pair by its side in the host, as `delete_link`."""
+    """Delete a pair by its host side, like `delete_link`."""
     delete_link(kernel.host(), host_index)
 
 
 @contextmanager
 def _undone_on_failure(kernel: Kernel, host_index: int) -> Iterator[None]:
-    """The first failure counts; should the pair stay, whoever undoes the rest finds it by its name."""
+    """Delete the pair on failure, and raise the first failure. If the pair remains, the rollback of the ADD finds it by its
+    name.
+    """
     try:
         yield
     except BaseException as failure:
@@ -97,9 +99,9 @@ def _wire_host(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> Wired:
             if refusal.index > 0:
                 with _undone_on_failure(kernel, wired.host_index):
                     _refuse_taken_route(wiring, refusal)
-            if refusal.errno == errno.EEXIST:  # a name on either side, or the host's index
+            if refusal.errno == errno.EEXIST:  # a name on either side exists, or the host's index is taken
                 _refuse_taken_name(kernel, wiring, ns_fd, refusal)
-            elif refusal.errno == errno.EBUSY:  # the sandbox's index
+            elif refusal.errno == errno.EBUSY:  # the sandbox's index is taken
                 peer_index = next(_indexes)
             else:
                 raise refused(refusal) from refusal
@@ -115,7 +117,7 @@ def _refuse_taken_route(wiring: plan.Wiring, refusal: rtnl.NetlinkError) -> NoRe
 
 
 def _refuse_taken_name(kernel: Kernel, wiring: plan.Wiring, ns_fd: int, refusal: rtnl.NetlinkError) -> None:
-    """Raise PairTaken if one pair has both names, CallerError if the sandbox has that interface, or HostNameTaken."""
+    """Raise PairTaken if one pair has both names, CallerError if the sandbox has that interface, else HostNameTaken."""
     with netns.Socket(ns_fd) as sandbox:
         inside = link_of(sandbox, name=wiring.ifname)
     outside = kernel.find_link(name=wiring.host_name)
@@ -128,7 +130,7 @@ def _refuse_taken_name(kernel: Kernel, wiring: plan.Wiring, ns_fd: int, refusal:
 
 
 def interface_exists(ifname: str) -> CallerError:
-    """The error of an ADD whose sandbox has that interface already."""
+    """Return the error of an ADD whose sandbox already has that interface."""
     return CallerError(
         f"interface {ifname!r} already exists in the sandbox",
         details="delete it, or ask for another CNI_IFNAME",
@@ -137,7 +139,9 @@ def interface_exists(ifname: str) -> CallerError:
 
 
 def _set_up_sandbox(sandbox: netns.Socket, wiring: plan.Wiring, index: int) -> None:
-    """Where an earlier interface has the routes already, ours stand behind them: it stays the one that traffic leaves by."""
+    """Configure the sandbox side. If an earlier interface has the routes, add these with a higher metric, so that traffic still
+    uses it.
+    """
     try:
         sandbox.execute(plan.sandbox_batch(wiring, index))
         return
@@ -159,14 +163,14 @@ def _write_sysctls(
         netns.write_sysctls(ns_fd, items, procfs)
     except OSError as failure:
         if optional and failure.errno == errno.ENOENT:
-            return  # a kernel without IPv6 has nothing to switch off
+            return  # a kernel without IPv6 has no such setting
         raise sysctl_failed(failure) from failure
 
 
 class Forwarding:
-    """Keeps forwarding switched on in the host: others, such as a `sysctl --system`, may switch it off at any time.
+    """The host's forwarding sysctls, kept enabled: other programs, such as `sysctl --system`, may disable them at any time.
 
-    The files stay open: to read one again is far cheaper than to walk /proc/sys to it.
+    The files stay open, because reading an open file is far cheaper than a path lookup in /proc/sys.
     """
 
     def __init__(self) -> None:
@@ -174,7 +178,7 @@ class Forwarding:
         self._files: dict[str, int] = {}
 
     def ensure(self, wiring: plan.Wiring) -> list[str]:
-        """For the families of the attachment; the paths that had to be changed. PeerError."""
+        """Enable forwarding for the families of the attachment. Return the paths that were changed. Raise PeerError."""
         with self._lock:
             off = [path for version, path in _FORWARDING.items() if wiring.has(version) and self._read(path) == b"0"]
         _write_sysctls(-1, [(path, "1") for path in off])
@@ -187,7 +191,7 @@ class Forwarding:
             self._files.clear()
 
     def _read(self, path: str) -> bytes:
-        """Empty where the kernel lacks the family."""
+        """Return the value; empty if the kernel lacks the family. Raise PeerError."""
         try:
             if path not in self._files:
                 self._files[path] = os.open(f"/proc/sys/{path}", os.O_RDONLY | os.O_CLOEXEC)

@@ -1,1 +1,1 @@
-"""The Backend protocol and the stores that speak it."""
+"""Datastore interface (`Backend`) and its implementations."""

@@ -1,16 +1,16 @@
-"""What every datastore offers: keys with revisions, changed by compare-and-swap.
+"""Datastore interface: keys with revisions, changed by compare-and-swap.
 
-A revision is an opaque string; it changes with every change of its key's value. `write` is the one way to change anything:
+A revision is an opaque string. It changes with every change of its key's value. All changes go through `write`:
 
-1. All writes of a call are applied, or (where `atomic` is true) none. A store that cannot do that applies them in the
-   given order, stops at the first failure and raises `PartialWrite`, so that the caller can take back what was done.
-   Deletions in a row may be made at once: then those past the failure may be done as well.
+1. If `atomic` is true, the store applies all writes of a call or none. A store that is not atomic applies them in the given
+   order and stops at the first failure. It then raises `PartialWrite`, so that the caller can revert the applied writes.
+   Such a store may send consecutive deletions in parallel: deletions after the failed one may be applied as well.
    A call has at most `MAX_WRITES` writes, and changes no key twice.
-2. A `Create` of an existing key, an `Update` or `Delete` at another revision raise `Conflict` naming the key; an
-   `Update` or `Delete` of a missing key raises `NotFound` naming it. A `Check` changes nothing and raises `Conflict` unless
-   its key is there at its revision; a store that is not atomic looks at all of them before the first write.
+2. A `Create` of an existing key raises `Conflict`, as does an `Update` or `Delete` at another revision. An `Update` or
+   `Delete` of a missing key raises `NotFound`. A `Check` changes nothing and raises `Conflict` unless its key exists at its
+   revision. A store that is not atomic makes all checks before the first write. The errors name the key.
 3. With `durable` the call returns when the change survives a power cut, otherwise when it survives a killed process.
-4. A write whose fate is unknown is looked up before anything is reported: it is never repeated blindly.
+4. If the outcome of a write is unknown, the store reads the keys before it reports or retries.
 """
 
 import logging
@@ -27,7 +27,7 @@ from svc.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[V_co]):
-    """A key, its value, and the revision at which it was read or written. The value belongs to the caller."""
+    """Key, its value, and the revision at which it was read or written. The caller may modify the value."""
 
     key: Key[V_co]
     value: V_co
@@ -35,21 +35,21 @@ class Entry(Generic[V_co]):
 
 
 class Entries(list[Entry[V]]):
-    """The answers to a query. `left_out` has the places of documents that cannot be decoded, each with its fault."""
+    """Result of a query. `left_out` maps the path of each document that cannot be decoded to its error."""
 
     def __init__(self, entries: Iterable[Entry[V]] = (), left_out: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(entries)
         self.left_out = dict(left_out)
 
     def leave_out(self, place: str, fault: Exception) -> None:
-        """The log has it too: most callers go on without."""
+        """Record a document that cannot be decoded. Log it as well, because most callers ignore `left_out`."""
         self.left_out[place] = str(fault)
         _log.warning("left out %s: %s", place, fault)
 
 
 @dataclass(frozen=True, slots=True)
 class Create(Generic[V_co]):
-    """Fails with Conflict when the key exists."""
+    """Creation of a key. It fails with Conflict if the key exists."""
 
     key: Key[V_co]
     value: V_co
@@ -57,7 +57,7 @@ class Create(Generic[V_co]):
 
 @dataclass(frozen=True, slots=True)
 class Update(Generic[V_co]):
-    """Fails with Conflict unless the key stands at this revision."""
+    """New value of a key. It fails with Conflict if the key has another revision, and with NotFound if it does not exist."""
 
     key: Key[V_co]
     value: V_co
@@ -66,7 +66,10 @@ class Update(Generic[V_co]):
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Fails with Conflict unless the key stands at this revision; any revision when it is None."""
+    """Deletion of a key. It fails with Conflict if the key has another revision; None matches any revision.
+
+    It fails with NotFound if the key does not exist.
+    """
 
     key: Key
     revision: str | None = None
@@ -74,7 +77,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Fails with Conflict unless the key stands at this revision; changes nothing."""
+    """Condition of a call's other writes. It fails with Conflict unless the key exists at this revision; it changes nothing."""
 
     key: Key
     revision: str
@@ -85,11 +88,11 @@ Write = Create | Update | Delete | Check
 _log = logging.getLogger(__name__)
 
 MAX_WRITES = 128
-"""Of one call; what a server takes that was not told otherwise."""
+"""Limit of one call: the number of operations that an etcd server accepts in a transaction by default."""
 
 
 def demand_checks(get: Callable[[Key], Entry], writes: Sequence[Write]) -> None:
-    """Conflict when a check among the writes fails: for stores without transactions, which read before they write."""
+    """Make the checks among the writes, for stores without transactions. Raise Conflict if one fails."""
     for write in writes:
         if isinstance(write, Check):
             try:
@@ -102,24 +105,24 @@ def demand_checks(get: Callable[[Key], Entry], writes: Sequence[Write]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One change: `entry` is None when the key is gone."""
+    """One change. `entry` is None if the key was deleted."""
 
     key: Key
     entry: Entry | None
 
 
 class Watch(Iterator[Event], Protocol):
-    """The events of a query; one thread iterates, `close` from any thread ends it."""
+    """Events of a query. One thread iterates; `close`, from any thread, ends the iteration."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Which data the servers of a session hold, as far as their answers show it.
+    """Identity and age of the data that the servers of a session hold, as observed in their answers.
 
-    `cluster` is the servers' own name for the data, empty if they have none. `revision` is the newest that was seen, 0 if the
-    store has no comparable revisions. `setbacks` counts answers with a revision below one that was seen before.
+    `cluster` is the servers' ID of the data; empty if they have none. `revision` is the newest observed revision; 0 if the
+    revisions of the store cannot be compared. `setbacks` counts answers with a revision below an earlier answer's.
     """
 
     cluster: str = ""
@@ -128,46 +131,45 @@ class Position:
 
 
 class Backend(Protocol):
-    """A datastore session; safe to use from several threads at once. Errors: StoreError and its subclasses.
-
-    Stores inherit from it.
-    """
+    """Datastore session. Thread-safe. Its errors are StoreError and subclasses. Stores inherit from it."""
 
     @property
     def atomic(self) -> bool:
-        """Whether `write` applies all of its writes or none."""
+        """Return whether `write` applies all of its writes or none."""
 
     @property
     def needs_node(self) -> bool:
-        """Whether addresses are refused to a node that has no Node resource (a cluster), or not (a store of one node)."""
+        """Return whether a node needs a Node resource to get addresses: true for clusters, false for the store of one node."""
 
     @property
     def place(self) -> str:
-        """Where it is, for errors: what is asked, and the address or path."""
+        """Return the kind and the address or path of the store, for errors."""
 
     def get(self, key: Key[V]) -> Entry[V]:
-        """NotFound when the key does not exist, Damaged when its value cannot be decoded."""
+        """Return the entry of a key. Raise NotFound if the key does not exist, Damaged if its value cannot be decoded."""
 
     def find(self, key: Key[V]) -> Entry[V] | None:
-        """Return the entry, or None if the key does not exist. Raise Damaged as `get`."""
+        """Return the entry, or None if the key does not exist. Raise Damaged if its value cannot be decoded."""
         try:
             return self.get(key)
         except NotFound:
             return None
 
     def get_all(self, keys: Sequence[Key[V]]) -> "Sequence[Found[V]]":
-        """What stands at each of these keys, or why there is nothing to be had of it: as `get`, in one request where the store
-        can do that, and then of one moment. At most MAX_WRITES keys."""
+        """Return the entry of each key, or the exception that `get` would raise. Accept at most MAX_WRITES keys.
+
+        If the store can read several keys in one request, the result shows one moment.
+        """
 
     def list(self, query: Query[V]) -> Entries[V]:
-        """In key order. What cannot be decoded is left out, and the answer tells of it."""
+        """Return the entries of a query in key order. Documents that cannot be decoded are in `left_out` of the result."""
 
     def update(self, key: Key[V], change: Callable[[V | None], V | None], *, durable: bool = False) -> Entry[V] | None:
-        """Store what `change` makes of the value at a key; return the entry as it is then, None for a missing key.
+        """Replace the value of a key by the one that `change` returns. Return the resulting entry, if any.
 
-        `change` gets None for a missing key. It returns the same object to leave it as it is, another one to store, or None to
-        delete the key; it does not modify what it gets. Read and call `change` again after a Conflict or NotFound, also one
-        that `change` raises. Raise Contended when every attempt has failed.
+        `change` gets None if the key is missing. It returns the same object to keep the value, another object to store, or
+        None to delete the key. It must not modify its argument. After a Conflict or NotFound, read and call `change` again,
+        also if `change` raised it. Raise Contended if every attempt failed.
         """
         for _ in attempts():
             with suppress(Conflict, NotFound):
@@ -180,44 +182,51 @@ class Backend(Protocol):
         raise Contended(key)
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
-        """The new entry of each write, None for a Delete or a Check. Values are stored as they are at the call."""
+        """Apply the writes. Return the new entry of each write, None for a Delete or a Check.
+
+        The store encodes the values during the call. The module's docstring has the exceptions.
+        """
 
     def check_writable(self) -> None:
-        """StoreError where a write would be refused whatever it is, as far as that can be told without one."""
+        """Raise StoreError if the store would refuse any write, as far as this can be detected without a change."""
 
     def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
-        """A number for each kind, which changes whenever a resource of this kind (for `IPAM_CONFIG`: the IPAM settings) may
-        have changed: a cache filled at one generation is worth using at the same one. In a remote store it may lag behind, so
-        it may choose, but never justify a refusal."""
+        """Return the generation of each kind, which changes when a resource of the kind may have changed.
+
+        The kind `IPAM_CONFIG` stands for the IPAM settings. A cache is valid for the generation at which it was filled. In a
+        remote store the generation may lag: a cached object may guide a choice, but must not justify a refusal.
+        """
 
     def position(self) -> Position:
-        """Return which data the session has spoken to so far. Asks no server."""
+        """Return the position that the session has observed so far. Send no request."""
 
     def watch(self, query: Query) -> Watch:
-        """First every present entry, then each change, until it is closed. A watcher that lags too far behind is told anew of
-        every present entry, and of the keys gone meanwhile. The session's own changes are told; whether those of other
-        processes are is the store's choice."""
+        """Return a watch that reports every present entry, then each change, until it is closed.
+
+        A watch that lags too far behind reports every present entry again, and the keys that were deleted since. It reports
+        the changes of this session. Whether it reports the changes of other processes depends on the store.
+        """
 
     def is_current(self) -> bool:
-        """False when what this session was opened on has been replaced: a new session sees the new one."""
+        """Return False if the datastore that this session has open was replaced. A new session opens the replacement."""
 
     def close(self) -> None: ...
 
 
 class StoreError(PeerError):
-    """The datastore failed or refused."""
+    """Failure of the datastore, or its refusal of a request."""
 
     code = Code.DATASTORE
 
 
 class Forbidden(StoreError):
-    """The credentials of the session lack a right that this request needs."""
+    """Refusal of a request, because the credentials of the session lack a right."""
 
 
 class KeyedError(StoreError):
-    """A write or read that failed because of the state of one key.
+    """Failure of a read or write because of the state of one key.
 
-    `found` is what a failed write has seen of its keys, where the store says so: whoever tries again need not read it.
+    `found` has the entries that the failed write observed, if the store returns them. A retry need not read them again.
     """
 
     def __init__(self, key: Key, found: "Sequence[Entry]" = ()) -> None:
@@ -227,15 +236,15 @@ class KeyedError(StoreError):
 
 
 class NotFound(KeyedError):
-    """The key does not exist."""
+    """Failure because the key does not exist."""
 
 
 class Conflict(KeyedError):
-    """The key exists already, or was changed by somebody else since it was read."""
+    """Failure of a compare-and-swap: the key already exists, or another writer changed it since it was read."""
 
 
 class Contended(StoreError):
-    """Other writers changed a key during every attempt to change it."""
+    """Failure of every attempt of a change, because other writers changed the key."""
 
     code = Code.CONCURRENCY
 
@@ -245,23 +254,23 @@ class Contended(StoreError):
 
 
 class NoSpace(StoreError):
-    """There is no room for the write; a smaller one may still fit."""
+    """Refusal of a write because the datastore is full. A smaller write may still fit."""
 
 
 class OutcomeUnknown(StoreError):
-    """Whether a request was carried out, or may yet be, is not known."""
+    """Failure that leaves the outcome of a request unknown: it may have been applied, or may still be applied."""
 
 
 class Damaged(StoreError):
-    """What is stored at one key cannot be decoded; the datastore itself is well."""
+    """Failure to decode the value of one key. Other keys are not affected."""
 
 
 Found = Entry[V] | NotFound | Damaged
-"""What `get_all` says of one key."""
+"""Result of `get_all` for one key."""
 
 
 def found_by(get: Callable[[Key[V]], Entry[V]], key: Key[V]) -> Found[V]:
-    """As `get_all`, of one key."""
+    """Return the result of `get_all` for one key, by means of `get`."""
     try:
         return get(key)
     except (NotFound, Damaged) as reason:
@@ -275,14 +284,17 @@ def _replacement(key: Key[V], entry: Entry[V] | None, value: V | None) -> Write:
 
 
 def entry_of(found: Found[V]) -> Entry[V] | None:
-    """The entry; None when there is none. Raise Damaged."""
+    """Return the entry; None if the key does not exist. Raise Damaged if its value cannot be decoded."""
     if isinstance(found, Damaged):
         raise found
     return found if isinstance(found, Entry) else None
 
 
 class PartialWrite(StoreError):
-    """Some writes of a call were applied before one failed: `done` says which, `cause` why the next one was not."""
+    """Failure of a call after some of its writes were applied.
+
+    `done` has the results of the applied writes, in order. `cause` is the error of the write that follows them.
+    """
 
     def __init__(self, done: Sequence[Entry | None], cause: StoreError) -> None:
         super().__init__(cause.msg, details=cause.details)

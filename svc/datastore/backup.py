@@ -1,6 +1,6 @@
-"""Backup and restore of an embedded store: a copy by SQLite's own API, checked before it takes the place of the store.
+"""Backup and restore of an embedded store, with SQLite's backup API. A backup is checked before it replaces the store.
 
-A copy is one file: its journal mode is DELETE, so that nothing beside it belongs to it.
+A backup is one file: its journal mode is DELETE, so that it has no WAL file beside it.
 """
 
 import os
@@ -17,13 +17,14 @@ from svc.datastore.embedded import EmbeddedStore
 from svc.model.errors import CallerError, Code, PeerError
 from svc.names import Names
 
-_BESIDE: Final = ("-wal", "-shm")  # what SQLite keeps beside an open database
+_BESIDE: Final = ("-wal", "-shm")  # suffixes of the files beside an open database
 
 
 def back_up(path: Path, target: Path) -> None:
-    """Copy the store at `path` to a new file, which appears complete or not at all. Other processes may go on to use the store.
+    """Copy the store at `path` to the new file `target`, in one step. Other processes may use the store at the same time.
 
-    Raise CallerError if the file exists, PeerError if it cannot be written, StoreError if the store cannot be read."""
+    Raise CallerError if the file exists, PeerError if it cannot be written, StoreError if the store cannot be read.
+    """
     with _draft_of(target) as draft:
         try:
             _copy(path, draft, "DELETE")
@@ -38,10 +39,12 @@ def back_up(path: Path, target: Path) -> None:
 
 
 def restore(source: Path, path: Path, names: Names, now: datetime) -> Path | None:
-    """Put a copy of the backup `source` in place of the store at `path`, in one step; return where the replaced one is kept.
+    """Replace the store at `path` by a copy of the backup `source`, in one step. Return the new path of the replaced store.
 
-    The caller holds the lock of the state. Raise CallerError if the backup is not a sound store, PeerError if a file cannot be
-    written or another process has the store open; then the store is as it was."""
+    The caller holds the lock of the state directory. Return None if the store did not exist. Raise CallerError if the backup
+    is not an intact store, PeerError if a file cannot be written or another process has the store open. After an error the
+    store is unchanged.
+    """
     _demand_readable(source)
     with _draft_of(path) as draft:
         _take_backup(source, draft, names)
@@ -52,7 +55,7 @@ def restore(source: Path, path: Path, names: Names, now: datetime) -> Path | Non
 
 @contextmanager
 def _draft_of(target: Path) -> Iterator[Path]:
-    """Make a new file beside the target; afterwards the directory's entries survive a power cut."""
+    """Create a temporary file beside the target. Sync the directory after the block. Raise PeerError for errors of files."""
     draft = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
     try:
         os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
@@ -77,7 +80,7 @@ def _copy(source: Path, draft: Path, journal_mode: str) -> None:
 
 
 def _demand_readable(source: Path) -> None:
-    """SQLite does not say why it cannot open a file."""
+    """Raise CallerError with the reason if the file cannot be opened, because SQLite does not report the reason."""
     try:
         source.open("rb").close()
     except OSError as error:
@@ -91,7 +94,7 @@ def _take_backup(source: Path, draft: Path, names: Names) -> None:
             found = str(copy.execute("PRAGMA integrity_check").fetchone()[0])
         if found != "ok":
             raise _refused(source, found)
-        EmbeddedStore(draft, names).close()  # refuses a database of another program or version
+        EmbeddedStore(draft, names).close()  # raises StoreError for a database of another program or schema version
     except sqlite3.Error as error:
         raise _refused(source, str(error)) from error
     except StoreError as error:
@@ -107,7 +110,11 @@ def _refused(source: Path, reason: str) -> CallerError:
 
 
 def _keep(path: Path, now: datetime) -> Path | None:
-    """Give the present store a second name; what stands in its log goes into the file, or along with it if it is damaged."""
+    """Link the present store to a second name and return it; None if the store does not exist.
+
+    Checkpoint its WAL file before. If the store is damaged, rename the files beside it as well. Raise PeerError if another
+    process has the store open.
+    """
     kept = path.with_name(f"{path.name}.{now:%Y-%m-%dT%H%M%SZ}")
     try:
         with closing(sqlite.connect(path)) as connection:
@@ -116,7 +123,7 @@ def _keep(path: Path, now: datetime) -> Path | None:
         for suffix in _BESIDE:
             if os.path.exists(f"{path}{suffix}"):
                 os.rename(f"{path}{suffix}", f"{kept}{suffix}")
-    if os.path.exists(f"{path}-wal"):  # the last connection that closes removes it
+    if os.path.exists(f"{path}-wal"):  # SQLite removes it when the last connection closes
         raise PeerError(f"store {str(path)!r} is open in another process", details="find it with `fuser`, stop it, and repeat")
     if not path.exists():
         return None

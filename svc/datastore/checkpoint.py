@@ -1,8 +1,8 @@
-"""Checkpoints of a SQLite file beside the work.
+"""Checkpoints of a SQLite file on a separate thread.
 
-What commits have written to the log beside a file (WAL) must go into the file itself sooner or later, and whoever does that
-waits for the disk, some 50 ms at a time. By itself SQLite makes a commit do it: a burst of ADDs stood still meanwhile. So a
-thread does it, on a connection of its own, which keeps nobody from reading and writing.
+A checkpoint copies the commits of the WAL file to the database file, and waits for the disk for about 50 ms. By default SQLite
+checkpoints inside a commit, which stalled bursts of ADDs. A thread with its own connection does it instead, and does not block
+readers and writers.
 """
 
 import logging
@@ -13,15 +13,15 @@ from pathlib import Path
 
 from svc.datastore import sqlite
 
-LONGEST_LOG = 32 << 20  # bytes; a longer one is cut off
-AGAIN_SECONDS = 5.0  # until that is tried again where somebody reads it
-COMMITS = 256  # until the next checkpoint: a log of some 10 MB
+LONGEST_LOG = 32 << 20  # bytes; a longer WAL file is truncated
+AGAIN_SECONDS = 5.0  # until the next attempt to truncate a WAL file that has a reader
+COMMITS = 256  # between two checkpoints: a WAL file of about 10 MB
 
 _log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """Of the file at `path`. The thread comes with the first that is due: a process of a few commits needs none."""
+    """Checkpoints of the file at `path`. The thread starts when the first one is due: short processes do not need it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -32,21 +32,21 @@ class Checkpoints:
         self._thread: threading.Thread | None = None
 
     def committed(self) -> None:
-        """Counts a commit; the caller sees to it that nobody else does so at the same time."""
+        """Count a commit. Not thread-safe: the caller serializes the calls."""
         self._commits += 1
         if self._commits >= COMMITS and not self._over and self._has_thread():
             self._commits = 0
             self._due.set()
 
     def close(self) -> None:
-        """When nobody commits any more."""
+        """End the thread and wait for it. The caller makes no further commit."""
         self._over = True
         self._due.set()
         if self._thread is not None:
             self._thread.join()
 
     def _has_thread(self) -> bool:
-        """Where the system gives none, the log only grows, and the next commit tries again."""
+        """Start the thread if necessary. Return False if the system provides no thread: the next commit retries."""
         if self._thread is None:
             thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
             try:
@@ -63,12 +63,16 @@ class Checkpoints:
             again = None
             try:
                 again = None if self._is_short_after_checkpoint() else AGAIN_SECONDS
-            except (sqlite3.Error, OSError) as failure:  # the log only grows: the next one, or a commit at last, has more to do
+            except (sqlite3.Error, OSError) as failure:  # the WAL file grows until the next checkpoint
                 _log.warning("no checkpoint of %s: %s", self._path, failure)
 
     def _is_short_after_checkpoint(self) -> bool:
-        """A log is written over from its start, and stays as long as it once was, as a reader has made it that kept it from
-        that for long. It is cut off at a moment when nobody reads it: then little is left to do, and commits hardly wait."""
+        """Make a checkpoint, truncate a WAL file that is too long, and return False if a reader prevents that.
+
+        After a checkpoint SQLite overwrites the WAL file from its start, but does not shrink it. A long-running reader
+        prevents the overwriting, so that the file grows. Truncation needs a moment without readers; commits then hardly
+        wait, because the first checkpoint has left little to copy.
+        """
         with closing(sqlite.connect(self._path)) as connection:
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
             if self._log.stat().st_size <= LONGEST_LOG:

@@ -1,7 +1,7 @@
 """Free space beside a SQLite file.
 
-A write that succeeds does not prove that there is space, because SQLite reuses the pages of its log. So the space is allocated
-and freed again. That also respects quotas, and the blocks that a file system reserves for root.
+A successful write does not prove that space is free, because SQLite reuses the pages of its WAL file. This module therefore
+allocates the space and frees it again. This also respects quotas, and the blocks that a file system reserves for root.
 """
 
 import errno
@@ -10,13 +10,13 @@ from pathlib import Path
 
 from svc.datastore.api import NoSpace
 
-NEEDED_BYTES = 512 * 1024  # more than one ADD appends to the log of the journal or of the embedded store
+NEEDED_BYTES = 512 * 1024  # more than one ADD appends to the WAL file of the journal or of the embedded store
 
 _EXHAUSTED = (errno.ENOSPC, errno.EDQUOT)
 
 
 def require_disk_space(path: Path) -> None:
-    """Raise NoSpace unless the directory of the file has space for one ADD more. A directory that cannot be tested passes."""
+    """Raise NoSpace if the directory of the file lacks space for one more ADD. Ignore other errors of the test."""
     try:
         _allocate(path.parent)
     except OSError as failure:
@@ -25,12 +25,14 @@ def require_disk_space(path: Path) -> None:
 
 
 def _allocate(directory: Path) -> None:
-    """Allocate the space and free it. If the file system is known to have less, nothing is allocated: another process may need
-    the rest at this moment."""
+    """Allocate the space and free it. Raise OSError if that fails.
+
+    Allocate nothing if the file system reports less free space, because another process may need the rest at this moment.
+    """
     system = os.statvfs(directory)
-    if system.f_blocks and system.f_bfree * system.f_frsize < NEEDED_BYTES:  # without a size there is no limit
+    if system.f_blocks and system.f_bfree * system.f_frsize < NEEDED_BYTES:  # a file system without a size has no limit
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    from tempfile import TemporaryFile  # only here: one-shot calls do without its imports
+    from tempfile import TemporaryFile  # imported here, because only STATUS needs it
 
     with TemporaryFile(dir=directory, buffering=0) as file:
         os.posix_fallocate(file.fileno(), 0, NEEDED_BYTES)

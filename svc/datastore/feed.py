@@ -1,8 +1,9 @@
-"""Changes handed from the thread that commits them to the threads that watch, through bounded queues.
+"""Bounded queues of changes, from the thread that commits to the threads that watch.
 
-1. Every change carries the number of its transaction. A watcher lists what is present first, and drops from its queue what
-   that listing had already seen: so nothing is missed and nothing is told out of order, and no lock is held while listing.
-2. A watcher that lags more than `LIMIT` changes behind loses its queue and lists again; it is told of keys gone meanwhile.
+1. Every change has the number of its transaction. A watcher lists the present entries first. It then drops the queued changes
+   that the listing already shows. It thus misses no change, keeps their order, and holds no lock while it lists.
+2. The queue of a watcher that lags more than `LIMIT` changes is cleared. The watcher then lists again, and also reports the
+   keys that were deleted since.
 """
 
 import threading
@@ -14,28 +15,28 @@ from svc.datastore.api import Entry, Event
 from svc.datastore.watching import OpenWatches, PresentKeys
 from svc.model.keys import Key
 
-LIMIT = 1024  # changes a watcher may lag behind
+LIMIT = 1024  # changes in the queue of a watcher
 
 
 class Change(Protocol):
-    """A committed change."""
+    """Committed change."""
 
     @property
     def key(self) -> Key: ...
     @property
     def number(self) -> int:
-        """Of its transaction; grows."""
+        """Return the number of its transaction, which grows."""
 
     def entry(self) -> Entry | None:
-        """Made afresh for every watcher; None when the key is gone."""
+        """Return a new entry for each watcher; None if the key was deleted."""
 
 
 Listing = Callable[[], tuple[int, Sequence[Entry]]]
-"""What is present, and the number of the last transaction that it shows."""
+"""Returns the number of the last transaction, and the present entries at it."""
 
 
 class Watcher:
-    """An iterator over events. One thread iterates; any thread may close."""
+    """Iterator over events. One thread iterates; any thread may close it."""
 
     def __init__(self, listing: Listing, wanted: Callable[[Key], bool]) -> None:
         self._listing = listing
@@ -62,7 +63,7 @@ class Watcher:
         raise StopIteration
 
     def feed(self, changes: Sequence[Change]) -> None:
-        """Queues what is wanted. Called in the order of the transactions."""
+        """Queue the changes that match the query. The caller calls it in the order of the transactions."""
         wanted = [change for change in changes if self._wanted(change.key)]
         if not wanted or self._stale:
             return
@@ -81,7 +82,7 @@ class Watcher:
 
     def _list(self) -> None:
         with self._news:
-            self._stale = False  # before listing: what is committed from here on is queued
+            self._stale = False  # before listing, so that changes committed from here on are queued
         try:
             self._horizon, entries = self._listing()
         except BaseException:
@@ -90,7 +91,7 @@ class Watcher:
         self._listed.extend(self._present.listed((entry.key, (entry,)) for entry in entries))
 
     def _await_event(self) -> Event | None:
-        """None when there is something else to do: list again, or stop."""
+        """Wait for the next change. Return its event; None if the caller has to list again, stop or wait for another one."""
         with self._news:
             self._news.wait_for(lambda: self._changes or self._stale or self._closed)
             if self._stale or self._closed:
@@ -103,7 +104,7 @@ class Watcher:
 
 
 class Feed(OpenWatches[Watcher]):
-    """The watchers of one store."""
+    """Watchers of one store."""
 
     def publish(self, changes: Sequence[Change]) -> None:
         """Queue the changes of a transaction for every watcher."""

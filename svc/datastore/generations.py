@@ -1,4 +1,4 @@
-"""Generations of a remote store: a number for each kind of resource, kept by a watch on a thread of its own."""
+"""Generations of a remote store: a number for each kind of resource, which a watch on its own thread maintains."""
 
 import threading
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from svc.datastore.watching import Reconnecting
 Step = TypeVar("Step")
 
 IsChange = Callable[[Step], bool]
-"""Whether a step of a watch means that a resource may have changed."""
+"""Returns whether a step of a watch means that a resource may have changed."""
 
 
 class Generations(Generic[Step]):
-    """The numbers of all kinds. Thread-safe."""
+    """Generations of all kinds. Thread-safe."""
 
     def __init__(self, watch: Callable[[str], tuple[Reconnecting[Step], IsChange[Step]]]) -> None:
         self._watch = watch
@@ -23,7 +23,7 @@ class Generations(Generic[Step]):
         self._closed = False
 
     def current(self, kind: str) -> int:
-        """Return the number of a kind. The watch begins with the second call: a caller that asks once keeps no cache."""
+        """Return the generation of a kind. The watch starts at the second call: a caller that asks once keeps no cache."""
         counter = self._counters.get(kind)
         return counter.current() if counter is not None else self._begin(kind)
 
@@ -48,7 +48,7 @@ class Generations(Generic[Step]):
 
 
 class _Counter(Generic[Step]):
-    """The number of one kind. While its watch is closed, each call returns a new number, so that no cache is trusted."""
+    """Generation of one kind. While its watch is closed, each call returns a new number, so that no cache is trusted."""
 
     def __init__(self, kind: str, watch: Reconnecting[Step], is_change: IsChange[Step]) -> None:
         self._watch = watch

@@ -1,4 +1,4 @@
-"""From the settings of a netconf to a datastore session."""
+"""Open the datastore session that the settings of a network configuration describe."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,31 +18,34 @@ if TYPE_CHECKING:
 
 EMBEDDED_FILE = "store.db"
 
-_EXTRAS = {  # what each extra installs: the distribution of every package that is imported
+_EXTRAS = {  # by extra: imported package and its distribution
     "etcd": {"etcd3": "etcd3", "grpc": "grpcio", "google": "protobuf", "dns": "dnspython"},
     "orch": {"kubernetes": "kubernetes", "urllib3": "urllib3"},
 }
 
 
 def open_backend(settings: dict[str, str], state_dir: Path, names: Names) -> Backend:
-    """StoreError when the store cannot be opened; CallerError for settings that lead nowhere."""
+    """Open a session. Raise StoreError if the store cannot be opened, CallerError if the settings are invalid."""
     match settings["kind"]:
         case "embedded":
             return EmbeddedStore(state_dir / EMBEDDED_FILE, names)
         case "etcdv3":
             with _extra("etcd"):
                 with whole_imports():
-                    from svc.datastore.etcd.store import EtcdStore  # only here: it loads gRPC
+                    from svc.datastore.etcd.store import EtcdStore  # imported here, because it loads gRPC
                 return EtcdStore(settings, names)
         case "orch":
             with _extra("orch"), whole_imports():
-                from svc.datastore.orch.store import OrchStore  # the Kubernetes client is 25 MiB of memory and 0.3 s
+                from svc.datastore.orch.store import OrchStore  # loading the Kubernetes client takes 25 MiB and 0.3 s
             return OrchStore(settings, names)
     raise CallerError(f"datastore_type = {settings['kind']!r} is not known", details='set "etcdv3", "orch" or "embedded"')
 
 
 def open_client(settings: Mapping[str, str]) -> "Client":
-    """A session with an API server, for what is no datastore: the same settings as `orch`. CallerError as `open_backend`."""
+    """Open a session with an API server, for requests that do not use the datastore. The settings are those of `orch`.
+
+    Raise CallerError if the settings are invalid.
+    """
     with _extra("orch"), whole_imports():
         from svc.datastore.orch.access import Access
         from svc.datastore.orch.client import Client
@@ -51,7 +54,7 @@ def open_client(settings: Mapping[str, str]) -> "Client":
 
 @contextmanager
 def _extra(name: str) -> Iterator[None]:
-    """Import what only this extra installs. Raise CallerError that names the distribution if a package is missing."""
+    """Import packages of an extra in the block. Raise CallerError with the name of the distribution if one is missing."""
     try:
         yield
     except ModuleNotFoundError as missing:

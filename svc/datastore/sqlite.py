@@ -1,7 +1,7 @@
-"""SQLite files of ours: how they come into being, are opened, and what their errors mean to a user.
+"""SQLite files of svc: creation, connections, waits for locks, and errors for users.
 
-A new file is prepared under another name and linked into place when it is complete, so that nobody, not even a second
-process that creates it at the same moment, ever sees half a database.
+A new file is written under another name and hard-linked to its path when it is complete. Other processes therefore never open
+an incomplete database, even if two of them create it at the same time.
 """
 
 import os
@@ -20,21 +20,21 @@ from svc.model.errors import PeerError
 from svc.model.shortage import shortage
 from svc.retry import Backoff
 
-BUSY_SECONDS = 5.0  # how long a write waits for another process before it gives up
-_MIN_BACKOFF, _MAX_BACKOFF = 0.001, 0.05  # seconds between two attempts to get a lock that another process has
-_SEEN_SECONDS = 1.0  # after which a file that was locked counts as free again
-LOG_PAGES = 10_000  # of 4 KB, in the log beside a file, from which on a commit itself makes the checkpoint
+BUSY_SECONDS = 5.0  # that a write waits for a lock of another process
+_MIN_BACKOFF, _MAX_BACKOFF = 0.001, 0.05  # seconds between two attempts to lock the file
+_SEEN_SECONDS = 1.0  # between two attempts that found the file locked; after more than that, a new wait begins
+LOG_PAGES = 10_000  # of 4 KB in the WAL file; from this size on a commit itself makes the checkpoint
 
-_FILES = 4  # that SQLite opens for one connection: database, log, index and directory
+_FILES = 4  # that SQLite opens for one connection: database, WAL file, its index and the directory
 _WRITE_LOCK = "120"  # the byte of the file -shm that a writer locks (SQLite's WAL index format)
 
 Result = TypeVar("Result")
 
-RESTORE = (  # the remedy for a damaged embedded store
+RESTORE = (  # the fix for a damaged embedded store
     "it is damaged: stop svc-agent, and run `svcctl store restore FILE` with a copy that `svcctl store backup FILE` made; "
     "without a copy, move it away with the files beside it: a fresh store is created in its place, which knows none of its pods"
 )
-_REMEDIES = (  # what SQLite's message says, what to do
+_REMEDIES = (  # part of SQLite's message, and the fix
     ("is full", "free space on its file system"),
     ("readonly", "make the file and its directory writable for this user"),
     ("unable to open", "make the file and its directory exist and writable for this user"),
@@ -45,7 +45,7 @@ _REMEDIES = (  # what SQLite's message says, what to do
 
 
 def store_error(path: Path, error: sqlite3.Error | OSError, damaged: str = RESTORE) -> StoreError:
-    """Return what to raise in place of an error of SQLite or of the file system. `damaged` is the remedy for a damaged file."""
+    """Return the StoreError for an error of SQLite or of the file system. `damaged` is the fix for a damaged file."""
     if lack := _lack_of_files(error):
         return StoreError(f"store {str(path)!r} failed: {lack.msg}", details=lack.details, code=lack.code)
     if isinstance(error, OSError):
@@ -64,7 +64,7 @@ def store_error(path: Path, error: sqlite3.Error | OSError, damaged: str = RESTO
 
 
 def _lack_of_files(error: sqlite3.Error | OSError) -> PeerError | None:
-    """Return the lack of file descriptors, if that is the cause. SQLite does not tell why it cannot open a file."""
+    """Return the shortage of file descriptors, if it is the cause. SQLite does not report why it cannot open a file."""
     if isinstance(error, OSError):
         return shortage(error)
     if "unable to open" in str(error):
@@ -76,7 +76,7 @@ def _lack_of_files(error: sqlite3.Error | OSError) -> PeerError | None:
 
 
 def _is_truncated(path: Path, error: sqlite3.Error) -> bool:
-    """Whether the file or its log was truncated. SQLite reports an I/O error where its index knows pages that are not there."""
+    """Return whether the file or its WAL file was truncated. SQLite reports an I/O error if its index lists missing pages."""
     if "disk I/O" not in str(error):
         return False
     with suppress(OSError):
@@ -85,9 +85,9 @@ def _is_truncated(path: Path, error: sqlite3.Error) -> bool:
 
 
 def _writer_of(path: Path) -> str:
-    """Return the process that has SQLite's lock for writers, from the kernel's table; empty if it is not known.
+    """Return the process that holds SQLite's write lock, from /proc/locks; empty if it is not known.
 
-    The locked file itself must not be opened: closing it would release every lock that this process has on it.
+    Do not open the locked file: with POSIX locks, closing it releases every lock that this process has on it.
     """
     with suppress(OSError):
         status = path.with_name(f"{path.name}-shm").stat()
@@ -100,18 +100,18 @@ def _writer_of(path: Path) -> str:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file is not what SQLite, or this program, wrote."""
+    """Return whether the error means that the content of the file is damaged."""
     is_short = getattr(error, "sqlite_errorname", "") == "SQLITE_IOERR_SHORT_READ"  # since Python 3.11
     return is_short or any(text in str(error) for text in ("not a database", "malformed"))
 
 
 class Errors:
-    """Around a block, as often as wanted: what SQLite and the file system raise in it becomes a StoreError."""
+    """Reusable context manager that turns errors of SQLite and of the file system into StoreError."""
 
     __slots__ = ("_damaged", "_path")
 
     def __init__(self, path: Path, damaged: str) -> None:
-        """`damaged` is the remedy for a damaged file."""
+        """Set the file, and the fix for a damaged file."""
         self._path, self._damaged = path, damaged
 
     def __enter__(self) -> None:
@@ -125,22 +125,24 @@ class Errors:
 
 
 class LockWait:
-    """The wait for other processes that lock a file. Its limit counts for the file, not for each call: if the file has been
-    locked for BUSY_SECONDS, calls that come later, the rollback of a failed one for example, fail at their first attempt.
+    """Wait for other processes that lock a file.
+
+    The limit applies to the file, not to each call. If the file has been locked for BUSY_SECONDS, later calls, such
+    as the rollback of a failed call, fail at their first attempt.
     """
 
     __slots__ = ("_since", "last")
 
     def __init__(self) -> None:
-        self._since = 0.0  # found locked then, and at every attempt since
-        self.last = 0.0  # found locked last; 0 where an attempt has succeeded since
+        self._since = 0.0  # monotonic time from which on every attempt found the file locked
+        self.last = 0.0  # monotonic time of the last attempt that found it locked; 0 if an attempt succeeded since
 
     def run(self, attempt: Callable[..., Result], *arguments: object) -> Result:
-        """Return what `attempt(*arguments)` returns. Repeat it while another connection locks the file, until the deadline of
-        the call at most.
+        """Return the result of `attempt(*arguments)`. Retry it while another connection locks the file.
 
-        `attempt` must not wait by itself: its connection has no busy timeout, and it releases every lock when it raises. So
-        the threads of a process wait side by side. Raise the last sqlite3.OperationalError when the time is over.
+        `attempt` must not wait: its connection has no busy timeout, and it releases all locks when it raises. The threads of
+        a process can therefore wait in parallel. After BUSY_SECONDS or at the deadline of the call, raise the last
+        sqlite3.OperationalError.
         """
         backoff: Backoff | None = None
         while True:
@@ -163,7 +165,7 @@ class LockWait:
 
 
 def in_transaction(connection: sqlite3.Connection, work: Callable[[], Result]) -> Result:
-    """Return what `work` returns, committed; roll back if it raises."""
+    """Run `work` in a transaction, commit and return its result. Roll back if it raises."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         result = work()
@@ -176,19 +178,19 @@ def in_transaction(connection: sqlite3.Connection, work: Callable[[], Result]) -
 
 
 def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
-    """Makes a database appear at `path` as `fill` leaves it, on disk and complete, unless a file is there already.
+    """Create the database `path` with the content that `fill` writes, durably and in one step. Keep an existing file.
 
-    OSError and sqlite3.Error when it cannot be done.
+    Raise OSError or sqlite3.Error if that fails.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with suppress(FileExistsError), _draft_of(path) as draft:  # somebody else was faster, with the same content
+    with suppress(FileExistsError), _draft_of(path) as draft:  # another process has created it, with the same content
         _fill(draft, fill)
 
 
 def write_copy(connection: sqlite3.Connection, path: Path) -> None:
-    """Make a copy of the connection's database appear at `path`, on disk and complete.
+    """Copy the connection's database to the new file `path`, durably and in one step.
 
-    OSError, also if a file is there already, and sqlite3.Error.
+    Raise OSError if the file exists or cannot be written, sqlite3.Error if the copy fails.
     """
     with _draft_of(path) as draft, closing(connect(draft)) as copy:
         connection.backup(copy)
@@ -196,7 +198,7 @@ def write_copy(connection: sqlite3.Connection, path: Path) -> None:
 
 @contextmanager
 def _draft_of(path: Path) -> Iterator[Path]:
-    """Make an empty file, which appears at `path` as the block leaves it."""
+    """Create an empty temporary file, and link it to `path` after the block."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:
@@ -210,7 +212,10 @@ def _draft_of(path: Path) -> Iterator[Path]:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection to an existing file, for any thread (one at a time), without implicit transactions. sqlite3.Error."""
+    """Return a connection to an existing file, without implicit transactions. Raise sqlite3.Error if that fails.
+
+    Any thread may use it, but only one at a time.
+    """
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
@@ -226,11 +231,11 @@ def connect(path: Path) -> sqlite3.Connection:
 def _fill(draft: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
     connection = connect(draft)
     try:
-        connection.execute("PRAGMA journal_mode = MEMORY")  # no second file beside a draft
+        connection.execute("PRAGMA journal_mode = MEMORY")  # so that no file appears beside the draft
         connection.execute("BEGIN")
         fill(connection)
         connection.execute("COMMIT")
-        connection.execute("PRAGMA journal_mode = WAL")  # kept in the file's header
+        connection.execute("PRAGMA journal_mode = WAL")  # the header of the file keeps this mode
     finally:
         connection.close()
 

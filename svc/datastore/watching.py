@@ -1,4 +1,4 @@
-"""What the watches of all stores share: the loop that opens a stream again, the events of a query, the keys reported so far."""
+"""Shared parts of the watches of all stores: the reconnecting loop, the events of a query, and the keys reported so far."""
 
 import logging
 import threading
@@ -21,16 +21,19 @@ _log = logging.getLogger(__name__)
 
 
 class Stream(Protocol):
-    """An open stream of changes. One thread reads it; `close`, from any thread, ends the reading."""
+    """Open stream of changes. One thread reads it; `close`, from any thread, ends the reading."""
 
     def close(self) -> None: ...
 
 
 class Reconnecting(Generic[Step]):
-    """A watch that is opened again until `close`. One thread iterates over `steps`; any thread may close."""
+    """Watch that reopens its stream until `close`. One thread iterates over `steps`; any thread may close it."""
 
     def __init__(self, what: str, max_backoff: float, *, raises_refusals: bool = False) -> None:
-        """Name what is watched, for the log. With `raises_refusals` an error that no retry can end is raised."""
+        """Set the name of the watch for the log, and the maximum back-off in seconds.
+
+        With `raises_refusals`, an error that a retry cannot resolve is raised; otherwise it is retried like any other.
+        """
         self._what = what
         self._max_backoff = max_backoff
         self._raises_refusals = raises_refusals
@@ -44,7 +47,7 @@ class Reconnecting(Generic[Step]):
         return self._closed.is_set()
 
     def steps(self) -> Generator[Step | None, None, None]:
-        """Yield what each attempt yields, and None when it has ended or failed: changes may be missed until the next step."""
+        """Yield the steps of each attempt, and None after its end or failure: until the next step, changes may be missed."""
         backoff, interrupted = Backoff(MIN_BACKOFF, self._max_backoff), False
         while not self._closed.is_set():
             try:
@@ -75,15 +78,15 @@ class Reconnecting(Generic[Step]):
         raise NotImplementedError
 
     def _is_refusal(self, failure: SvcError) -> bool:
-        """Return whether no retry can end this failure."""
+        """Return whether a retry cannot resolve this failure."""
         raise NotImplementedError
 
     def _before_retry(self, seconds: float) -> None:
-        """Prepare the attempt that follows after so many seconds."""
+        """Prepare the attempt that follows after this delay."""
 
     @contextmanager
     def _holding(self, stream: Stream) -> Iterator[None]:
-        """Let `close` close the stream while the block runs."""
+        """Register the stream, so that `close` closes it while the block runs."""
         self._hold(stream)
         try:
             yield
@@ -97,7 +100,7 @@ class Reconnecting(Generic[Step]):
                 stream.close()
 
     def _report(self, failure: SvcError, *, interrupted: bool) -> None:
-        """Log the first failure of an outage, as text: the frames of the error hold sockets."""
+        """Log the first failure of an outage, or raise a refusal. Log text only, because the traceback references sockets."""
         if self._closed.is_set():
             return
         if self._raises_refusals and self._is_refusal(failure):
@@ -107,7 +110,7 @@ class Reconnecting(Generic[Step]):
 
 
 class EventStream:
-    """The events of a query, as `svc.datastore.api.Watch` says: those that each step of a watch means."""
+    """Events of a query (`svc.datastore.api.Watch`), derived from the steps of a watch."""
 
     def __init__(self, watch: Reconnecting[Step], events: Callable[[Step], Iterable[Event]]) -> None:
         self._watch: Reconnecting[Any] = watch
@@ -122,20 +125,20 @@ class EventStream:
         return next(self._events)
 
     def close(self) -> None:
-        """End the iteration. The thread that waits for an event releases the stream; without one this thread does."""
+        """End the iteration. The iterating thread releases the stream; if no thread is iterating, this thread does."""
         self._watch.close()
-        with suppress(ValueError):  # another thread iterates
+        with suppress(ValueError):  # raised if another thread is iterating
             self._events.close()
 
 
 class PresentKeys:
-    """The keys that a watch has reported as present, by the stored object that they were read from."""
+    """Keys that a watch has reported as present, by the stored object that they were read from."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Sequence[Key]] = {}
 
     def listed(self, objects: Iterable[tuple[Hashable, Sequence[Entry]]]) -> list[Event]:
-        """Return the events of a new listing: the keys that are gone, then every entry."""
+        """Return the events of a new listing: the deleted keys, then every present entry."""
         before, self._known = self._known, {}
         entries = [entry for name, found in objects for entry in self._remember(name, found)]
         present = {entry.key for entry in entries}
@@ -143,7 +146,7 @@ class PresentKeys:
         return gone + [Event(entry.key, entry) for entry in entries]
 
     def changed(self, name: Hashable, found: Sequence[Entry]) -> list[Event]:
-        """Return the events of a change of one object, which has these entries now."""
+        """Return the events of a change of one object, which now has these entries."""
         before = self._known.pop(name, ())
         present = {entry.key for entry in self._remember(name, found)}
         gone = [Event(key, None) for key in before if key not in present]
@@ -156,14 +159,14 @@ class PresentKeys:
 
 
 class OpenWatches(Generic[AnyWatch]):
-    """The watches of one store, held weakly: a watch that its caller drops is removed. Thread-safe."""
+    """Weak references to the watches of one store: a watch that its caller drops is removed. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._watches: weakref.WeakSet[AnyWatch] = weakref.WeakSet()
 
     def __bool__(self) -> bool:
-        """Return whether there is a watch."""
+        """Return whether the store has an open watch."""
         return bool(self._watches)
 
     def __iter__(self) -> Iterator[AnyWatch]:
@@ -171,12 +174,12 @@ class OpenWatches(Generic[AnyWatch]):
             return iter(tuple(self._watches))
 
     def add(self, watch: AnyWatch) -> AnyWatch:
-        """Return the watch, which `close` closes from now on."""
+        """Register the watch, so that `close` closes it. Return it."""
         with self._lock:
             self._watches.add(watch)
         return watch
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all watches."""
         for watch in self:
             watch.close()

@@ -1,1 +1,1 @@
-"""Address management: pools, blocks, affinities and handles on any Backend."""
+"""IP address management (IPAM): pools, blocks, affinities and handles, stored in any Backend."""

@@ -1,8 +1,8 @@
-"""Giving a block up: the reverse of a claim, of one's own blocks or of somebody else's that are no longer used.
+"""Release the affinity to a block: the reverse of a claim. A host releases its own affinities, and those of idle blocks.
 
-Order of writes: affinity pendingDeletion, then the block (deleted when empty, otherwise left without an owner), then the
-affinity is deleted. Whoever assigns in between changes the block, so that either he or we lose the race; an affinity that
-stays behind is in doubt, and its owner puts it right.
+The order of writes is: affinity pendingDeletion, block, deletion of the affinity. An empty block is deleted; any other block
+becomes unclaimed. A concurrent assignment changes the block, so either it or the release conflicts. An affinity that remains is
+not confirmed, and its host completes or deletes it.
 """
 
 from contextlib import suppress
@@ -19,14 +19,16 @@ from svc.retry import ATTEMPTS, attempts
 
 
 class BlockInUse(Exception):
-    """Addresses of the block are held, or rest."""
+    """The failure of a release of an empty block: addresses of the block are assigned or in cooldown."""
 
 
 def give_up(backend: Backend, key: AffinityKey, rest: Cooldown, *, only_empty: bool, sequence: int | None = None) -> None:
-    """Ends a host's affinity to a block. Nothing to do is no error. `rest` says which addresses have rested long enough.
+    """Release a host's affinity to a block. A missing affinity or block is not an error. `rest` is the cooldown.
 
-    NotEmpty when `only_empty` and it is not; ClaimConflict when the block is another's, or was written since `sequence`: then a
-    stale affinity is deleted. PeerError when the race is always lost, Damaged."""
+    Raise BlockInUse if `only_empty` is true and the block is not empty. Raise ClaimConflict if the block has another affinity,
+    after deleting the host's stale one, or if its sequence number is not `sequence`. Raise PeerError if every attempt
+    conflicts, Damaged if a value cannot be decoded.
+    """
     for _ in attempts():
         with suppress(Conflict, NotFound):
             _try(backend, key, rest, only_empty, sequence)
@@ -35,7 +37,11 @@ def give_up(backend: Backend, key: AffinityKey, rest: Cooldown, *, only_empty: b
 
 
 def drop_abandoned(backend: Backend, cidr: Cidr, rest: Cooldown) -> None:
-    """Deletes a block that is nobody's and in which nothing is held any more. NotEmpty, ClaimLost; KeyedError, Damaged."""
+    """Delete an empty unclaimed block.
+
+    Raise ClaimConflict if the block has an affinity, BlockInUse if it is not empty. Raise KeyedError if it does not exist or
+    was changed concurrently, Damaged if it cannot be decoded.
+    """
     entry = backend.get(BlockKey(cidr))
     block = _collected(entry, rest)
     if block.affinity is not None:
@@ -75,7 +81,7 @@ def _mark(backend: Backend, affinity: Entry[Affinity] | None) -> Entry[Affinity]
 
 
 def _restore(backend: Backend, affinity: Entry[Affinity] | None, marked: Entry[Affinity] | None) -> None:
-    """The block is in use after all: its owner need not wonder."""
+    """Restore the affinity after the write of the block failed, so that its host does not have to repair it."""
     if affinity is not None and marked is not None:
         with suppress(KeyedError):
             backend.write([Update(marked.key, affinity.value, marked.revision)])
@@ -96,7 +102,7 @@ def _without_owner(entry: Entry[Block], block: Block) -> Write:
 
 
 def _drop(backend: Backend, affinity: Entry[Affinity] | None) -> None:
-    """Unless somebody has changed it: then it is in use again."""
+    """Delete the affinity, unless it was changed: then it is in use again."""
     if affinity is not None:
         with suppress(KeyedError):
             backend.write([Delete(affinity.key, affinity.revision)])

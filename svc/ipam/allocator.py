@@ -1,7 +1,7 @@
-"""The front of IPAM: assign and release, from any number of threads.
+"""The interface of IPAM: assign and release addresses, from any number of threads.
 
-Calls that wait at the same time become one plan and one write. A lost race (somebody else changed a block or a handle) is read
-again and planned again; a refusal is only given after everything was read anew.
+Calls that wait at the same time become one batch: one plan and one write. After a conflict on a block or a handle, the batch is
+read and planned again. A request is refused only after the cache was reloaded.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,27 +33,30 @@ from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey, HandleQuery
 from svc.values import dataclass
 
-GROUP = (MAX_WRITES - 1) // 4  # requests of one write: each has a handle, at most a block of each family, and a companion
-ONE_BY_ONE = MAX_WRITES // 3  # the same where writes are not atomic, and go without
-PATIENCE = 0.25  # seconds for a request that is on its way, where blocks are written one by one
+GROUP = (MAX_WRITES - 1) // 4  # requests of one write: each changes a handle, one block per family, and one extra object
+ONE_BY_ONE = MAX_WRITES // 3  # the same for stores without atomic writes, which get no extra write
+PATIENCE = 0.25  # seconds that a batch waits for an announced request, in stores without atomic writes
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A request, and the handle that it is about as its caller has read it."""
+    """A request, with the entry of its handle if the caller has read it."""
 
     request: Request
     handle: Entry[Handle] | None = None
 
 
 class Ipam:
-    """Addresses of one host in one datastore. `host` is the name of a node, or a virtual host such as `LOAD_BALANCERS`."""
+    """The addresses of one host in one datastore.
+
+    `host` is the name of a node, or a virtual host such as `LOAD_BALANCERS`. Thread-safe.
+    """
 
     def __init__(self, backend: Backend, host: str | Host) -> None:
         self._backend = backend
         self._host = host if isinstance(host, Host) else Host(host)
         self._view = IpamCache(backend, self._host)
-        self._undecided: set[str] = set()  # handles whose assignment may still be carried out
+        self._undecided: set[str] = set()  # handles whose assignment has an unknown outcome: the datastore may still apply it
         self._combiner: Batcher[_Call, Answer] = Batcher(
             self._carry_out,
             lambda: backend.place,
@@ -62,15 +65,19 @@ class Ipam:
         )
 
     def announced(self) -> AbstractContextManager[None]:
-        """Inside, this thread is going to ask for addresses. Where a group of requests costs many writes, whoever is about to
-        write waits a little for those that are announced: a crowd then comes to few writes."""
+        """Announce a request of this thread for the duration of the context.
+
+        In a store without atomic writes, a batch waits up to `PATIENCE` seconds for announced requests. Fewer, larger batches
+        need fewer writes. In other stores this does nothing.
+        """
         return nullcontext() if self._backend.atomic else self._combiner.announced()
 
     def assign(self, request: Assign) -> AssignResult:
-        """SvcError, and nothing assigned, where not all of it can be.
+        """Assign all addresses of the request, or none.
 
-        After a StoreError it may be unknown what was assigned: a `Release` of the handle is owed, and the companion may be
-        there."""
+        Raise SvcError and assign nothing if one of them cannot be assigned. Raise StoreError if the datastore fails. Then
+        addresses may be assigned and the extra object may exist, so the caller must release the handle.
+        """
         try:
             answer = self._combiner.run(_Call(request))
         except OutcomeUnknown:
@@ -80,13 +87,15 @@ class Ipam:
         return answer
 
     def release(self, request: Release, stored: Found[Handle] | None = None) -> bool:
-        """Returns when nothing but `keep` is held: whether there was anything to look at, and its companion went along.
+        """Release what the handle holds, except `keep`. Return True if the request was carried out.
 
-        `stored` is the handle as the caller has read it. SvcError: then it may be repeated; KeyedError of the companion's key.
+        Return False if the handle does not exist and the request names no addresses: then nothing is written, not even the
+        extra write. `stored` is the handle as the caller has read it. Raise KeyedError if the extra write conflicts. Raise
+        SvcError if the release fails. Idempotent.
         """
         handle = None
-        if request.handle not in self._undecided:  # or it is read after what may still be carried out
-            key = HandleKey(request.handle)  # read here: callers read in parallel
+        if request.handle not in self._undecided:  # otherwise the plan reads the handle, after a late assignment
+            key = HandleKey(request.handle)  # read here and not in the batch: callers read in parallel
             handle = self._backend.find(key) if stored is None else entry_of(stored)
             if handle is None and not request.addresses:
                 return False
@@ -95,21 +104,28 @@ class Ipam:
         return True
 
     def release_addresses(self, addresses: Sequence[ReleaseTarget]) -> ReleaseResult:
-        """Any number of addresses, one write for all of a block. What is refused is told in the answer; SvcError when the
-        datastore fails: then the handles concerned may count too many, until a `Release` of them."""
+        """Release any number of addresses, with one write per block. The result lists the refused addresses with the reasons.
+
+        Raise SvcError if the datastore fails. Then handles may count too many addresses, until a `Release` corrects them.
+        """
         answer = self._combiner.run(_Call(ReleaseAddresses(tuple(addresses))))
         assert isinstance(answer, ReleaseResult)
         return answer
 
     def addresses_of(self, handle: str) -> tuple[Address, ...]:
-        """What the handle holds, read now; blocks that are gone are left out. Damaged."""
+        """Return the addresses that the handle holds, read now. Skip missing blocks.
+
+        Raise Damaged if a value cannot be decoded.
+        """
         return tuple(
             block.cidr.address(ordinal) for block in self._blocks_of(handle) for ordinal in blocks.held_by(block, handle)
         )
 
     def owners_of(self, handle: str) -> dict[Address, dict[str, str]]:
-        """The attributes of each address that the handle holds, read now. An allocation that names no `node` is its block's.
-        Damaged."""
+        """Return the attributes of each address that the handle holds, read now.
+
+        If an allocation has no attribute `node`, the block's affinity supplies it. Raise Damaged if a value cannot be decoded.
+        """
         return {
             block.cidr.address(ordinal): _owner(block, block.cidr.address(ordinal))
             for block in self._blocks_of(handle)
@@ -117,11 +133,14 @@ class Ipam:
         }
 
     def holds(self, handle: str, addresses: Sequence[Address]) -> bool:
-        """Whether the datastore says, right now, that the handle holds every one of these addresses."""
+        """Return whether the handle holds all of these addresses, read now."""
         return set(self.addresses_of(handle)).issuperset(addresses)
 
     def allocations(self, handle: str, addresses: Sequence[Address]) -> tuple[Allocation, ...]:
-        """The given addresses with the blocks that the handle names for them, read now. StoreError."""
+        """Return the given addresses with the blocks that the handle lists, read now. Leave out addresses in no such block.
+
+        Raise StoreError if the datastore fails.
+        """
         entry = self._backend.find(HandleKey(handle))
         if entry is None:
             return ()
@@ -129,7 +148,10 @@ class Ipam:
         return tuple(Allocation(address, cidr) for address in addresses for cidr in cidrs if address in cidr)
 
     def standing(self, address: Address) -> tuple[str, str]:
-        """The pool that has the address, and the handle that holds it there, as they are now; empty where there is none."""
+        """Return the name of the address's pool and the handle that holds the address, read now.
+
+        Each is empty if it does not exist.
+        """
         pool = read_pools(self._backend).pool_of(address)
         if pool is None:
             return "", ""
@@ -138,17 +160,21 @@ class Ipam:
         return pool.name, (holder.handle_id or "" if holder else "")
 
     def avoid(self, addresses: Iterable[Address]) -> None:
-        """Assign none of these for a minute, unless a request names them: this host uses them, whatever the datastore says."""
+        """Do not assign these addresses for `AVOID_SECONDS`, unless a request names them.
+
+        This host uses them, even if the datastore shows them free. Thread-safe.
+        """
         self._view.avoid(addresses)
 
     def has_pools(self) -> bool:
-        """Return whether there is any pool, read now. Raise StoreError."""
+        """Return whether a pool exists, read now. Raise StoreError if the datastore fails."""
         return bool(read_pools(self._backend).all)
 
     def not_held(self, held: Iterable[tuple[str, Address]]) -> set[tuple[str, Address]]:
-        """Return which of these pairs of handle and address the datastore does not show, read now: each block once.
+        """Return the pairs of handle and address that the datastore does not record as allocations, read now.
 
-        Raise StoreError, Damaged."""
+        Read each block once. Raise StoreError if the datastore fails, Damaged if a block cannot be decoded.
+        """
         pools, found = read_pools(self._backend), dict[Cidr, Block | None]()
         missing = set()
         for handle, address in held:
@@ -163,13 +189,19 @@ class Ipam:
         return missing
 
     def counts(self) -> dict[str, tuple[Cidr, ...]]:
-        """Return the blocks of which each handle counts addresses, in one listing. Raise StoreError."""
+        """Return, for each handle, the blocks in which it counts addresses. List the handles in one request.
+
+        Raise StoreError if the datastore fails.
+        """
         entries = self._backend.list(HandleQuery())
         return {entry.key.handle: tuple(map(Cidr, entry.value.blocks)) for entry in entries if isinstance(entry.key, HandleKey)}
 
     def recount(self, handle: str, cidrs: Sequence[Cidr]) -> None:
-        """Make the handle count what these blocks show of it; no address is freed. An assignment to it that is in flight is
-        planned again. Raise StoreError, PeerError."""
+        """Set the handle's counts for these blocks to the allocations in them. Release no address.
+
+        A concurrent assignment to the handle conflicts and is retried. Raise StoreError if the datastore fails, PeerError if
+        every attempt conflicts.
+        """
         recount(self._backend, handle, [str(cidr) for cidr in cidrs])
 
     def _block(self, cidr: Cidr) -> Block | None:
@@ -179,16 +211,18 @@ class Ipam:
         return entry.value
 
     def pool_of(self, address: Address) -> Cidr | None:
-        """That an address lies in, read now. StoreError."""
+        """Return the CIDR of the address's pool, or None, read now. Raise StoreError if the datastore fails."""
         pool = read_pools(self._backend).pool_of(address)
         return None if pool is None else pool.cidr
 
     def check_room(
         self, versions: Sequence[int], pools: dict[int, tuple[str, ...]], namespace_labels: Mapping[str, str] | None = None
     ) -> tuple[str, ...]:
-        """SvcError when an ADD with these settings would get no address right now. Reads everything anew, writes nothing.
+        """Check that an ADD with these settings would get addresses now. Use a new cache; write nothing.
 
-        Return the fault of each pool and reservation that such an ADD passes because it cannot be read."""
+        Return the fault of each unreadable pool and reservation, which such an ADD skips. Raise SvcError if the ADD would get
+        no address.
+        """
         plan = Plan(self._backend, IpamCache(self._backend, self._host), self._host, {})
         request = Assign("", {}, tuple(versions), pools, namespace_labels=dict(namespace_labels or {}))
         for version in versions:
@@ -205,7 +239,7 @@ class Ipam:
                 yield block
 
     def _carry_out(self, calls: Sequence[_Call]) -> list[Outcome]:
-        """Where something is wrong with one of them that planning did not show, each is tried by itself."""
+        """Carry out a batch. If it fails with Damaged or an unexpected exception, carry out each request by itself."""
         known = [call.handle for call in calls if call.handle is not None]
         try:
             return Group(self._backend, self._view, self._host, [call.request for call in calls], known).carry_out()

@@ -1,4 +1,4 @@
-"""How a plan serves a request for addresses."""
+"""Plan a request for addresses."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,10 @@ from svc.model.pool import LOAD_BALANCER, Pool
 
 
 def assign(plan: Plan, request: Assign) -> Planned:
-    """SvcError when the request cannot be met; then nothing of it stays in the plan."""
+    """Plan the assignment of all addresses of the request.
+
+    Raise SvcError and leave the plan unchanged if one of them cannot be assigned.
+    """
     if (request.use == LOAD_BALANCER) != (plan.host.kind == VIRTUAL):
         raise errors.other_host(request.use, plan.host)
     if request.restores:
@@ -37,7 +40,7 @@ def assign(plan: Plan, request: Assign) -> Planned:
 
 
 def _restore(plan: Plan, request: Assign) -> Planned:
-    """Assign exactly these addresses again, and let the handle count what the blocks show."""
+    """Assign the addresses of a live attachment again, and set the handle's counts to the allocations in the blocks."""
     draft = Draft(plan)
     plan.stored_handle(request.handle)
     attribute = Attribute(request.handle, dict(sorted(request.attributes.items())))
@@ -60,7 +63,7 @@ def _restored(plan: Plan, draft: Draft, address: Address, attribute: Attribute) 
 
 
 def pools_for(plan: Plan, version: int, request: Assign) -> Sequence[Pool]:
-    """The pools that serve the request, in order. SvcError when there are none, or the node is unknown."""
+    """Return the pools that serve the request, in order. Raise SvcError if no pool does, or if the node is unknown."""
     names = request.pools.get(version, ())
     view = plan.view
     if names:
@@ -76,7 +79,7 @@ def pools_for(plan: Plan, version: int, request: Assign) -> Sequence[Pool]:
 
 
 def _take(plan: Plan, draft: Draft, wanted: Address | int, request: Assign) -> Allocation:
-    """This very address, or any of the family."""
+    """Assign the given address, or any address of the given family."""
     attribute = Attribute(request.handle, dict(sorted(request.attributes.items())))
     if isinstance(wanted, Address):
         return _take_at(plan, draft, wanted, attribute, request)
@@ -93,7 +96,7 @@ def _take(plan: Plan, draft: Draft, wanted: Address | int, request: Assign) -> A
 
 
 def _considered(plan: Plan, version: int, request: Assign, pools: Sequence[Pool]) -> str:
-    """Each pool of the family, with the reason where it is dropped, and the blocks of this host."""
+    """Return the text of a trace line: the pools used, the pools dropped with reasons, and the blocks of this host."""
     names = [pool.name for pool in pools]
     given = request.namespace_labels
     labels = plan.view.node_labels()
@@ -124,9 +127,11 @@ def _assigned_at(draft: Draft, cidr: Cidr, address: Address, attribute: Attribut
 def _held_already(
     plan: Plan, draft: Draft, wanted: Address | int, request: Assign, found: Sequence[Allocation]
 ) -> Allocation | None:
-    """An address that the handle holds, when it may hold no other; None when it may. CallerError when none will do.
+    """Return an address that the handle holds if it is at its limit (`max_per_handle`); None if it may get another address.
 
-    Conflict when the handle counts more than is there yet: somebody is assigning to it right now."""
+    Raise CallerError if the handle is at its limit and no held address fits. Raise Conflict if the handle counts more addresses
+    than it holds, because a concurrent assignment is in progress.
+    """
     limit = request.max_per_handle
     if not limit:
         return None

@@ -1,7 +1,7 @@
-"""Where a node may turn for room beyond its own blocks: the parts of pools that no block covers, the blocks of others.
+"""Index of a family's blocks: free ranges, idle blocks and blocks to borrow from.
 
-Everything is worked out from one listing of a family's blocks; each offer is made once. Nodes start their search in
-different places, which their names pick, so that they seldom collide.
+The index is built from one listing, and offers each free block once. The name of a host determines where in a pool its search
+begins, so hosts seldom claim the same block.
 """
 
 import zlib
@@ -18,15 +18,17 @@ from svc.model.ipam import Block
 from svc.model.keys import BlockQuery
 from svc.model.pool import Pool
 
-IDLE = timedelta(seconds=60)  # how long ago an empty block was claimed (or ahead, by a wrong clock) before it may be taken
+IDLE = timedelta(seconds=60)  # minimum age of an idle block's claim; one dated further in the future also counts (wrong clock)
 
 
 class BlockIndex:
-    """The blocks of one family, as one listing of the datastore shows them, and what lies between them.
+    """The blocks of one family from one listing of the datastore, and the free ranges between them.
 
-    A block of another size counts as well: nothing that overlaps it is free, nor what overlaps `owned`, the blocks that
-    the host has an affinity to. A block that names the host as its owner and is not among them has lost its affinity:
-    nobody else will ever use it, so it is offered first.
+    Blocks of any size count: a range that overlaps one is not free. `owned` are the blocks for which the host has an affinity
+    object; ranges that overlap them are not free either.
+
+    A block may name the host in its `affinity` field although the affinity object is missing. No other host claims such a
+    block, so it is offered first. For one thread.
     """
 
     def __init__(
@@ -45,21 +47,21 @@ class BlockIndex:
             self._note(entry.value)
 
     def next_free(self, pool: Pool) -> Cidr | None:
-        """A block of the pool that was not offered before; None when there is no other."""
+        """Return a free block of the pool that was not offered before, or None."""
         if pool.name not in self._offers:
             self._offers[pool.name] = self._free(pool)
         return next(self._offers[pool.name], None)
 
     def overlapping(self, cidr: Cidr) -> list[Cidr]:
-        """The blocks that share addresses with this one."""
+        """Return the blocks that share addresses with this CIDR."""
         return self._present.overlapping(cidr)
 
     def idle(self, pool: Pool) -> list[Block]:
-        """Blocks of the pool that may be taken from their owners: empty, and not just claimed."""
+        """Return the idle blocks of the pool that this host may reclaim, without its own."""
         return [block for block in self._others(pool) if block.cidr.length == pool.block_size and self._is_idle(block)]
 
     def lendable(self, pool: Pool) -> list[Cidr]:
-        """Blocks of others in the pool that have an address to lend, in the order in which this host asks."""
+        """Return the blocks with a free address that this host may borrow from, in this host's search order."""
         return [
             block.cidr
             for block in self._others(pool)
@@ -87,7 +89,7 @@ class BlockIndex:
         return zlib.crc32(self._host.name.encode()) % pool.cidr.block_count(pool.block_size)
 
     def _free(self, pool: Pool) -> Iterator[Cidr]:
-        """Reserved ranges are passed over in one step each: they may be larger than could be counted out."""
+        """Yield the free blocks of a pool. Skip each reserved range in one step: it may contain too many blocks to iterate."""
         yield from (cidr for cidr in self._astray if cidr in pool.cidr)
         covered = {number for cidr in self.overlapping(pool.cidr) for number in _numbers(pool, cidr)}
         reserved = [_numbers(pool, cidr) for cidr in self._reserved.ranges_in(pool.cidr) if cidr.length <= pool.block_size]
@@ -102,7 +104,7 @@ class BlockIndex:
 
 
 def _numbers(pool: Pool, cidr: Cidr) -> range:
-    """Those of the pool's blocks that it covers, wholly or in part."""
+    """Return the numbers of the pool's blocks that the CIDR overlaps."""
     size = pool.cidr.size // pool.cidr.block_count(pool.block_size)
     if pool.cidr not in cidr:
         return range(pool.cidr.ordinal(cidr.first) // size, pool.cidr.ordinal(cidr.last) // size + 1)

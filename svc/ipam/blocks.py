@@ -1,8 +1,8 @@
-"""What may happen to one block: made, assigned from, released to. Pure: the caller writes the result.
+"""Operations on one block in memory: create it, assign and release addresses. The caller writes the result.
 
-A taken ordinal points at an attribute: who holds it, or since when it rests. Equal attributes are shared. Freed ordinals
-go to the tail of the queue, so an address rests as long as possible before it is handed out again; with a cooldown it is
-not even in the queue before that has passed.
+An ordinal is the position of an address in its block. A taken ordinal refers to an attribute, which has the handle or the time
+of release. Equal attributes are shared. Freed ordinals go to the end of the queue, so an address is assigned again as late as
+possible. An ordinal in cooldown enters the queue when its cooldown is over.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,21 +14,24 @@ from svc._core.cidr import Address, Cidr
 from svc.model.ipam import Attribute, Block
 from svc.values import dataclass
 
-RESERVED_HANDLE = "windows-reserved-ipam-handle"  # holds what Windows nodes set aside in their blocks
+RESERVED_HANDLE = "windows-reserved-ipam-handle"  # holds the addresses that Windows nodes set aside in their blocks
 
 _released_at = attrgetter("released_at")
 
 
 @dataclass(frozen=True, slots=True)
 class Cooldown:
-    """For how many seconds freed addresses rest, and what time it is (aware). Without seconds they are free at once."""
+    """The cooldown in seconds, and the current time with its time zone. With 0 seconds, released addresses are free at once."""
 
     seconds: int
     now: datetime
 
     def is_over(self, released_at: str) -> bool:
-        """A time that cannot be read is long ago. So is one further ahead than any rest lasts: a clock was wrong then, and
-        the address would rest until that time has come."""
+        """Return whether the cooldown of an address released at this time is over.
+
+        It is over if the time cannot be parsed. It is also over if the time is further in the future than the cooldown lasts,
+        because a clock was wrong. Otherwise the address would stay in cooldown until that time.
+        """
         if self.seconds <= 0:
             return True
         since, length = moment(released_at), timedelta(seconds=self.seconds)
@@ -36,12 +39,12 @@ class Cooldown:
 
 
 def stamp(now: datetime) -> str:
-    """A time as blocks have it: UTC, to the second."""
+    """Format a time as blocks store it: UTC, to the second."""
     return now.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def moment(text: str | None) -> datetime | None:
-    """The time that a block names; None when it names none that can be read."""
+    """Parse a time of a block; without a time zone it is UTC. Return None if it cannot be parsed."""
     try:
         found = datetime.fromisoformat((text or "").replace("Z", "+00:00"))
     except ValueError:
@@ -50,13 +53,13 @@ def moment(text: str | None) -> datetime | None:
 
 
 def new_block(cidr: Cidr, affinity: str, now: datetime) -> Block:
-    """An empty block. Its sequence starts at the time in nanoseconds, so that a block made anew never repeats one."""
+    """Create an empty block. Its sequence starts at the time in nanoseconds, so that a recreated block repeats no number."""
     sequence = int(now.timestamp() * 1_000_000) * 1000
     return Block(cidr, affinity, Ordinals(cidr.bits - cidr.length), sequence, stamp(now))
 
 
 def assign(block: Block, attribute: Attribute, reserved: OrdinalSet | None = None) -> Address | None:
-    """Takes the next free address that is not reserved; None when there is none."""
+    """Assign the next free address that is not reserved. Return None if no such address exists."""
     if not block.ordinals.available(reserved):
         return None
     ordinal = block.ordinals.allocate(_tag(block, attribute), reserved)
@@ -65,7 +68,7 @@ def assign(block: Block, attribute: Attribute, reserved: OrdinalSet | None = Non
 
 
 def assign_at(block: Block, address: Address, attribute: Attribute) -> bool:
-    """Takes this very address; False when somebody has it, or it rests."""
+    """Assign the given address. Return False if it is assigned already or in cooldown."""
     ordinal = block.cidr.ordinal(address)
     if ordinal in block.ordinals:
         return False
@@ -75,9 +78,11 @@ def assign_at(block: Block, address: Address, attribute: Attribute) -> bool:
 
 
 def release(block: Block, ordinals: Iterable[int], rest: Cooldown | None = None, *, restamp: bool = False) -> None:
-    """Frees them, in ascending order and among those whose rest is over, or lets them rest.
+    """Release the ordinals: free them if no cooldown applies, otherwise begin their cooldown.
 
-    `restamp`: a resting ordinal gets the sequence of its release, as those do that are released by address."""
+    Ordinals whose cooldown is over are freed too, all in ascending order. With `restamp`, a released ordinal gets the block's
+    present sequence number when its cooldown begins. Releases by address do this.
+    """
     gone = set(ordinals)
     if rest is None or rest.seconds <= 0:
         _free(block, gone | set(_rested(block, rest)))
@@ -92,25 +97,25 @@ def release(block: Block, ordinals: Iterable[int], rest: Cooldown | None = None,
 
 
 def collect(block: Block, rest: Cooldown) -> None:
-    """Frees whatever has rested long enough."""
+    """Free the ordinals whose cooldown is over."""
     rested = _rested(block, rest)
     if rested:
         _free(block, rested)
 
 
 def has_resting(block: Block) -> bool:
-    """Whether an address of it may be resting."""
+    """Return whether an address of the block may be in cooldown."""
     return any(map(_released_at, block.attributes or ()))
 
 
 def set_attribute(block: Block, ordinal: int, attribute: Attribute) -> None:
-    """Replaces what is said of a taken ordinal, of no other that shares it."""
+    """Replace the attribute of one taken ordinal. Other ordinals that share the old attribute keep it."""
     block.ordinals.retag(ordinal, _tag(block, attribute))
     _prune_attributes(block)
 
 
 def held_by(block: Block, handle: str) -> list[int]:
-    """The ordinals that a handle holds, ascending."""
+    """Return the ordinals that a handle holds, ascending."""
     found: list[int] = []
     for tag, attribute in enumerate(block.attributes or ()):
         if attribute.handle_id == handle:
@@ -119,20 +124,20 @@ def held_by(block: Block, handle: str) -> list[int]:
 
 
 def allocations(block: Block) -> Iterator[tuple[Attribute, Address]]:
-    """The addresses that are not free, each with its attribute."""
+    """Yield the addresses that are not free, each with its attribute."""
     for tag, attribute in enumerate(block.attributes or ()):
         for ordinal in block.ordinals.tagged(tag):
             yield attribute, block.cidr.address(ordinal)
 
 
 def holder(block: Block, address: Address) -> Attribute | None:
-    """Who holds the address, or since when it rests; None when it is free."""
+    """Return the attribute of an assigned address or of one in cooldown; None if the address is free."""
     tag = block.ordinals.tag(block.cidr.ordinal(address))
     return None if tag < 0 else (block.attributes or [])[tag]
 
 
 def is_empty(block: Block) -> bool:
-    """Whether nobody holds an address of it and none rests. What Windows sets aside in every block does not count."""
+    """Return whether no address of the block is assigned or in cooldown. Addresses that Windows sets aside do not count."""
     if block.ordinals.used == 0:
         return True
     attributes = block.attributes or []
@@ -140,18 +145,21 @@ def is_empty(block: Block) -> bool:
 
 
 def is_of_windows(block: Block) -> bool:
-    """Whether its owner is a Windows node. It delivers all of its block by itself: nobody else can use a part of it."""
+    """Return whether the block has the affinity of a Windows node.
+
+    A Windows node delivers the packets to its whole block, so no other node can use a part of it.
+    """
     return block.affinity is not None and any(map(is_windows_reserved, block.attributes or ()))
 
 
 def count_set_aside(block: Block) -> int:
-    """Addresses that the system of the block's node needs."""
+    """Count the addresses that Windows sets aside in the block."""
     attributes = enumerate(block.attributes or ())
     return sum(len(block.ordinals.tagged(tag)) for tag, attribute in attributes if is_windows_reserved(attribute))
 
 
 def is_windows_reserved(attribute: Attribute) -> bool:
-    """Whether nobody holds the address: its node's system needs it."""
+    """Return whether Windows sets the address aside, so that no attachment holds it."""
     return (attribute.handle_id or "").lower() == RESERVED_HANDLE
 
 

@@ -1,7 +1,7 @@
-"""What this process remembers of the datastore: pools, reservations, settings, the node's labels, the node's own blocks.
+"""Cache of pools, reservations, IPAM settings, the node's labels, and the blocks of the host.
 
-The view chooses, it never decides: a choice made from an old view fails at the compare-and-swap, and before anything is refused
-the view is read anew (`forget_all`).
+The cache is a hint: a stale choice fails its compare-and-swap. Before a request is refused, the cache is invalidated
+(`forget_all`) and reloaded.
 """
 
 import time
@@ -27,7 +27,7 @@ Value = TypeVar("Value")
 
 
 class _Remembered(Generic[Value]):
-    """Something read from resources of one kind, until their generation is another one."""
+    """A cached value that is read from resources of one kind, and is valid for one generation of that kind."""
 
     def __init__(self, read: Callable[[], Value]) -> None:
         self._read = read
@@ -35,7 +35,7 @@ class _Remembered(Generic[Value]):
         self._read_at = self._generation = -1
 
     def note(self, generation: int) -> None:
-        """Note that this is the generation now."""
+        """Set the current generation."""
         self._generation = generation
 
     def get(self) -> Value:
@@ -48,14 +48,14 @@ class _Remembered(Generic[Value]):
 
 
 class IpamCache:
-    """One host's memory of one datastore; used by one thread at a time."""
+    """The cache of one host for one datastore. One thread at a time may use it; `avoid` is thread-safe."""
 
     def __init__(self, backend: Backend, host: Host) -> None:
         self._backend = backend
         self._host = host
         self._pools = _Remembered(lambda: read_pools(backend))
         self._labels = _Remembered(lambda: node_labels(backend, host))
-        self._avoided: dict[Address, float] = {}  # until when, of the monotonic clock
+        self._avoided: dict[Address, float] = {}  # until this time of the monotonic clock, in seconds
         self._reserved = _Remembered(lambda: read_reserved(backend))
         self._settings = _Remembered(lambda: read_settings(backend))
         self._blocks: dict[Cidr, Entry[Block]] = {}
@@ -66,7 +66,7 @@ class IpamCache:
         self._selected: _Selection = _Selection(PoolSet(()), {})
 
     def look(self) -> None:
-        """Look whether what is remembered of resources is out of date: what changed is read again when it is next needed."""
+        """Read the generations. A value whose generation has changed is reloaded on next use."""
         pools, labels, reserved, settings = self._backend.generations(_KINDS)
         self._pools.note(pools)
         self._labels.note(labels)
@@ -77,11 +77,11 @@ class IpamCache:
         return self._pools.get()
 
     def node_labels(self) -> Mapping[str, str]:
-        """PeerError when the node must be registered and is not."""
+        """Return the labels of the host's node. Raise PeerError if the datastore requires a Node resource and it is missing."""
         return self._labels.get()
 
     def reserved(self) -> Reserved:
-        """The reservations, and the addresses to avoid."""
+        """Return the reservations and the avoided addresses."""
         reserved = self._reserved.get()
         if not self._avoided:
             return reserved
@@ -90,28 +90,28 @@ class IpamCache:
         return reserved.beside(address.host() for address in self._avoided)
 
     def avoid(self, addresses: Iterable[Address]) -> None:
-        """Leave these to others for a while. From any thread."""
+        """Do not assign these addresses automatically for `AVOID_SECONDS`. Thread-safe."""
         until = time.monotonic() + AVOID_SECONDS
         self._avoided = self._avoided | dict.fromkeys(addresses, until)
 
     def faults(self) -> tuple[str, ...]:
-        """Return the fault of each pool and reservation that a request passes because it cannot be read."""
+        """Return the fault of each unreadable pool and reservation. Requests skip these."""
         return (*self._pools.get().unreadable.values(), *self._reserved.get().unreadable.values())
 
     def settings(self) -> IpamConfig:
-        """Damaged."""
+        """Return the IPAM settings. Raise Damaged if they cannot be decoded."""
         return self._settings.get()
 
     def selected(self, version: int, namespace_labels: Mapping[str, str], use: str) -> Sequence[Pool]:
-        """The pools that serve a request which names none; PeerError as `node_labels`."""
+        """Return the pools that serve a request without pool names. Raise PeerError as `node_labels`."""
         return self._selection().pools_for(version, namespace_labels, use)
 
     def strays(self, version: int) -> Sequence[Cidr]:
-        """Own blocks in usable pools that do not select this node (any more), as of the last `selected`."""
+        """Return the host's ineligible blocks in usable pools, as of the last call of `selected`."""
         return self._selected.misplaced(version, self.own_blocks(version))
 
     def own_blocks(self, version: int) -> tuple[Cidr, ...]:
-        """CIDRs of the blocks that this host has an affinity to, sorted."""
+        """Return the CIDRs of the blocks for which this host has an affinity, sorted."""
         if version not in self._own:
             states = {
                 entry.key.cidr: entry.value
@@ -124,15 +124,15 @@ class IpamCache:
         return self._own[version]
 
     def is_doubtful(self, cidr: Cidr) -> bool:
-        """Whether the affinity was not confirmed when it was read: the claim was broken off, or is being given up."""
+        """Return whether the affinity was not confirmed when it was read: its claim or its release is incomplete."""
         return cidr in self._doubtful
 
     def has_resting(self, block: Block) -> bool:
-        """Whether addresses of it may be resting."""
+        """Return whether addresses of the block may be in cooldown."""
         return block.cidr in self._resting if block.cidr in self._blocks else blocks.has_resting(block)
 
     def block(self, cidr: Cidr) -> Entry[Block]:
-        """The remembered or freshly read block; NotFound, Damaged."""
+        """Return the cached block, or read it. Raise NotFound if it does not exist, Damaged if it cannot be decoded."""
         if cidr not in self._blocks:
             entry = self._backend.get(BlockKey(cidr))
             self.remember(entry)
@@ -140,7 +140,7 @@ class IpamCache:
         return self._blocks[cidr]
 
     def remember(self, entry: Entry[Block]) -> None:
-        """Keeps a block that was just read or written, if it is this host's own."""
+        """Cache a block that was just read or written, if it has this host's affinity. Otherwise remove it from the cache."""
         cidr = entry.value.cidr
         if entry.value.affinity != self._host.affinity:
             self._blocks.pop(cidr, None)
@@ -152,35 +152,38 @@ class IpamCache:
             self._resting.discard(cidr)
 
     def doubt(self, handle: str, cidrs: frozenset[Cidr]) -> None:
-        """Note that the handle may yet get addresses in these blocks: a write was sent whose outcome is unknown."""
+        """Record that a write of unknown outcome may still give the handle addresses in these blocks."""
         self._doubtful_blocks[handle] = self._doubtful_blocks.get(handle, frozenset()) | cidrs
 
     def doubtful_blocks(self, handle: str) -> frozenset[Cidr]:
-        """Those of `doubt`. A write of them keeps the one that was sent from being carried out later."""
+        """Return the blocks recorded by `doubt`.
+
+        A new write of such a block changes its revision, so that the earlier write conflicts if the datastore applies it later.
+        """
         return self._doubtful_blocks.get(handle, frozenset())
 
     def end_doubt(self, handle: str) -> None:
-        """When they were written."""
+        """Remove the record of `doubt` after its blocks were written."""
         self._doubtful_blocks.pop(handle, None)
 
     def own(self, entry: Entry[Block]) -> None:
-        """Keeps a block whose claim is confirmed."""
+        """Cache a block whose claim is confirmed, and add it to the host's blocks."""
         self.remember(entry)
         cidr = entry.value.cidr
         self._doubtful.discard(cidr)
         self._own[cidr.version] = tuple(sorted({*self.own_blocks(cidr.version), cidr}))
 
     def disown(self, cidr: Cidr) -> None:
-        """Forgets a block that has turned out to be somebody else's."""
+        """Remove a block from the cache and from the host's blocks: it has another affinity or none."""
         self._blocks.pop(cidr, None)
         self._own[cidr.version] = tuple(own for own in self.own_blocks(cidr.version) if own != cidr)
 
     def forget_block(self, cidr: Cidr) -> None:
-        """When somebody else has written it."""
+        """Invalidate a block that another writer has changed."""
         self._blocks.pop(cidr, None)
 
     def forget_blocks(self) -> None:
-        """When a lost race has shown that others are at work."""
+        """Invalidate all blocks and affinities, after a conflict."""
         self._blocks.clear()
         self._own.clear()
         self._doubtful.clear()
@@ -198,7 +201,7 @@ class IpamCache:
 
 
 class _Selection:
-    """What follows from one state of the pools and of the node's labels, worked out once."""
+    """Results computed once for one state of the pools and of the node's labels."""
 
     def __init__(self, pools: PoolSet, labels: Mapping[str, str]) -> None:
         self.pools = pools
@@ -221,7 +224,7 @@ class _Selection:
 
 
 def read_pools(backend: Backend) -> PoolSet:
-    """Every pool, as far as it can be understood."""
+    """Read the pools. The set lists the unreadable ones with their faults."""
     entries = backend.list(ResourceQuery("IPPool"))
     pools: list[Pool] = []
     unreadable = undecodable("IP pool", entries.left_out)
@@ -234,13 +237,16 @@ def read_pools(backend: Backend) -> PoolSet:
 
 
 def read_blocks(backend: Backend, version: int = 0) -> Iterator[Block]:
-    """Every block, or those of one IP version, as far as they can be understood."""
+    """Yield the blocks of one IP version, or of both if it is 0. Skip blocks that cannot be decoded."""
     for entry in backend.list(BlockQuery(version)):
         yield entry.value
 
 
 def node_labels(backend: Backend, host: Host) -> Mapping[str, str]:
-    """A virtual host has none. PeerError when a node must be registered and is not."""
+    """Read the labels of the host's node; a virtual host does not have labels.
+
+    If the Node resource is missing, raise PeerError if the datastore requires it, and otherwise return no labels.
+    """
     if host.kind != NODE:
         return {}
     try:
@@ -253,6 +259,6 @@ def node_labels(backend: Backend, host: Host) -> Mapping[str, str]:
 
 
 def read_reserved(backend: Backend) -> Reserved:
-    """Every reservation that can be understood, and the faults of the others."""
+    """Read the reservations. The result lists the unreadable ones with their faults."""
     entries = backend.list(ResourceQuery(RESERVATION))
     return read_reservations((entry.value for entry in entries), entries.left_out)

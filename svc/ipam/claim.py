@@ -1,7 +1,7 @@
-"""Claiming a block for a host, in two phases, so that a claim broken off half-way is seen and finished or dropped.
+"""Claim a block for a host in two phases, so that an interrupted claim is detected and completed or deleted.
 
-Order of writes: affinity pending, affinity pending again (marks the attempt), block, affinity confirmed. Whoever finds
-a pending affinity repairs it from the block: the block's own `affinity` field is the truth.
+The order of writes is: affinity pending, affinity pending again (marks the attempt), block, affinity confirmed. A reader that
+finds a pending affinity completes or deletes it. The `affinity` field of the block is authoritative.
 """
 
 from datetime import datetime, timezone
@@ -15,12 +15,15 @@ from svc.model.keys import AffinityKey, BlockKey, V
 
 
 class ClaimConflict(Exception):
-    """The block belongs to somebody else."""
+    """The failure of a claim or release: the block has another affinity, overlaps another block, or was changed."""
 
 
 def claim(backend: Backend, cidr: Cidr, host: Host) -> Entry[Block]:
-    """Makes the block this host's own and returns it. ClaimLost when somebody else has it, Conflict when it is contended,
-    Damaged when it cannot be read."""
+    """Claim the block for the host and return it. Create the block if it does not exist.
+
+    Raise ClaimConflict if the block has another affinity, Conflict after a concurrent write, Damaged if a value cannot be
+    decoded. Idempotent.
+    """
     key = host.claim_on(cidr)
     affinity = _pending_affinity(backend, key)
     try:
@@ -34,7 +37,10 @@ def claim(backend: Backend, cidr: Cidr, host: Host) -> Entry[Block]:
 
 
 def own_block(backend: Backend, cidr: Cidr, host: Host) -> Entry[Block]:
-    """The block behind an affinity of this host, after repairing whatever a broken-off claim left. Raises as `claim`."""
+    """Return the block of an affinity of this host, after completing an interrupted claim.
+
+    Raise NotFound if the affinity does not exist. Otherwise raise as `claim`.
+    """
     key = host.claim_on(cidr)
     affinity = backend.get(key)
     block = backend.find(BlockKey(cidr))
@@ -52,7 +58,7 @@ def own_block(backend: Backend, cidr: Cidr, host: Host) -> Entry[Block]:
 
 
 def moved(affinity: Entry[Affinity], state: str) -> Update[Affinity]:
-    """The next state of an affinity."""
+    """Return the write that sets the state of an affinity."""
     return Update(affinity.key, affinity.value.moved(state), affinity.revision)
 
 
@@ -74,7 +80,7 @@ def _create_or_adopt(backend: Backend, cidr: Cidr, host: Host) -> Entry[Block]:
 
 
 def _touch(backend: Backend, entry: Entry[Block]) -> Entry[Block]:
-    """Rewrites the block unchanged: anybody who holds its old revision loses the race."""
+    """Rewrite the block with a new sequence number only. Writers that expect the old revision then conflict."""
     entry.value.sequence += 1
     return _write(backend, Update(entry.key, entry.value, entry.revision))
 

@@ -1,4 +1,4 @@
-"""Refusals of IPAM, each with its remedy."""
+"""Errors of IPAM, each with its fix in `details`."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ _BENEFICIARIES = {WORKLOAD: "workloads", TUNNEL: "tunnels", LOAD_BALANCER: "load
 
 
 def pool_missing(name: str) -> CallerError:
-    """The request names a pool that is not there, or out of use."""
+    """Return the error for a named pool that does not exist or is not usable."""
     return CallerError(
         f"IP pool ({name}) does not exist",
         details=f"no enabled pool has the name or CIDR {name!r}: see `svcctl pool get`, or create it with `svcctl pool apply`",
@@ -21,7 +21,7 @@ def pool_missing(name: str) -> CallerError:
 
 
 def pool_unreadable(fault: str) -> PeerError:
-    """The request names a pool that is there and cannot be understood."""
+    """Return the error for a named pool that exists but cannot be read."""
     return PeerError(
         f"a pool that is asked for cannot be used: {fault}",
         details="put it right with `svcctl pool apply`; a document that cannot be decoded must be deleted before",
@@ -30,7 +30,7 @@ def pool_unreadable(fault: str) -> PeerError:
 
 
 def pool_wrong_family(name: str, version: int) -> CallerError:
-    """The request names an IPv4 pool for IPv6 or the other way round."""
+    """Return the error for an IPv4 pool that is named for IPv6, or the reverse."""
     return CallerError(
         f"IP pool ({name}) is not an IPv{version} pool",
         details=f"name it in the list of the other family, or remove it from the IPv{version} pools",
@@ -39,7 +39,7 @@ def pool_wrong_family(name: str, version: int) -> CallerError:
 
 
 def pools_of_other_use(pools: Iterable[Pool], use: str) -> CallerError:
-    """The request is for pools whose allowedUses leave out what the addresses are for."""
+    """Return the error for pools whose allowedUses do not contain the use of the addresses."""
     uses = {pool.name: " and ".join(pool.allowed_uses) for pool in pools}
     return CallerError(
         f"IP pool ({', '.join(uses)}) is not for {_BENEFICIARIES[use]}",
@@ -49,7 +49,10 @@ def pools_of_other_use(pools: Iterable[Pool], use: str) -> CallerError:
 
 
 def no_pool(version: int, host: Host, reasons: Sequence[str]) -> PeerError:
-    """The request names no pool, and none selects the host (and the namespace); `reasons` has a line for each."""
+    """Return the error for a request without pool names if no pool selects the host and the namespace.
+
+    `reasons` has one text per pool.
+    """
     listed = "; ".join(_shortened(reasons)) or "there is none"
     return PeerError(
         f"no IPv{version} pool is available to {host}",
@@ -59,7 +62,10 @@ def no_pool(version: int, host: Host, reasons: Sequence[str]) -> PeerError:
 
 
 def node_missing(node: str, remedy: str) -> PeerError:
-    """No pool can be selected for a node whose labels are unknown. `remedy` is that of a store that registers nodes itself."""
+    """Return the error for a node without a Node resource: its labels, by which pools are selected, are unknown.
+
+    A store that registers nodes itself supplies `remedy`; otherwise it is empty.
+    """
     return PeerError(
         f"node {node!r} does not exist in the datastore",
         details=remedy or "register it with `svcctl node apply`, or set `nodename` in the network configuration",
@@ -68,7 +74,7 @@ def node_missing(node: str, remedy: str) -> PeerError:
 
 
 def exhausted(version: int, host: Host, usage: Sequence[str], *, strict: bool) -> PeerError:
-    """The pools tried, with the host's share of each, have no free address that the host may use."""
+    """Return the error for pools without a free address that the host may use. `usage` has the host's share of each pool."""
     tried = "; ".join(_shortened(usage)) + (". Strict affinity is on: blocks of others were not tried" if strict else "")
     return PeerError(
         f"no free IPv{version} address for {host}",
@@ -78,7 +84,7 @@ def exhausted(version: int, host: Host, usage: Sequence[str], *, strict: bool) -
 
 
 def block_limit(version: int, host: Host, owned: int, limit: int) -> PeerError:
-    """The host has as many blocks as it may have, and no free address in them."""
+    """Return the error for a host that has the maximum number of blocks and no free address in them."""
     return PeerError(
         f"no free IPv{version} address for {host}: it has {owned} blocks, and may have {limit}",
         details="free addresses of the node, or raise the limit with `svcctl ipam configure --max-blocks-per-host NUMBER`",
@@ -87,7 +93,7 @@ def block_limit(version: int, host: Host, owned: int, limit: int) -> PeerError:
 
 
 def claims_off(version: int, host: Host) -> PeerError:
-    """The host has no free address, and hosts claim no blocks by themselves."""
+    """Return the error for a host without a free address if hosts may not claim blocks."""
     return PeerError(
         f"no free IPv{version} address for {host}: none in its blocks, and it may not claim another",
         details="autoAllocateBlocks is false: give the node a block, or `svcctl ipam configure --auto-allocate-blocks true`",
@@ -96,7 +102,7 @@ def claims_off(version: int, host: Host) -> PeerError:
 
 
 def outside_pools(address: Address, unreadable: Sequence[str]) -> CallerError:
-    """Addresses that no pool has cannot be asked for; a pool that cannot be read might have it."""
+    """Return the error for a requested address in no usable pool. An unreadable pool may contain it."""
     passed = f"; passed because it cannot be used: {'; '.join(_shortened(unreadable))}" if unreadable else ""
     return CallerError(
         f"address {str(address)!r} is not in any enabled IP pool",
@@ -106,7 +112,10 @@ def outside_pools(address: Address, unreadable: Sequence[str]) -> CallerError:
 
 
 def straddled(address: Address, overlapping: Cidr) -> CallerError:
-    """Making the block of the address would give others of its addresses out twice."""
+    """Return the error for an address whose block would overlap a block of another size.
+
+    With both blocks, an address could be assigned twice.
+    """
     return CallerError(
         f"address {str(address)!r} cannot be assigned",
         details=f"its block would overlap block {overlapping}, which has another size; free the addresses of that block first",
@@ -115,7 +124,10 @@ def straddled(address: Address, overlapping: Cidr) -> CallerError:
 
 
 def other_host(use: str, host: Host) -> CallerError:
-    """Addresses of services belong to the cluster, those of workloads and tunnels to nodes."""
+    """Return the error for a use that the host does not serve.
+
+    Virtual hosts assign the addresses of services; nodes assign those of workloads and tunnels.
+    """
     return CallerError(
         f"addresses for {_BENEFICIARIES[use]} cannot be assigned by {host}",
         details=f"use {LOAD_BALANCER} is for virtual hosts, every other one is for nodes",
@@ -124,7 +136,7 @@ def other_host(use: str, host: Host) -> CallerError:
 
 
 def not_ours(address: Address, host: Host, affinity: str | None) -> CallerError:
-    """Strict affinity keeps a host to its own blocks, also when it asks for an address by name."""
+    """Return the error for a requested address in another block than the host's, if affinity is strict."""
     return CallerError(
         f"address {str(address)!r} cannot be assigned on {host}",
         details=f"its block has affinity {affinity or 'to no node'}, and strictAffinity is true: ask for one of this node",
@@ -133,7 +145,10 @@ def not_ours(address: Address, host: Host, affinity: str | None) -> CallerError:
 
 
 def of_windows(address: Address, affinity: str | None) -> CallerError:
-    """Windows nodes lend no addresses, and those that they set aside are nobody's to give."""
+    """Return the error for an address in a block of a Windows node.
+
+    Other nodes cannot borrow from it, and addresses that Windows sets aside cannot be released.
+    """
     return CallerError(
         f"address {str(address)!r} belongs to a Windows node",
         details=f"its block has affinity {affinity}, and Windows nodes need theirs whole: use another address",
@@ -142,7 +157,7 @@ def of_windows(address: Address, affinity: str | None) -> CallerError:
 
 
 def handle_full(handle: str, version: int, limit: int) -> CallerError:
-    """The handle may hold no further address of this family."""
+    """Return the error for a handle that holds its maximum number of addresses of a family."""
     return CallerError(
         f"handle {handle!r} holds {limit} IPv{version} addresses already",
         details="it may not hold more: ask for one of those, or release one first",
@@ -151,7 +166,7 @@ def handle_full(handle: str, version: int, limit: int) -> CallerError:
 
 
 def not_assigned(address: Address) -> CallerError:
-    """Nobody holds the address."""
+    """Return the error for an address that is not assigned."""
     return CallerError(
         f"address {str(address)!r} is not assigned",
         details="no block has it, or it is free: `svcctl ipam show --ip` tells who holds an address",
@@ -160,7 +175,7 @@ def not_assigned(address: Address) -> CallerError:
 
 
 def resting(address: Address, since: str) -> CallerError:
-    """The address was freed and cools down."""
+    """Return the error for an address in cooldown. `since` is the time of its release."""
     return CallerError(
         f"address {str(address)!r} was released at {since} and rests",
         details="wait until the cooldown (ipCooldownSeconds) has passed, or ask for another address",
@@ -169,7 +184,7 @@ def resting(address: Address, since: str) -> CallerError:
 
 
 def other_handle(address: Address, holder: str | None, expected: str) -> CallerError:
-    """The address is not held by whom the caller thinks."""
+    """Return the error for an address that the expected handle does not hold."""
     return CallerError(
         f"address {str(address)!r} is not held by handle {expected!r}",
         details=f"it is held by handle {holder!r} by now: read the allocations again",
@@ -178,7 +193,7 @@ def other_handle(address: Address, holder: str | None, expected: str) -> CallerE
 
 
 def other_allocation(address: Address, sequence: int | None, expected: int) -> CallerError:
-    """The address was released and assigned anew since the caller looked."""
+    """Return the error for an address that was released and assigned again since the caller read its allocation."""
     return CallerError(
         f"address {str(address)!r} was assigned again",
         details=f"its allocation has sequence number {sequence}, not {expected}: read the allocations again",
@@ -187,7 +202,7 @@ def other_allocation(address: Address, sequence: int | None, expected: int) -> C
 
 
 def other_owner(address: Address, which: str, found: str, expected: str) -> CallerError:
-    """An owner attribute is not what the caller requires it to be before it changes it."""
+    """Return the error for an owner attribute that does not have the value that the caller expects before a change."""
     return CallerError(
         f"the {which} owner of address {str(address)!r} is {found}",
         details=f"it should be {expected}: read the attributes again",
@@ -196,7 +211,7 @@ def other_owner(address: Address, which: str, found: str, expected: str) -> Call
 
 
 def live_outside_pools(address: Address) -> PeerError:
-    """The pool of a live attachment's address must exist before the address can be claimed again."""
+    """Return the error for an address of a live attachment in no pool. The pool must exist before its block can be claimed."""
     return PeerError(
         f"no IP pool has address {str(address)!r} of a live attachment",
         details="make the pool again, with the same CIDR: the address is claimed then",
@@ -205,19 +220,19 @@ def live_outside_pools(address: Address) -> PeerError:
 
 
 def range_outside_pools(cidr: Cidr, reason: str) -> CallerError:
-    """Affinities are released by ranges that are made of blocks."""
+    """Return the error for a range that does not consist of whole blocks: affinities are released by blocks."""
     return CallerError(f"the blocks of {cidr} cannot be released", details=f"{reason}: see `svcctl pool get`", code=Code.POOL)
 
 
 def not_released(count: int, failures: Sequence[str]) -> PeerError:
-    """Some affinities could not be given up; the others were."""
+    """Return the error for affinities that could not be released. The other affinities of the call were released."""
     return PeerError(
         f"{len(failures)} of {count} blocks could not be released", details="; ".join(_shortened(failures)), code=Code.DATASTORE
     )
 
 
 def taken(address: Address, holder: str) -> CallerError:
-    """The address asked for is somebody's."""
+    """Return the error for a requested address that is assigned already."""
     return CallerError(
         f"address {str(address)!r} is already assigned",
         details=f"it is held by {holder}; release that first, or ask for another address",
@@ -226,7 +241,7 @@ def taken(address: Address, holder: str) -> CallerError:
 
 
 def too_much_contention(attempts: int) -> PeerError:
-    """Every attempt lost a race."""
+    """Return the error after every attempt has conflicted."""
     return PeerError(
         f"the datastore kept changing under {attempts} attempts to assign or release addresses",
         details="too many writers change the same blocks at once: try again",

@@ -1,8 +1,8 @@
-"""Requests that are carried out together: planned, written, and planned again as often as a race is lost.
+"""A batch of requests: plan them together, write, and plan again after each conflict.
 
-Where writes are not atomic, a group may be written in part. Requests whose blocks were all written are served. Of the others
-exactly what was done is taken back, and they are planned anew: later then than those that came after them, which nobody can
-tell, for all of them were under way at the same time.
+A store without atomic writes may apply a batch in part. Requests whose blocks were all written are served. For the other
+requests, the written changes are undone and the requests are planned again. Later requests of the batch may be served first.
+That is permitted, because all requests of a batch are concurrent.
 """
 
 import copy
@@ -53,7 +53,10 @@ _WAYS: dict[type, Callable[[Plan, Any], Planned]] = {
 
 
 class Group:
-    """Some requests, in order, until each has its outcome. `handles` are those of them that were read already."""
+    """The requests of one batch, in order, until each has an outcome.
+
+    `handles` are the entries of their handles that the callers have read. For one thread.
+    """
 
     def __init__(
         self, backend: Backend, view: IpamCache, host: Host, requests: Sequence[Request], handles: Iterable[Entry[Handle]] = ()
@@ -63,13 +66,13 @@ class Group:
         self._host = host
         self._open = dict(enumerate(requests))
         self._outcomes: dict[int, Outcome] = {}
-        self._freed: dict[int, ReleaseResult] = {}  # what was freed before a request was planned anew
+        self._freed: dict[int, ReleaseResult] = {}  # addresses released by earlier attempts of a request
         self._known_handles = {entry.key.handle: entry for entry in handles if isinstance(entry.key, HandleKey)}
-        self._present: set[Key] = set()  # what companions have met in their place
+        self._present: set[Key] = set()  # keys of extra objects that exist already
         self._fresh = False
 
     def carry_out(self) -> list[Outcome]:
-        """One outcome for each request. Raises only when none of them was served: what concerns all of them."""
+        """Return one outcome for each request, in order. Raise the failure if no request has an outcome yet."""
         try:
             self._run()
         except Exception as failure:
@@ -80,13 +83,19 @@ class Group:
         return [self._outcomes[number] for number in sorted(self._outcomes)]
 
     def _run(self) -> None:
-        """All at once. Where that loses one race after another, one by one: who changes fewer blocks loses fewer races."""
+        """Serve all requests together. After `ATTEMPTS_BEFORE_BACKOFF` conflicts, serve them one by one.
+
+        A write that changes fewer blocks has fewer conflicts.
+        """
         one_by_one = False
         while self._open:
             one_by_one = self._serve(one_by_one=one_by_one)
 
     def _serve(self, *, one_by_one: bool) -> bool:
-        """Some of them, at least one; whether it was too crowded for more."""
+        """Serve at least one request. Return whether the remaining requests must be served one by one.
+
+        Raise PeerError if every attempt conflicts.
+        """
         for number in attempts():
             one_by_one = one_by_one or number >= ATTEMPTS_BEFORE_BACKOFF
             chosen = dict(islice(self._open.items(), 1 if one_by_one else None))
@@ -123,13 +132,13 @@ class Group:
                 self._close(number, replace(each.outcome, accompanied=True))
             elif not (due and number in releases):
                 self._close(number, each.outcome)
-        settle(self._backend, due)  # if that fails, so do the releases: they are owed still
+        settle(self._backend, due)  # if this fails, the releases fail too and stay pending
         self._close_rest(planned)
         if releases:
             self._tidy(plan)
 
     def _companions(self, planned: Mapping[int, Planned]) -> dict[int, Create | Delete]:
-        """By request: those that are not there already, as far as is known."""
+        """Return the extra writes by request number. Leave out objects that are known to exist."""
         found: dict[int, Create | Delete] = {}
         keys = set(self._present)
         for number, each in planned.items():
@@ -160,7 +169,11 @@ class Group:
         del self._open[number]
 
     def _learn(self, lost: KeyedError | ClaimConflict, *, thoroughly: bool) -> None:
-        """Whoever writes a block again and again is only overtaken by one who reads no more than he does between two tries."""
+        """Invalidate what the conflict has shown to be stale.
+
+        Without `thoroughly`, read only the block in conflict. If another writer rewrites that block continuously, this attempt
+        succeeds only if it reads as little between attempts as that writer does.
+        """
         self._explain_retry(lost)
         if isinstance(lost, KeyedError) and isinstance(lost.key, ResourceKey):
             self._present.add(lost.key)
@@ -168,7 +181,7 @@ class Group:
                 self._close(number, copy.copy(lost))
         elif isinstance(lost, KeyedError) and isinstance(lost.key, HandleKey):
             self._known_handles = self._stored_handles()
-        elif isinstance(lost, NotFound):  # no race: somebody has been clearing up
+        elif isinstance(lost, NotFound):  # not a conflict: another process has deleted objects
             self._view.forget_all()
         elif isinstance(lost, KeyedError) and isinstance(lost.key, BlockKey) and not thoroughly:
             self._view.forget_block(lost.key.cidr)
@@ -182,7 +195,7 @@ class Group:
                 request.explain(lambda: f"planned again: {lost or 'the claim of a block is lost'}")
 
     def _stored_handles(self) -> dict[str, Entry[Handle]]:
-        """All of them: where one is not as expected, others may not be either, and each would cost an attempt."""
+        """Read all handles of the open requests. If one is stale, others may be, and each would cost one more attempt."""
         names = {request.handle for request in self._open.values() if not isinstance(request, ReleaseAddresses)}
         return {name: entry for name in names if (entry := self._backend.find(HandleKey(name))) is not None}
 
@@ -191,10 +204,13 @@ class Group:
             if entry is not None and isinstance(entry.key, BlockKey):
                 self._view.remember(entry)
 
-    # what was written in part
+    # after a partial write
 
     def _go_on(self, plan: Plan, planned: Mapping[int, Planned], writes: Sequence[Write], partial: PartialWrite) -> None:
-        """StoreError when it is unknown what was done, or cannot be taken back: then whoever asked still owes a release."""
+        """Serve the requests whose blocks were written, undo the written changes of the others, and plan those again.
+
+        Raise StoreError if the outcome of a write is unknown or cannot be undone. Then each caller must release its handle.
+        """
         progress = WriteProgress.of(writes, partial)
         done = frozenset(key.cidr for key in progress.done if isinstance(key, BlockKey))
         self._remember(partial.done)
@@ -227,10 +243,13 @@ class Group:
             self._freed[number] = replace(before, freed=before.freed + freed)
             self._open[number] = ReleaseAddresses(tuple(held for held in request.addresses if held.address not in freed))
 
-    # what follows from what was written
+    # after a release
 
     def _tidy(self, plan: Plan) -> None:
-        """Nothing of it may fail a request that is served."""
+        """Release the affinities to ineligible blocks that this plan has emptied.
+
+        The requests are served already, so failures are only logged.
+        """
         try:
             for block in plan.emptied():
                 self._give_up_if_misplaced(plan, block)
@@ -238,7 +257,7 @@ class Group:
             _log.warning("after a release: %s", failure)
 
     def _give_up_if_misplaced(self, plan: Plan, block: Block) -> None:
-        """An empty block in a pool that does not select its owner (any more) serves nobody there."""
+        """Release the affinity to an empty block if it is ineligible: its node cannot assign from it automatically."""
         owner = Host.of(block.affinity)
         if owner is None or owner.kind != NODE:
             return
@@ -249,7 +268,10 @@ class Group:
 
 
 def _planned(plan: Plan, request: Request) -> Planned:
-    """A refusal, or whatever is wrong with this request alone, is its outcome; what concerns all of them is raised."""
+    """Plan one request. Return a failure of this request alone as its outcome.
+
+    Raise StoreError or ClaimConflict if the failure concerns the whole batch.
+    """
     try:
         return _WAYS[type(request)](plan, request)
     except Damaged as damage:
@@ -261,7 +283,7 @@ def _planned(plan: Plan, request: Request) -> Planned:
 
 
 def _companion(request: Request, outcome: Outcome) -> Create | Delete | None:
-    """What goes along with a request that can be served."""
+    """Return the extra write of a request that can be served."""
     if isinstance(request, Assign) and request.companion is not None and isinstance(outcome, AssignResult):
         return request.companion(outcome.addresses)
     if isinstance(request, Release) and isinstance(outcome, ReleaseResult):
@@ -274,14 +296,14 @@ def _deletes(request: Request, key: Key) -> bool:
 
 
 def _is_from_memory(outcome: Outcome) -> bool:
-    """Whether it says that something cannot be done, or need not be, which nothing that is written will confirm."""
+    """Return whether the outcome is a refusal or a no-op that may come from a stale cache. No write would detect that."""
     return isinstance(outcome, SvcError) or (
         isinstance(outcome, ReleaseResult) and bool(outcome.unallocated or outcome.refused)
     )
 
 
 def _is_in_doubt(request: Request, progress: WriteProgress) -> bool:
-    """Whether nobody can tell if the handle of a release was written."""
+    """Return whether it is unknown if the handle of a release was written."""
     if not isinstance(progress.unknown, HandleKey):
         return False
     return not isinstance(request, Release) or request.handle == progress.unknown.handle

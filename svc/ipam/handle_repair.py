@@ -1,15 +1,14 @@
-"""What is left to do for handles after a group of writes that was applied only in part, or could not say all at once.
+"""Correct handle counts after a partial write, and after a batch that could not write a handle's final count at once.
 
-The order of writes (handles that grow, blocks, handles that shrink) sees to it that a handle may count too many addresses
-in between, but never too few. What it counts too many is the difference between what was written to it and what the blocks
-that were written make of it.
+The order of writes is: handles that grow, blocks, handles that shrink. A handle may therefore count too many addresses, but
+never too few. The excess is the written change of the handle, minus the change that the written blocks make to it.
 
-1. Exactly that is taken back while the handle stands at the revision that we know: nobody else has touched it.
-2. Otherwise somebody may have counted anew already, and taking back would be once too often: so we count anew as well. A block
-   that shows fewer addresses than were counted is rewritten first. Whoever is assigning in it right now has counted before,
-   and loses the race for the block.
-3. A handle that nobody corrects, because the process was killed or the datastore is gone, is put right by a `Release` of it,
-   which counts in the same way.
+1. While the handle is at the revision that this process knows, no other process has changed it. The excess is subtracted.
+2. Otherwise another process may have recounted the handle already, and the excess must not be subtracted twice. The handle is
+   recounted. A block that does not show the counted addresses is rewritten first. A concurrent assignment in this block has
+   counted already, so its write of the block conflicts.
+3. A handle stays uncorrected if the process is killed or the datastore fails. A `Release` of the handle then recounts it in the
+   same way.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,7 +25,7 @@ from svc.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A handle as it was last seen by us, and by how many addresses it counts too many (negative) in which blocks."""
+    """The last known entry of a handle, and the change of its count by block: minus the excess."""
 
     entry: Entry[Handle] | None
     changes: dict[str, int] = field(default_factory=dict)
@@ -34,14 +33,17 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class WriteProgress:
-    """What was written, by key; and a key of which nobody can tell, if there is one."""
+    """The entries that were written, by key, and the key of a write of unknown outcome, if any."""
 
     done: Mapping[Key, Entry | None]
     unknown: Key | None = None
 
     @staticmethod
     def of(writes: Sequence[Write], partial: PartialWrite) -> "WriteProgress":
-        """A write that lost a race was certainly not applied; of any other failure nothing is known."""
+        """Return the progress of a partial write.
+
+        A write that failed with a KeyedError was not applied. After any other failure, its outcome is unknown.
+        """
         count = len(partial.done)
         unknown = None if isinstance(partial.cause, KeyedError) or count == len(writes) else writes[count].key
         return WriteProgress({write.key: entry for write, entry in zip(writes, partial.done, strict=False)}, unknown)
@@ -52,7 +54,10 @@ class WriteProgress:
 
 
 def corrections(plan: Plan, progress: WriteProgress) -> dict[str, Correction]:
-    """What each handle counts too many. Where it is unknown whether it does, it is left alone."""
+    """Return the correction of each handle that counts too many addresses.
+
+    Leave out a count if it depends on a write of unknown outcome.
+    """
     found = {}
     for name, written, meant in plan.handle_changes():
         key = HandleKey(name)
@@ -65,14 +70,17 @@ def corrections(plan: Plan, progress: WriteProgress) -> dict[str, Correction]:
 
 
 def settle(backend: Backend, due: Mapping[str, Correction]) -> None:
-    """Corrects the handles. StoreError, PeerError when the races are always lost."""
+    """Correct the handles. Raise StoreError if the datastore fails, PeerError if every attempt conflicts."""
     for name, correction in due.items():
         if not _is_taken_back(backend, correction):
             recount(backend, name, correction.changes)
 
 
 def recount(backend: Backend, name: str, cidrs: Collection[str]) -> None:
-    """Makes a handle count what it holds in these blocks. StoreError, PeerError when the races are always lost."""
+    """Set a handle's counts for these blocks to its allocations in them.
+
+    Raise StoreError if the datastore fails, PeerError if every attempt conflicts.
+    """
     backend.update(HandleKey(name), lambda present: _recounted(backend, name, present, cidrs))
 
 
@@ -87,13 +95,16 @@ def _recounted(backend: Backend, name: str, present: Handle | None, cidrs: Colle
 
 
 def _due(plan: Plan, progress: WriteProgress, cidr: str, difference: int) -> int:
-    """The difference that the blocks make, as far as they are written; one that is gone needs no write."""
+    """Return the intended difference if the block was written or is not in the plan's writes, otherwise 0.
+
+    A missing block needs no write.
+    """
     block = BlockKey(Cidr(cidr))
     return difference if block in progress.done or not plan.changes_block(block.cidr) else 0
 
 
 def _is_taken_back(backend: Backend, correction: Correction) -> bool:
-    """False when the handle was changed, or is gone."""
+    """Subtract the excess from the handle. Return False if the handle was changed or does not exist."""
     entry, after = correction.entry, _value(correction.entry)
     if entry is None:
         return False
@@ -107,7 +118,10 @@ def _is_taken_back(backend: Backend, correction: Correction) -> bool:
 
 
 def _held(backend: Backend, cidr: Cidr, name: str, counted: int) -> int:
-    """How many addresses of the block the handle holds, and will hold once those who counted too many have lost."""
+    """Return the number of addresses of the block that the handle holds.
+
+    If it differs from `counted`, rewrite the block, so that concurrent assignments that have counted already conflict.
+    """
     entry = backend.find(BlockKey(cidr))
     if entry is None:
         return 0

@@ -1,4 +1,4 @@
-"""Whose a block is: a node's, or a virtual host's, which stands for something that the whole cluster shares."""
+"""Hosts, which claim blocks: nodes, and virtual hosts for addresses that the whole cluster shares."""
 
 from dataclasses import field
 
@@ -11,7 +11,7 @@ NODE, VIRTUAL = KINDS = ("host", "virtual")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Who claims blocks. `affinity` is what its blocks say of it."""
+    """A node or virtual host that claims blocks. `affinity` is the value of the `affinity` field in its blocks."""
 
     name: str
     kind: str = NODE
@@ -22,16 +22,16 @@ class Host:
 
     @staticmethod
     def of(affinity: str | None) -> "Host | None":
-        """The owner of a block with this affinity; None when it is nobody's."""
+        """Return the host of a block with this affinity; None for an unclaimed block."""
         kind, _, name = (affinity or "").partition(":")
         return Host(name, kind) if name else None
 
     def claim_on(self, cidr: Cidr) -> AffinityKey:
-        """Where its claim on a block is kept."""
+        """Return the key of the host's affinity to a block."""
         return AffinityKey(self.name, cidr, self.kind)
 
     def __str__(self) -> str:
         return f"node {self.name!r}" if self.kind == NODE else f"{self.kind} host {self.name!r}"
 
 
-LOAD_BALANCERS = Host("load-balancer", VIRTUAL)  # owns the blocks that addresses of services come from
+LOAD_BALANCERS = Host("load-balancer", VIRTUAL)  # has the affinities to the blocks for service addresses

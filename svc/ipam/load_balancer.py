@@ -16,5 +16,5 @@ def handle_of(namespace: str, name: str, uid: str) -> str:
 
 
 def attributes_of(namespace: str, name: str, kind: str, now: int) -> dict[str, str]:
-    """Return the attributes of its addresses, which name no node. `now` is a Unix time in nanoseconds."""
+    """Return the attributes of the addresses of a service. They do not name a node. `now` is a Unix time in nanoseconds."""
     return {"service": name, "namespace": namespace, "type": kind, "timestamp": to_nanoseconds(now)}

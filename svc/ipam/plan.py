@@ -1,8 +1,7 @@
-"""One group of requests worked out in memory, to be written in one go.
+"""Plan a batch of requests in memory, for one write.
 
-Requests are planned one after another on copies of the blocks. Each has its own draft, which joins the plan only when
-all of the request succeeded: a refused request leaves no trace, and those planned before and after it are none the
-wiser.
+Requests are planned one after another on copies of the blocks. Each request has its own draft, which joins the plan only if the
+whole request succeeds. A refused request therefore does not change the plan of the other requests.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,12 +19,12 @@ from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey, HandleQuery
 from svc.values import dataclass
 
-PREFETCH = 16  # from so many handles on, all are listed: that is less than a read for each
+PREFETCH = 16  # from this number of handles on, one listing costs less than single reads
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a request comes to once these blocks are written; `taken` are the allocations that are new in them."""
+    """The outcome of a request, valid once `blocks` are written. `taken` are the new allocations in these blocks."""
 
     outcome: Answer | BaseException
     blocks: frozenset[Cidr] = frozenset()
@@ -33,7 +32,7 @@ class Planned:
 
 
 class Plan:
-    """What stands in the datastore, what the requests of one group make of it, and the writes that this comes to."""
+    """The stored state, the changes that a batch makes to it, and the resulting writes."""
 
     def __init__(self, backend: Backend, view: IpamCache, host: Host, known_handles: dict[str, Entry[Handle]]) -> None:
         view.look()
@@ -46,36 +45,45 @@ class Plan:
         self._collected: dict[Cidr, Block] = {}
         self._blocks: dict[Cidr, Block] = {}
         self._handles: dict[str, Handle] = {}
-        self._takers: set[str] = set()  # handles that are given an address, whatever else they lose
+        self._takers: set[str] = set()  # handles that get an address, even if they release others
         self._rest: Cooldown | None = None
 
     def rest(self) -> Cooldown:
-        """How long freed addresses rest, at the moment of this plan."""
+        """Return the cooldown of released addresses. Its current time is that of the first call in this plan."""
         if self._rest is None:
             self._rest = cooldown_of(self.room.settings)
         return self._rest
 
     def block(self, cidr: Cidr) -> Block:
-        """To read only; NotFound, Damaged. What has rested long enough is free in it."""
+        """Return a block that the caller must not change. Addresses whose cooldown is over are free in it.
+
+        Raise NotFound if the block does not exist, Damaged if it cannot be decoded.
+        """
         return self._blocks.get(cidr) or self._collected.get(cidr) or self._read(cidr)
 
     def current_block(self, cidr: Cidr) -> Block:
-        """As `block`, for an answer that no write will confirm. Conflict when what is remembered is out of date."""
+        """Return the block as `block` does, for a result that no write confirms.
+
+        Raise Conflict if the cached block is stale.
+        """
         block = self.block(cidr)
         if self._backend.get(BlockKey(cidr)).revision != self._base[cidr].revision:
             raise Conflict(BlockKey(cidr))
         return block
 
     def handle(self, name: str) -> Handle:
-        """As far as it is known."""
+        """Return the handle with the changes of this plan. A handle that was not read counts from zero."""
         return self._handles.get(name) or self._before(name)
 
     def known_handle(self, name: str) -> Entry[Handle] | None:
-        """As it was read, before anything was written; None when it is not known to exist."""
+        """Return the entry of the handle as it was read, or None if it was not read or does not exist."""
         return self._known_handles.get(name)
 
     def stored_handle(self, name: str) -> Handle:
-        """With all that the datastore has of it. Conflict when this plan has changed it without having read it."""
+        """Return the handle with its stored counts and the changes of this plan; read it if necessary.
+
+        Raise Conflict if this plan changed the handle before it was read.
+        """
         if name not in self._known_handles:
             entry = self._backend.find(HandleKey(name))
             if entry is None:
@@ -86,7 +94,7 @@ class Plan:
         return self.handle(name)
 
     def prefetch_handles(self, names: Iterable[str]) -> None:
-        """Reads handles that will be needed, where they are many, at once."""
+        """Read handles that the plan will need, in one listing, if at least `PREFETCH` of them are unknown."""
         wanted = {name for name in names if name not in self._known_handles and name not in self._handles}
         if len(wanted) < PREFETCH:
             return
@@ -95,15 +103,20 @@ class Plan:
                 self._known_handles[entry.key.handle] = entry
 
     def join(self, draft: "Draft") -> None:
-        """Makes the changes of one request the plan's."""
+        """Apply the changes of one request to the plan."""
         self._blocks.update(draft.blocks)
         self._handles.update(draft.handles)
         self._takers |= draft.takers
 
     def writes(self) -> list[Write]:
-        """Handles that grow, blocks, handles that shrink: whoever reads in between finds a handle too many, never an
-        address without one. Where writes are not atomic, a handle that does both only grows (see `settle`). It comes first
-        even where its count stays as it is: if somebody has changed it, that is found out before its new address is written."""
+        """Return the writes in order: handles that grow, blocks, handles that shrink.
+
+        A concurrent reader may find a handle that counts too many addresses, but never an address without a handle. In a store
+        without atomic writes, a handle that both grows and shrinks only grows; `settle` corrects it later.
+
+        A handle that gets an address is written before the blocks, even if its count does not change. A conflict on the handle
+        is thus detected before the new address is written.
+        """
         growing: list[str] = []
         shrinking: list[str] = []
         for name in self._handles:
@@ -111,11 +124,11 @@ class Plan:
         return [*self._handle_writes(growing), *map(self._block_write, self._blocks), *self._handle_writes(shrinking)]
 
     def emptied(self) -> list[Block]:
-        """Blocks with an owner in which nobody holds an address any more, as written."""
+        """Return the changed blocks, as written, that are empty and have an affinity."""
         return [block for block in self._blocks.values() if block.affinity and blocks.is_empty(block)]
 
     def handle_changes(self) -> Iterator[tuple[str, Mapping[str, int], Mapping[str, int]]]:
-        """For every handle, by block: the difference that is written, and the one that the plan makes in the end."""
+        """Yield for each handle its name and two differences by block: the written one, and the one that the plan intends."""
         for name, after in self._handles.items():
             before, written = self._before(name).blocks, self._written(name).blocks
             cidrs = before.keys() | after.blocks.keys()
@@ -126,7 +139,7 @@ class Plan:
             )
 
     def changes_block(self, cidr: Cidr) -> bool:
-        """Whether the block is among the writes."""
+        """Return whether the plan writes the block."""
         return cidr in self._blocks
 
     def _read(self, cidr: Cidr) -> Block:
@@ -150,7 +163,7 @@ class Plan:
         return all(count <= before.get(cidr, 0) for cidr, count in after.items())
 
     def _written(self, name: str) -> Handle:
-        """The handle as it goes into the datastore with this plan's writes."""
+        """Return the handle as this plan's writes store it."""
         after = self._handles[name]
         if self._backend.atomic or self._only_shrinks(name):
             return after
@@ -179,7 +192,7 @@ class Plan:
 
 
 class Draft:
-    """The changes of one request: copies of blocks and handles, over what stands in the plan."""
+    """The changes of one request: copies of blocks and handles that override those of the plan."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -188,26 +201,26 @@ class Draft:
         self.takers: set[str] = set()
 
     def block(self, cidr: Cidr) -> Block:
-        """A copy to change; NotFound."""
+        """Return a copy of the block that the caller may change. Raise as `Plan.block`."""
         if cidr not in self.blocks:
             self.blocks[cidr] = self._plan.block(cidr).copy()
         return self.blocks[cidr]
 
     def peek(self, cidr: Cidr) -> Block:
-        """To read only; NotFound."""
+        """Return a block that the caller must not change. Raise as `Plan.block`."""
         return self.blocks.get(cidr) or self._plan.block(cidr)
 
     def handle(self, name: str) -> Handle:
-        """As far as it is known."""
+        """Return the handle with the changes of this draft and of the plan."""
         return self.handles[name] if name in self.handles else self._plan.handle(name)
 
     def count(self, name: str, cidr: Cidr, difference: int) -> None:
-        """Notes that the handle holds more addresses of the block, or fewer."""
+        """Add the difference, which may be negative, to the handle's count for the block."""
         self.handles[name] = self.handle(name).changed(str(cidr), difference)
         if difference > 0:
             self.takers.add(name)
 
     def held(self, name: str, version: int) -> list[Address]:
-        """The addresses of one family that the handle holds, as far as both are known."""
+        """Return the addresses of one family that the handle holds, according to this draft and the plan."""
         cidrs = [cidr for text in self.handle(name).blocks if (cidr := Cidr(text)).version == version]
         return [cidr.address(ordinal) for cidr in cidrs for ordinal in blocks.held_by(self.peek(cidr), name)]

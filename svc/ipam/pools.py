@@ -1,8 +1,8 @@
-"""Which pools a request may take addresses from.
+"""Select the pools of a request.
 
-Named pools are used as they are: in the order asked for, whatever their selectors say. Without names, a node takes
-addresses from every enabled, automatic pool whose nodeSelector selects it and whose namespaceSelector selects the
-namespace, in name order (specification, rules R1 and R2).
+A request that names pools gets addresses from these pools in the given order; their selectors are ignored. Other requests use
+every usable pool with assignmentMode Automatic, in name order. The nodeSelector of the pool must select the node, and the
+namespaceSelector must select the namespace (docs/reference/spec.md, rules R1 and R2).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,9 +15,11 @@ _NONE: Mapping[str, str] = {}
 
 
 class PoolSet:
-    """The pools of a datastore: the usable ones by name, by CIDR and by address, all of them by address.
+    """The pools of a datastore: usable pools by name, CIDR and address, and all pools by address.
 
-    `unreadable` tells of those that cannot be understood, by name."""
+    `unreadable` has the faults of the pools that cannot be read, by name. A usable pool is not disabled, not being deleted, and
+    not marked unusable by a controller.
+    """
 
     def __init__(self, pools: Sequence[Pool], unreadable: Mapping[str, str] = _NONE) -> None:
         self.all = sorted(pools, key=lambda pool: pool.name)
@@ -33,7 +35,7 @@ class PoolSet:
                 self._usable.insert(pool.cidr, pool)
 
     def block_of(self, address: Address, use: str = WORKLOAD) -> Cidr:
-        """The block that an address belongs in. SvcError when no usable pool for this use has it."""
+        """Return the CIDR of the block that has the address. Raise CallerError if no usable pool for this use has it."""
         pool = self._usable.match(address)
         if pool is None:
             raise errors.outside_pools(address, [*self.unreadable.values()])
@@ -42,11 +44,15 @@ class PoolSet:
         return pool.cidr.block_of(address, pool.block_size)
 
     def pool_of(self, address: Address) -> Pool | None:
-        """The pool that has an address, usable or not."""
+        """Return the pool that has the address, usable or not; None if no pool has it."""
         return self._known.match(address)
 
     def named(self, names: Sequence[str], version: int, use: str = WORKLOAD) -> list[Pool]:
-        """SvcError when one does not exist or is of the other family, or none is for this use."""
+        """Return the named pools that allow this use, in the given order.
+
+        Raise CallerError if a pool does not exist or is of the other family, or if none allows this use. Raise PeerError if a
+        pool cannot be read.
+        """
         pools = [self._named(name, version) for name in names]
         fit = [pool for pool in pools if use in pool.allowed_uses]
         if not fit:
@@ -56,14 +62,19 @@ class PoolSet:
     def selected(
         self, version: int, node_labels: Mapping[str, str], namespace_labels: Mapping[str, str] = _NONE, use: str = WORKLOAD
     ) -> list[Pool]:
-        """Who is in no namespace gets no address of a pool that selects namespaces by label."""
+        """Return the pools that serve a request without pool names, in name order.
+
+        A request without a namespace has no labels, so a pool that requires a namespace label does not serve it.
+        """
         return [
             pool for pool in self.all if pool.cidr.version == version and not why_not(pool, node_labels, namespace_labels, use)
         ]
 
     def misplaced(self, cidr: Cidr, node_labels: Mapping[str, str], *, usable: bool) -> bool:
-        """Whether a block lies in a pool that does not select the node that owns it. Blocks in no pool are left alone, and,
-        with `usable`, those in a pool that is out of use."""
+        """Return whether a block is ineligible: its pool does not select the node with these labels.
+
+        Return False for an orphaned block and, with `usable`, for a block in a pool that is not usable.
+        """
         pool = (self._usable if usable else self._known).match(cidr.first)
         return pool is not None and not pool.node_selector.matches(node_labels)
 
@@ -77,7 +88,7 @@ class PoolSet:
 
 
 def why_not(pool: Pool, node_labels: Mapping[str, str], namespace_labels: Mapping[str, str], use: str) -> str:
-    """Why a pool serves only those that name it, or nobody; empty when it serves."""
+    """Return the reason if a pool does not serve a request that does not name it; an empty text if it does."""
     if not pool.usable:
         return "is disabled" if pool.disabled else "is out of use"
     if pool.assignment_mode != AUTOMATIC:
@@ -92,7 +103,7 @@ def why_not(pool: Pool, node_labels: Mapping[str, str], namespace_labels: Mappin
 
 
 def _canonical(name: str) -> str:
-    """The network of ADDRESS/LEN; a text without a length is a name."""
+    """Return ADDRESS/LEN without host bits. Return any other text, such as a pool name, unchanged."""
     try:
         return str(Cidr.masked(name)) if "/" in name else name
     except ValueError:

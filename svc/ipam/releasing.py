@@ -1,4 +1,4 @@
-"""How a plan takes addresses back: all of a handle, or single ones."""
+"""Plan the release of addresses: all of a handle, or single addresses."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -14,8 +14,11 @@ from svc.model.ipam import Attribute, Block
 
 
 def release(plan: Plan, request: Release) -> Planned:
-    """Every block that the handle names, or in which it may yet get an address, is written, even where nothing of it was found
-    to be freed: whoever is assigning to the handle right now has counted already, and loses the race for the block."""
+    """Plan a write of each block that the handle lists, or in which a write of unknown outcome may still give it an address.
+
+    Write a block even if it has nothing to release. A concurrent assignment to the handle has counted already, and its write of
+    the block then conflicts.
+    """
     draft = Draft(plan)
     named = [Cidr(text) for text in plan.stored_handle(request.handle).blocks]
     unnamed = [address for address in request.addresses if not any(address in cidr for cidr in named)]
@@ -26,7 +29,7 @@ def release(plan: Plan, request: Release) -> Planned:
 
 
 def release_addresses(plan: Plan, request: ReleaseAddresses) -> Planned:
-    """Each block for itself: what is refused in one does not touch the others."""
+    """Plan each block by itself: a refusal in one block does not affect the others."""
     by_block, unknown = _by_block(plan, request.addresses)
     plan.prefetch_handles(name for cidr, held in by_block.items() for name in _holders(plan.block(cidr), held))
     freed: list[Address] = []
@@ -49,7 +52,7 @@ def release_addresses(plan: Plan, request: ReleaseAddresses) -> Planned:
 
 
 def bare(handle: str | None) -> str:
-    """A handle as it is compared: some were once stored with a line end, and more behind it."""
+    """Return the part of a handle that is compared. Some stored handles end in a carriage return and further text."""
     return (handle or "").partition("\r")[0]
 
 
@@ -72,7 +75,10 @@ def _release_from(plan: Plan, draft: Draft, cidr: Cidr, request: Release) -> Non
 def _by_block(
     plan: Plan, addresses: Iterable[ReleaseTarget]
 ) -> tuple[Mapping[Cidr, dict[Address, ReleaseTarget]], list[Address]]:
-    """The addresses by the blocks that have them, the last word on each; and those that no block has."""
+    """Group the targets by the block that has the address; list the addresses in no block.
+
+    If an address occurs more than once, its last target counts.
+    """
     by_block: dict[Cidr, dict[Address, ReleaseTarget]] = defaultdict(dict)
     unknown: dict[Address, None] = {}
     for held in addresses:
@@ -90,7 +96,10 @@ def _holders(block: Block, held: Iterable[Address]) -> set[str]:
 
 
 def _release_checked(plan: Plan, draft: Draft, cidr: Cidr, held: Mapping[Address, ReleaseTarget]) -> list[Address]:
-    """The addresses that were freed. CallerError when one of them is held otherwise than expected: then none may be."""
+    """Release the targets of one block and return the addresses that were released.
+
+    Raise CallerError and release none of them if an allocation differs from its target.
+    """
     block = draft.block(cidr)
     freed: dict[Address, Attribute] = {}
     for address, wanted in held.items():

@@ -1,4 +1,4 @@
-"""What callers ask of IPAM, and what they get."""
+"""Requests to IPAM and their results."""
 
 from collections.abc import Callable
 from dataclasses import field
@@ -11,27 +11,27 @@ from svc.model.pool import WORKLOAD
 from svc.values import dataclass
 
 Companion = Callable[[tuple[Address, ...]], Create]
-"""Makes, of the addresses that are assigned, what is to be created along with them."""
+"""Makes the extra write of an assignment from the assigned addresses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Addresses for one handle: all of them, or none.
+    """A request to assign addresses to one handle: all of them, or none.
 
-    `versions` lists the families wanted, one address each; `pools` names pools (by name or CIDR) for a family, where an absent
-    or empty entry means all that are available to the host and to a namespace with these labels. With `addresses`, just these
-    are assigned, in this order, and all of those are ignored.
+    `versions` lists the requested IP families, one address each. `pools` names pools for a family, by name or CIDR. Without an
+    entry, or with an empty one, all pools that select the host and `namespace_labels` serve the family. If `addresses` is set,
+    exactly these are assigned, in this order; `versions`, `pools` and `namespace_labels` are ignored.
 
-    `use` is what the addresses are for, which a pool must allow: `LoadBalancer` for a virtual host, `Workload` or `Tunnel` for
-    a node. `max_blocks` limits the blocks that the host may own in the pools of the request (0: as the settings say; the
-    smaller number wins). With `max_per_handle`, a handle that holds so many addresses of a family gets those again, and no
-    further one.
+    A pool must allow `use`: `LoadBalancer` for a virtual host, `Workload` or `Tunnel` for a node. `max_blocks` limits the
+    blocks with the host's affinity in the pools of the request. 0 means the limit of the IPAM settings; otherwise the smaller
+    limit applies. If a handle holds `max_per_handle` addresses of a family, it gets those again and no further one. 0 means no
+    limit.
 
-    `restores`: `addresses` belong to a live attachment, of which the datastore has lost the record. They are assigned if they
-    are free, or the handle's already, whatever settings, selectors, reservations and limits of blocks say.
+    With `restores`, `addresses` belong to a live attachment whose record the datastore has lost. They are assigned if they are
+    free or if the handle holds them. Settings, selectors, reservations and block limits are ignored.
 
-    `companion` goes into the same write, where the datastore takes all of a write or nothing, unless it is there already.
-    `trace` is that of the call: others may carry the request out.
+    `companion` makes the extra write of the same transaction, if the store has atomic writes and the object does not exist.
+    `trace` is the trace of the caller, because another thread may carry out the request.
     """
 
     handle: str
@@ -48,21 +48,22 @@ class Assign:
     trace: CallTrace | None = field(default_factory=active, compare=False, repr=False)
 
     def explain(self, text: Callable[[], str]) -> None:
-        """A line of DEBUG in the log of the call, put into words only if it is wanted."""
+        """Write a DEBUG line to the trace of the call. Call `text` only if the trace records DEBUG lines."""
         if self.trace is not None and self.trace.is_debug:
             self.trace.debug(text())
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Everything that the handle holds, except the addresses in `keep`. What is free already is no error.
+    """A request to release what a handle holds, except the addresses in `keep`. A free address is not an error.
 
-    This is also how a handle is put right that counts more than it holds, as a failed or killed call may leave it. With
-    `addresses`, their blocks are looked at whether the handle names them or not, as where the handle was lost: what the blocks
-    say is the handle's is released.
+    The release also corrects a handle that counts more addresses than it holds, which a failed or killed call may leave. The
+    blocks of `addresses` are read even if the handle does not list them or is lost. The allocations of the handle in these
+    blocks are released too.
 
-    `companion` goes into the same write, where the datastore takes all of a write or nothing: a conflict of its key fails the
-    request."""
+    `companion` is the extra write of the same transaction, if the store has atomic writes. A conflict on its key fails the
+    request.
+    """
 
     handle: str
     keep: frozenset[Address] = frozenset()
@@ -72,7 +73,10 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseTarget:
-    """One address to release, if (where given) this handle holds it, by the allocation of this sequence number."""
+    """One address to release.
+
+    If `handle` is set, this handle must hold the address. If `sequence` is set, the allocation must have this sequence number.
+    """
 
     address: Address
     handle: str = ""
@@ -81,14 +85,17 @@ class ReleaseTarget:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseAddresses:
-    """Single addresses, whoever holds them. Where one of a block is not as expected, none of that block is released."""
+    """A request to release single addresses of any handles.
+
+    If one allocation of a block differs from its target, no address of that block is released.
+    """
 
     addresses: tuple[ReleaseTarget, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One address that was assigned, and the block it is in."""
+    """One assigned address, and the CIDR of its block."""
 
     address: Address
     block: Cidr
@@ -96,9 +103,11 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class AssignResult:
-    """One allocation for each address or family wanted, in that order; `accompanied` when the companion was created.
+    """One allocation for each requested address or family, in that order.
 
-    `faults` names the pools and reservations that were passed because they cannot be read."""
+    `accompanied` is true if the extra object was created. `faults` has the faults of the pools and reservations that were
+    skipped because they cannot be read.
+    """
 
     allocations: tuple[Allocation, ...]
     accompanied: bool = False
@@ -111,7 +120,11 @@ class AssignResult:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseResult:
-    """What became of every address of a `ReleaseAddresses`: freed, found free (or resting), or refused and why."""
+    """The result for each address of a `ReleaseAddresses`.
+
+    An address was released (`freed`), was already free or in cooldown (`unallocated`), or was refused with an error
+    (`refused`).
+    """
 
     freed: tuple[Address, ...] = ()
     unallocated: tuple[Address, ...] = ()

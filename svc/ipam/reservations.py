@@ -1,6 +1,6 @@
-"""Reservations: addresses that automatic assignment leaves alone. Who asks for one by name gets it all the same.
+"""Reservations: addresses that automatic assignment skips. A request that names such an address gets it.
 
-Ranges are kept disjoint: one inside another adds nothing, and CIDRs overlap in no other way.
+The stored ranges are disjoint. Two CIDRs overlap only if one contains the other, so the inner one is dropped.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,8 +15,10 @@ _NONE: Mapping[str, str] = {}
 
 
 class Reserved:
-    """The reserved addresses of both families. `unreadable` names, by reservation, what reserves nothing
-    because it cannot be read."""
+    """The reserved addresses of both families.
+
+    `unreadable` has, by reservation, the faults of documents and entries that reserve nothing because they cannot be read.
+    """
 
     def __init__(self, ranges: Iterable[Cidr] = (), unreadable: Mapping[str, str] = _NONE) -> None:
         self.unreadable = unreadable
@@ -28,25 +30,25 @@ class Reserved:
                 self._ranges.insert(cidr, None)
 
     def beside(self, ranges: Iterable[Cidr]) -> "Reserved":
-        """The same and these."""
+        """Return the reservations with further ranges."""
         return Reserved((*self._given, *ranges), self.unreadable)
 
     def mask(self, block: Cidr) -> OrdinalSet | None:
-        """The reserved ordinals of a block; None when there are none."""
+        """Return the reserved ordinals of a block; None if no address of it is reserved."""
         if block not in self._masks:
             self._masks[block] = self._mask(block)
         return self._masks[block]
 
     def ranges_in(self, cidr: Cidr) -> list[Cidr]:
-        """The reserved parts of a network, disjoint, sorted."""
+        """Return the reserved parts of a CIDR, disjoint and sorted."""
         return [cidr if cidr in found else found for found in self._ranges.overlapping(cidr)]
 
     def count(self, cidr: Cidr) -> int:
-        """Reserved addresses in a network."""
+        """Return the number of reserved addresses in a CIDR."""
         return sum(found.size for found in self.ranges_in(cidr))
 
     def covers(self, cidr: Cidr) -> bool:
-        """Whether every address of it is reserved, be it by several ranges together."""
+        """Return whether every address of a CIDR is reserved, by one range or by several."""
         return self.count(cidr) == cidr.size
 
     def _mask(self, block: Cidr) -> OrdinalSet | None:
@@ -60,7 +62,10 @@ class Reserved:
 
 
 def read_reservations(resources: Iterable[Resource], left_out: Mapping[str, str]) -> Reserved:
-    """Return what IPReservation resources reserve. Entries that cannot be read are told, as are undecodable documents."""
+    """Return the reserved addresses of IPReservation resources.
+
+    `unreadable` of the result has the faults of invalid entries and, from `left_out`, of undecodable documents.
+    """
     unreadable = undecodable("IP reservation", left_out)
     ranges: list[Cidr] = []
     for resource in resources:
@@ -77,7 +82,7 @@ def undecodable(noun: str, left_out: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_entries(resource: Resource) -> tuple[list[Cidr], list[Fault]]:
-    """Return the ranges of one reservation, and what is wrong with the others. Host bits do not count."""
+    """Return the valid ranges of one reservation, and the field errors of the other entries. Host bits are ignored."""
     given = resource.spec.get("reservedCIDRs") or []
     if not isinstance(given, list):
         return [], [Fault("spec.reservedCIDRs", given, f"is {json_kind(given)}", "give an array of CIDRs")]

@@ -1,8 +1,10 @@
-"""Where a host finds room: in the blocks that are its own, in one that it claims anew, in one that it takes from a node
-which does not use it, and, unless affinity is strict, in the blocks of others.
+"""Select a block with a free address for a host.
 
-The affinities say which blocks to look at, the blocks say whose they are. An affinity that was not confirmed is in doubt:
-before such a block is used its claim is finished, or dropped where the block is somebody else's.
+The finder first tries the blocks with the host's affinity. Then it claims a free block, or else reclaims an idle block. Last,
+it borrows from a block of another host, unless affinity is strict.
+
+The affinities list the candidates; the `affinity` field of a block is authoritative. Before a block with an unconfirmed
+affinity is used, its claim is completed. If the block has another affinity, the host's affinity is deleted instead.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,11 +25,14 @@ from svc.model.errors import PeerError
 from svc.model.ipam import Block, IpamConfig
 from svc.model.pool import WORKLOAD, Pool
 
-Peek = Callable[[Cidr], Block]  # a block as a draft has it, to read only; NotFound, Damaged
+Peek = Callable[[Cidr], Block]  # returns the block of a draft, read-only; raises NotFound, Damaged
 
 
 class BlockFinder:
-    """Blocks for the requests of one plan. A block that cannot be decoded gives no address and stops nobody."""
+    """Block selection for the requests of one plan.
+
+    Automatic assignment skips blocks that cannot be decoded. For one thread.
+    """
 
     def __init__(self, backend: Backend, view: IpamCache, host: Host, rest: Callable[[], Cooldown]) -> None:
         self._backend = backend
@@ -40,20 +45,23 @@ class BlockFinder:
 
     @property
     def reserved(self) -> Reserved:
-        """The reservations, asked for once by a plan."""
+        """The reservations and avoided addresses, read once per plan."""
         if self._reserved is None:
             self._reserved = self._view.reserved()
         return self._reserved
 
     @property
     def settings(self) -> IpamConfig:
-        """The IPAM settings, asked for once by a plan. Damaged."""
+        """The IPAM settings, read once per plan. Raise Damaged if they cannot be decoded."""
         if self._settings is None:
             self._settings = self._view.settings()
         return self._settings
 
     def block_with_room(self, peek: Peek, version: int, pools: Sequence[Pool], max_blocks: int = 0) -> Cidr:
-        """One of the node's own blocks, claimed if need be, or one of somebody else's. PeerError when there is none."""
+        """Return a block with a free address: a block of the host, claimed if necessary, or a block to borrow from.
+
+        Raise PeerError if no such block exists.
+        """
         own = next((cidr for pool in pools for cidr in self._own(pool) if self._has_room(peek, cidr)), None)
         if own is not None:
             return own
@@ -66,7 +74,11 @@ class BlockFinder:
         return cidr
 
     def block_at(self, peek: Peek, address: Address, use: str = WORKLOAD) -> Cidr:
-        """The block that has the address, whoever owns it; claimed where nobody does. CallerError; ClaimLost, Damaged."""
+        """Return the block that has the address, with any affinity. Claim the block if it does not exist.
+
+        Raise CallerError if no usable pool for this use has the address, or if the host may not use the block. Raise
+        ClaimConflict if another host claims the block first, Damaged if it cannot be decoded.
+        """
         cidr = self._view.pools().block_of(address, use)
         block = self._found(peek, cidr)
         if block is None:
@@ -81,8 +93,11 @@ class BlockFinder:
         return cidr
 
     def block_of_live(self, peek: Peek, address: Address) -> Cidr:
-        """The block that has the address of a live attachment, whoever owns it. Claim one if none has it, whatever settings and
-        selectors say. Raise PeerError if no pool has the address; ClaimLost, Damaged."""
+        """Return the block that has the address of a live attachment, with any affinity. Claim the block if it does not exist.
+
+        Ignore settings and selectors. Raise PeerError if no pool has the address, CallerError if a block of another size is in
+        the way. Raise ClaimConflict if another host claims the block first, Damaged if it cannot be decoded.
+        """
         pool = self._view.pools().pool_of(address)
         if pool is None:
             raise errors.live_outside_pools(address)
@@ -96,7 +111,10 @@ class BlockFinder:
         return cidr
 
     def block_holding(self, peek: Peek, address: Address) -> Cidr | None:
-        """The block that has the address, in a pool or left over from one; None when there is none. Damaged."""
+        """Return the block that has the address, inside or outside of a pool; None if it does not exist.
+
+        Raise Damaged if the block cannot be decoded.
+        """
         pool = self._view.pools().pool_of(address)
         if pool is not None:
             cidr = pool.cidr.block_of(address, pool.block_size)
@@ -105,7 +123,7 @@ class BlockFinder:
         return next(iter(self._space(address.version).overlapping(address.host())), None)
 
     def check(self, peek: Peek, version: int, pools: Sequence[Pool]) -> None:
-        """PeerError when `block_with_room` would raise it. Writes nothing."""
+        """Raise PeerError if `block_with_room` would. Write nothing."""
         if any(self._may_have_room(peek, pool) for pool in pools):
             return
         refusal = self._why_no_claim(version, pools, 0)
@@ -116,7 +134,7 @@ class BlockFinder:
             raise refusal or self._exhausted(peek, version, pools)
 
     def tidy(self, peek: Peek, version: int) -> None:
-        """Gives up empty blocks in pools that do not select the node any more, before they would be missed elsewhere."""
+        """Release the affinities to empty ineligible blocks, so that other nodes can claim these blocks."""
         for cidr in self._view.strays(version):
             with suppress(KeyedError, ClaimConflict, BlockInUse, Damaged):
                 block = self._found(peek, cidr)
@@ -140,7 +158,10 @@ class BlockFinder:
         return block is not None and self._available(block) > 0
 
     def _repaired(self, peek: Peek, cidr: Cidr) -> Block | None:
-        """The node's own block after its claim was finished; None when it is lost."""
+        """Complete the claim of a block and return the block.
+
+        Return None if the block overlaps another one or has another affinity.
+        """
         try:
             if self._overlapping(cidr):
                 raise ClaimConflict
@@ -151,7 +172,10 @@ class BlockFinder:
         return peek(cidr)
 
     def _why_no_claim(self, version: int, pools: Sequence[Pool], max_blocks: int) -> PeerError | None:
-        """Why no further block may be claimed, if so. PeerError when the node may not even borrow instead."""
+        """Return the reason if no further block may be claimed, otherwise None.
+
+        Raise PeerError if the host may not borrow instead either, because `autoAllocateBlocks` is false.
+        """
         settings = self.settings
         if not settings.auto_allocate_blocks:
             raise errors.claims_off(version, self._host)
@@ -160,7 +184,7 @@ class BlockFinder:
         return errors.block_limit(version, self._host, owned, limit) if limit and owned >= limit else None
 
     def _claimed(self, peek: Peek, version: int, pools: Sequence[Pool]) -> Cidr | None:
-        """A block that was nobody's, or else one that its owner does not use."""
+        """Claim a free range, or else reclaim an idle block. Return None if both fail."""
         space = self._space(version)
         for pool in pools:
             while (cidr := space.next_free(pool)) is not None:
@@ -173,7 +197,10 @@ class BlockFinder:
         return None
 
     def _claims(self, peek: Peek, cidr: Cidr) -> bool:
-        """Whether the block is ours now, and has room: another process of this node may have made it, and filled it."""
+        """Claim the block. Return whether this host has it and an address is available.
+
+        Another process of this node may have created the block and assigned all its addresses.
+        """
         try:
             self._view.own(claim(self._backend, cidr, self._host))
             return self._available(peek(cidr)) > 0
@@ -209,7 +236,7 @@ class BlockFinder:
             raise errors.not_ours(address, self._host, block.affinity)
 
     def _may_have_room(self, peek: Peek, pool: Pool) -> bool:
-        """As `_has_room` of any block, with nothing repaired: a block that is missing can be made."""
+        """Return whether a block of the host in this pool may have room. Repair nothing; a missing block can be created."""
         for cidr in self._own(pool):
             with suppress(Damaged):
                 block = self._found(peek, cidr)
@@ -218,7 +245,7 @@ class BlockFinder:
         return False
 
     def _found(self, peek: Peek, cidr: Cidr) -> Block | None:
-        """Damaged."""
+        """Return the block, or None if it does not exist. Raise Damaged if it cannot be decoded."""
         try:
             return peek(cidr)
         except NotFound:
@@ -228,11 +255,11 @@ class BlockFinder:
         return block.affinity == self._host.affinity
 
     def _overlapping(self, cidr: Cidr) -> list[Cidr]:
-        """Other blocks that share addresses with this one: they are of another size."""
+        """Return the other blocks that share addresses with this one. They have another size."""
         return [other for other in self._space(cidr.version).overlapping(cidr) if other != cidr]
 
     def _space(self, version: int) -> BlockIndex:
-        """Listed when it is needed first: most requests find room in the node's own blocks."""
+        """Return the index of a family's blocks. List them on first use: most requests find room in the host's own blocks."""
         if version not in self._spaces:
             own, reserved = self._view.own_blocks(version), self.reserved
             self._spaces[version] = BlockIndex(self._backend, version, self._host, own, reserved, self._rest())
@@ -260,7 +287,7 @@ class BlockFinder:
 
 
 def _holding(present: Sequence[Cidr], address: Address) -> Cidr:
-    """The block that has the address; CallerError when they only have its neighbours."""
+    """Return the block that has the address. Raise CallerError if none of them has it."""
     found = next((cidr for cidr in present if address in cidr), None)
     if found is None:
         raise errors.straddled(address, present[0])

@@ -1,7 +1,7 @@
-"""The cluster's IPAM settings: read by every node, written by an administrator.
+"""The IPAM settings of the cluster, which an administrator writes and every node reads.
 
-`effective_limit` and the defaults are those of other programs that share the datastore; a store of one node has nobody to
-be fair to, so that no number of blocks is too many there unless somebody sets one.
+`effective_limit` and the defaults agree with other programs that share the datastore. A store of one node has no other nodes
+that need blocks, so it has no block limit by default.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from svc.model.field_errors import Faults
 from svc.model.ipam import IpamConfig
 from svc.model.keys import IpamConfigKey
 
-DEFAULT_MAX_BLOCKS = 20  # of one node, where nobody sets a number
-MAX_COOLDOWN_SECONDS = 1200  # as the definition of the resource says in the orchestrator's API
-MAX_BLOCKS_PER_HOST = 1_000_000  # the lower of the bounds that the definitions have: one number for every datastore
+DEFAULT_MAX_BLOCKS = 20  # per node, if neither the request nor the settings set a limit
+MAX_COOLDOWN_SECONDS = 1200  # the maximum in the CustomResourceDefinition
+MAX_BLOCKS_PER_HOST = 1_000_000  # the lowest maximum of the CustomResourceDefinitions, used for every datastore
 PERSISTENCE = ("", "Enabled", "Disabled")
 
 Instruct = Callable[[str, str], str]
-"""How a remedy says that a field, which has its name of the resource, is to be set to a value."""
+"""Words the instruction to set a field, given by its name in the resource, to a value."""
 
 
 def _set_field(field: str, value: str) -> str:
@@ -29,7 +29,7 @@ def _set_field(field: str, value: str) -> str:
 
 
 def read_settings(backend: Backend) -> IpamConfig:
-    """The defaults where none are stored. Damaged when they cannot be decoded."""
+    """Read the settings. Return the defaults if none are stored. Raise Damaged if they cannot be decoded."""
     present = backend.find(IpamConfigKey())
     if present is None:
         return IpamConfig()
@@ -37,21 +37,26 @@ def read_settings(backend: Backend) -> IpamConfig:
 
 
 def cooldown_of(settings: IpamConfig) -> Cooldown:
-    """For how long freed addresses rest, as of now; a longer time that another program has stored counts as the longest."""
+    """Return the cooldown, with the current time.
+
+    Another program may have stored a longer cooldown, so it is limited to `MAX_COOLDOWN_SECONDS`.
+    """
     return Cooldown(min(settings.cooldown_seconds, MAX_COOLDOWN_SECONDS), datetime.now(timezone.utc))
 
 
 def configure(backend: Backend, settings: IpamConfig) -> None:
-    """Stores the settings, durably. CallerError, naming all faults, when they do not go together."""
+    """Store the settings durably, and keep unknown fields of the stored ones. Raise as `update_settings`."""
     update_settings(backend, lambda present: replace(settings, extra=present.extra))
 
 
 def update_settings(
     backend: Backend, change: Callable[[IpamConfig], IpamConfig], instruct: Instruct = _set_field
 ) -> tuple[IpamConfig, IpamConfig]:
-    """Store, durably, what `change` makes of the present settings; return these and those. Raise CallerError as `configure`.
+    """Apply `change` to the stored settings and store the result durably. Return the settings before and after.
 
-    `instruct` words the remedies."""
+    `instruct` words the fixes in errors. Raise CallerError, with every field error, if the result is invalid. Raise StoreError
+    if the datastore fails.
+    """
     before = wanted = IpamConfig()
 
     def changed(present: IpamConfig | None) -> IpamConfig | None:
@@ -66,7 +71,7 @@ def update_settings(
 
 
 def check_settings(settings: IpamConfig, instruct: Instruct = _set_field) -> None:
-    """Raise CallerError naming every field that is out of range or contradicts another one."""
+    """Raise CallerError if a field is out of range or contradicts another one. The error has every such field."""
     faults = Faults("invalid IPAM settings", Code.INVALID_NETCONF)
     strict = f"{instruct('strictAffinity', 'true')} as well"
     if not settings.strict_affinity and not settings.auto_allocate_blocks:
@@ -89,7 +94,10 @@ def check_settings(settings: IpamConfig, instruct: Instruct = _set_field) -> Non
 
 
 def effective_limit(settings: IpamConfig, requested: int, *, shared: bool) -> int:
-    """How many blocks of the request's pools a node may own; 0 means any number. The smaller of two numbers wins."""
+    """Return the maximum number of blocks with a node's affinity in the pools of a request; 0 means no limit.
+
+    The smaller of the requested limit and that of the settings applies. `shared` is true if several nodes use the datastore.
+    """
     given = [number for number in (requested, settings.max_blocks_per_host) if number > 0]
     if given:
         return min(given)

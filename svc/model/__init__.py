@@ -1,1 +1,1 @@
-"""Typed resources, their names and their JSON shapes. No I/O."""
+"""Typed resources, their names and their JSON forms. No I/O."""

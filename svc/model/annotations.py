@@ -1,4 +1,4 @@
-"""What annotations of a pod and of its namespace may ask for, once it is read and checked."""
+"""Annotation settings: what the annotations of a pod and of its namespace request, after parsing and validation."""
 
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -17,12 +17,12 @@ SOURCE_PREFIXES: Final = "allowedSourcePrefixes"
 
 OF_NAMESPACES: Final = frozenset(
     {*POOLS.values(), FAMILIES, ADDRESSES, UNMANAGED, FLOATING}
-)  # the others are read on pods alone
+)  # the others are read on pods only
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What the network configuration must allow first (`feature_control`)."""
+    """Annotations that the network configuration must enable (`feature_control`)."""
 
     ip_addrs_no_ipam: bool = False
     floating_ips: bool = False
@@ -30,10 +30,10 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class AnnotationSettings:
-    """What is empty was not asked for.
+    """What annotations request; empty fields are not requested.
 
-    `addresses` are those of `ipAddrs` or, when `unmanaged`, of `ipAddrsNoIpam`. `places` says for the name of each annotation
-    that counts where it stands and what is in it; `warnings` are what was put right or left out.
+    `addresses` are those of `ipAddrs` or, if `unmanaged`, of `ipAddrsNoIpam`. `places` maps the name of each effective
+    annotation to its location and content. `warnings` lists what was corrected or ignored.
     """
 
     pools: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class AnnotationSettings:
     warnings: tuple[str, ...] = ()
 
     def of_another_interface(self) -> "AnnotationSettings":
-        """Without what one interface alone can have: that is the pod's first."""
+        """Return a copy without the settings that apply only to the pod's first interface."""
         places = {name: place for name, place in self.places.items() if name not in (ADDRESSES, UNMANAGED)}
         return replace(self, addresses=(), unmanaged=False, floating=(), mac="", places=places)
 

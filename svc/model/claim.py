@@ -1,4 +1,4 @@
-"""Documents of a node claim: which process group may assign addresses under a node's name.
+"""Documents of a node claim: the processes that may assign addresses under a node's name.
 
 A claim is held by a claimant: one state directory on one machine since one boot. All processes that use this state directory
 share it.
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Claimant:
-    """`machine` is the machine id, `boot` the kernel's boot id, `state_dir` the absolute path of the state directory."""
+    """The holder of a claim: machine ID, the kernel's boot ID, and the absolute path of the state directory."""
 
     machine: str
     boot: str
@@ -36,7 +36,10 @@ class Claimant:
 
 @dataclass(frozen=True, slots=True)
 class NodeClaim:
-    """`counter` grows while an agent of the claimant runs. `predecessor` held the claim before, until `ended` (Unix time)."""
+    """A claim on a node's name.
+
+    `counter` grows while an agent of the claimant runs. `predecessor` held the claim until `ended` (Unix time).
+    """
 
     claimant: Claimant
     counter: int = 0
@@ -44,7 +47,7 @@ class NodeClaim:
     ended: int = 0
 
     def renewed(self) -> "NodeClaim":
-        """Return the claim with its counter moved."""
+        """Return the claim with its counter increased."""
         return replace(self, counter=self.counter + 1)
 
     def to_json(self) -> Json:

@@ -1,4 +1,4 @@
-"""The CNI versions that we speak, and what each allows."""
+"""The supported CNI versions, and what each allows."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -10,14 +10,14 @@ from svc.model.field_errors import shown
 SUPPORTED: Final = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 LATEST: Final = SUPPORTED[-1]
 
-MINIMUM: Final = {"CHECK": "0.4.0", "STATUS": "1.1.0", "GC": "1.1.0"}  # verbs younger than 0.1.0
+MINIMUM: Final = {"CHECK": "0.4.0", "STATUS": "1.1.0", "GC": "1.1.0"}  # verbs that 0.1.0 does not have
 
 Version = tuple[int, int, int]
 
 
 @lru_cache(maxsize=32)
 def parse(text: str) -> Version:
-    """MAJOR.MINOR.PATCH in decimal; ValueError otherwise."""
+    """Parse MAJOR.MINOR.PATCH in decimal. Raise ValueError for other text."""
     parts = text.split(".")
     if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts):
         raise ValueError(f"{text!r} is not a version: write it as MAJOR.MINOR.PATCH")
@@ -26,12 +26,14 @@ def parse(text: str) -> Version:
 
 
 def at_least(version: str, minimum: str) -> bool:
-    """Whether `version` is `minimum` or newer."""
+    """Return True if `version` is `minimum` or newer."""
     return parse(version) >= parse(minimum)
 
 
 def negotiate(text: str | None) -> str:
-    """The version to speak with a netconf that names this one; 0.1.0 had no such field."""
+    """Return the version for a network configuration with this cniVersion; 0.1.0 if it has none. Raise CallerError if
+    unsupported.
+    """
     version = text or SUPPORTED[0]
     if version not in SUPPORTED:
         raise _incompatible(f"CNI version {shown(version)} is not supported", SUPPORTED)
@@ -39,7 +41,7 @@ def negotiate(text: str | None) -> str:
 
 
 def require(verb: str, version: str) -> None:
-    """CallerError when this version has no such verb."""
+    """Raise CallerError if the version does not have the verb."""
     minimum = MINIMUM.get(verb)
     if minimum is not None and not at_least(version, minimum):
         later = SUPPORTED[SUPPORTED.index(minimum) :]

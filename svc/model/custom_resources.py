@@ -1,7 +1,7 @@
-"""How keys and values are spelled as custom resources of an orchestrator's API: names, labels and JSON objects.
+"""Custom resources of the Kubernetes API for keys and values: names, labels and JSON objects.
 
-Blocks, affinities, handles and the IPAM settings are objects of a kind each, cluster-wide, whose `spec` is nearly the
-document of a key-value store; a resource is an object of its own kind. `encode` and `decode` are inverse to each other.
+Blocks, affinities, handles and the IPAM settings are cluster-wide objects, one kind each. Their `spec` is nearly the document
+of a key-value store. A resource is an object of its own kind. `encode` and `decode` are inverse to each other.
 """
 
 import base64
@@ -35,12 +35,12 @@ from svc.values import dataclass
 Json = dict[str, Any]
 
 BLOCK, AFFINITY, HANDLE = "IPAMBlock", "BlockAffinity", "IPAMHandle"
-CONFIG = {True: "IPAMConfig", False: "IPAMConfiguration"}  # in a backing group, in a plain one
-CORE = frozenset({"Node", "WorkloadEndpoint", "Profile"})  # derived from the orchestrator's own objects
+CONFIG = {True: "IPAMConfig", False: "IPAMConfiguration"}  # in a backing group, in a plain group
+CORE = frozenset({"Node", "WorkloadEndpoint", "Profile"})  # derived from Kubernetes' own objects
 CONFIG_NAME = "default"
 
 _MAX_NAME = 253  # characters of an object's name, exclusive
-_HASHED = 11  # hex digits at the end of a name that was too long
+_HASHED = 11  # hex digits at the end of a shortened name
 _HASHED_HANDLE = 32  # hex digits at the end of a handle's name
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")  # RFC 1123
 _OF_AFFINITIES = frozenset({"state", "node", "type", "cidr", "deleted"})
@@ -48,24 +48,24 @@ _OF_AFFINITIES = frozenset({"state", "node", "type", "cidr", "deleted"})
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an object is: `name` is empty for all of a kind."""
+    """The location of an object; an empty `name` means all objects of the kind."""
 
     plural: str
     name: str = ""
 
 
 def kind_plural(kind: str) -> str:
-    """As in a path of the API: lower case."""
+    """Return the plural as in API paths: lower case."""
     return f"{kind.lower()}s" if not kind.endswith("y") else f"{kind[:-1].lower()}ies"
 
 
 def block_name(cidr: Cidr) -> str:
-    """Of the object of a block."""
+    """Return the name of a block's object."""
     return str(cidr).replace(".", "-", 3).replace(":", "-", 7).replace("/", "-", 1)
 
 
 def affinity_name(host: str, cidr: Cidr) -> str:
-    """Host and block; a host that makes it too long is cut, and the whole told apart by a hash."""
+    """Return the name of an affinity's object: host and block. A host that makes it too long is cut, and a hash is appended."""
     block = block_name(cidr)
     name = f"{host}-{block}"
     if len(name) < _MAX_NAME:
@@ -75,10 +75,12 @@ def affinity_name(host: str, cidr: Cidr) -> str:
 
 
 def handle_name(handle: str) -> str:
-    """Of the object of a handle: the handle in lower case if that is an object name, otherwise what of it can be in one, and a
-    hash. The object's `spec.handleID` has the handle itself.
+    """Return the name of a handle's object.
 
-    A name with a hash has no dot, so it is not the name of another handle NETWORK.CONTAINER.
+    It is the handle in lower case if that is a valid object name. Otherwise it is the valid part and a hash. The object's
+    `spec.handleID` has the handle itself.
+
+    A name with a hash has no dot, so it cannot be the name of another handle NETWORK.CONTAINER.
     """
     name = handle.lower()
     if len(name) <= _MAX_NAME and _OBJECT_NAME.fullmatch(name):
@@ -89,7 +91,7 @@ def handle_name(handle: str) -> str:
 
 
 def host_hash(host: str) -> str:
-    """A host's name as a label's value, however long it is."""
+    """Return a hash of a host's name that fits into a label value."""
     return base64.b32encode(hashlib.sha3_256(host.encode()).digest()).decode().rstrip("=")
 
 
@@ -137,7 +139,7 @@ class CustomResourceCodec:
         raise TypeError(f"no object is made of {key}")
 
     def selector(self, query: Query) -> str:
-        """The label selector that leaves out most of what does not answer the query; empty when there is none."""
+        """Return a label selector that excludes most objects that do not match the query; empty if no selector applies."""
         if not isinstance(query, AffinityQuery) or not query.host:
             return ""
         wanted = {"affinity-type": query.kind, "hostname-hash": host_hash(query.host)}
@@ -147,31 +149,31 @@ class CustomResourceCodec:
 
     @property
     def unlabelled(self) -> str:
-        """The label selector of affinities that programs before these labels have written."""
+        """Return the label selector of affinities without labels, which older programs have written."""
         return f"!{self._label}/affinity-type"
 
     def encode(self, key: Key, value: Value, revision: str | None = None) -> Json:
-        """The object to create, or to put in the place of the one at `revision`."""
+        """Return the object to create, or to write over the one at `revision`."""
         metadata: Json = {"name": self.place(key).name} | self.group.wrap(self._metadata(key, value))
         if revision is not None:
             metadata["resourceVersion"] = revision
         made: Json = {"apiVersion": self.group.api_version, "kind": self.kind(key), "metadata": metadata}
         made["spec"] = self._spec(key, value)
-        if isinstance(value, Resource) and value.status is not None:  # where it is no subresource it would be lost
+        if isinstance(value, Resource) and value.status is not None:  # without a status subresource it would otherwise be lost
             made["status"] = value.status
         return made
 
     def decode(self, kind: str, data: Json) -> tuple[Key, Value]:
-        """ValueError when the object is no value of its kind."""
+        """Return key and value of an object. Raise ValueError if the object is not valid for its kind."""
         try:
             if decoder := self._decoders.get(kind):
                 return decoder(data["spec"])
             return self._decode_resource(kind, data)
-        except (KeyError, TypeError, AttributeError) as error:  # a field is missing or of another type
+        except (KeyError, TypeError, AttributeError) as error:  # a field is missing or has another type
             raise ValueError(f"malformed object of kind {kind}: {type(error).__name__} {error}") from None
 
     def tombstone(self, key: AffinityKey | HandleKey, revision: str) -> Json:
-        """What replaces an affinity or a handle that is being deleted: the mark, and what its schema demands."""
+        """Return the object that marks an affinity or handle as deleted, with the fields that its schema requires."""
         value: Value = Handle({}, True) if isinstance(key, HandleKey) else Affinity("pendingDeletion", True)
         return self.encode(key, value, revision)
 
@@ -209,12 +211,12 @@ class CustomResourceCodec:
 
 
 def is_marked(data: Json) -> bool:
-    """Whether somebody has begun to delete this block, affinity or handle: it counts as gone."""
+    """Return True if the object has the tombstone of a block, affinity or handle. It counts as deleted."""
     return (data.get("spec") or {}).get("deleted") in (True, "true")
 
 
 def is_custom(key: Key | Query) -> bool:
-    """Whether it is kept as a custom resource of ours."""
+    """Return True if the key is stored as a custom resource of svc."""
     return not isinstance(key, ResourceKey | ResourceQuery) or key.kind not in CORE
 
 
@@ -226,7 +228,7 @@ def _block_spec(block: Block) -> Json:
     if block.affinity is None:
         del spec["affinity"]
     spec["attributes"] = spec["attributes"] or []
-    spec["strictAffinity"] = False  # demanded by the schema, read by nobody
+    spec["strictAffinity"] = False  # the schema requires it, but no program reads it
     return spec
 
 
@@ -247,7 +249,7 @@ def _decode_handle(spec: Json) -> tuple[Key, Value]:
 
 
 def _renamed(spec: Json, names: dict[str, str], drop: str = "") -> Json:
-    """As a key-value store has it."""
+    """Return the fields as a key-value store names them."""
     return {names.get(name, name): value for name, value in spec.items() if name != drop}
 
 

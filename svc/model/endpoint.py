@@ -1,4 +1,4 @@
-"""Workload endpoints: what the datastore says of one interface of one workload, and how it and its host interface are named."""
+"""Workload endpoints: their content, their names, and the names of host interfaces."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ _SUFFIX = 11  # characters after the prefix of a host interface
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Whose interface it is: a pod when both of its names are known, else a bare container, which may have a namespace."""
+    """The owner of an interface: a pod if both of its names are known, else a bare container, which may have a namespace."""
 
     container_id: str
     pod: str = ""
@@ -39,7 +39,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """What policy knows a pod by, as its endpoint carries it; `floating` are addresses that lead to the pod as well."""
+    """Properties of a pod that its endpoint gives to policy. `floating` are further addresses that lead to the pod."""
 
     labels: dict[str, str]
     generate_name: str
@@ -64,25 +64,27 @@ class PodFacts:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "PodFacts":
-        """Return what `to_json` was made of."""
+        """Return the inverse of `to_json`."""
         return PodFacts(**data | {"floating": [Address(text) for text in data["floating"]]})
 
 
 def endpoint_key(names: Names, node: str, workload: Workload, ifname: str) -> ResourceKey:
-    """NODE-ORCHESTRATOR-WORKLOAD-INTERFACE; a dash inside a segment is doubled."""
+    """Return the key of an endpoint, NODE-ORCHESTRATOR-WORKLOAD-INTERFACE. A dash inside a segment is doubled."""
     segments = (node, workload.orchestrator(names), workload.pod if workload.is_pod else workload.container_id, ifname)
     name = "-".join(segment.replace("-", "--") for segment in segments)
     return ResourceKey(KIND, name, workload.endpoint_namespace)
 
 
 def has_endpoint(names: Names, workload: Workload, ifname: str) -> bool:
-    """Whether an interface is an endpoint: some policy agents know one of a pod, that of its first interface."""
+    """Return True if the interface has an endpoint. Some policy agents support only the first interface of a pod."""
     return names.endpoint_per_interface or not workload.is_pod or ifname == PRIMARY_INTERFACE
 
 
 def nats(floating: Iterable[Address], networks: Iterable[str], ifname: str) -> list[dict[str, str]]:
-    """Floating addresses of the first interface, each to its address of the same version; those of a version that it has not
-    are dropped, and so is what was named before."""
+    """Return the mappings of floating addresses of the first interface, each to its address of the same IP version.
+
+    Floating addresses of a version without an address, and duplicates, are dropped.
+    """
     if ifname != PRIMARY_INTERFACE:
         return []
     inside: dict[int, str] = {}
@@ -94,9 +96,10 @@ def nats(floating: Iterable[Address], networks: Iterable[str], ifname: str) -> l
 
 
 def host_interface(names: Names, workload: Workload, ifname: str) -> str:
-    """The prefix and 11 hex digits. A pod's first interface is named after the pod alone, so that it can be found from it.
+    """Return the name of a host interface: the prefix and 11 hex digits of a hash.
 
-    Where names say so, a bare container's first interface ends in the start of the container's id instead.
+    The name of a pod's first interface depends on the pod only, so it can be computed from the pod. If the names profile says
+    so, the name of a bare container's first interface ends in the start of the container ID instead.
     """
     if names.container_id_interfaces and not workload.is_pod and ifname == PRIMARY_INTERFACE:
         return names.interface_prefix + workload.container_id[:_SUFFIX]
@@ -117,9 +120,9 @@ def endpoint(
     profiles: list[str],
     facts: PodFacts | None = None,
 ) -> Resource:
-    """The resource without its uid and creation time. `spec` has ipNetworks, interfaceName and mac.
+    """Return the endpoint without UID and creation time. `spec` has ipNetworks, interfaceName and mac.
 
-    What is known of the pod replaces the profiles.
+    `facts`, the properties of the pod, replace `profiles`.
     """
     orchestrator = workload.orchestrator(names)
     facts = facts or PodFacts({}, "", "", [], profiles)

@@ -1,14 +1,15 @@
-"""The one error that travels to the runtime, sorted by whose fault it is.
+"""Errors for the runtime, classified by their cause.
 
-Codes are those of the CNI specification (section 2, "Error"; 1..99) and ours from 100 on; `docs/reference/errors.md`
-lists them for users. An `SvcError` is raised once, where the cause is known, and never wrapped in another one.
+Codes 1 to 99 are those of the CNI specification (section 2, "Error"); from 100 on they are specific to svc.
+`docs/reference/errors.md` lists them for users. An `SvcError` is raised once, where the cause is known, and is never wrapped in
+another one.
 """
 
 from enum import IntEnum
 
 
 class Code(IntEnum):
-    """CNI error codes."""
+    """Error codes of CNI and of svc."""
 
     INCOMPATIBLE_VERSION = 1
     UNKNOWN_CONTAINER = 3
@@ -38,12 +39,15 @@ class Code(IntEnum):
 
 
 class SvcError(Exception):
-    """What went wrong (`msg`, one line), why and what to do about it (`details`), and its code, which for an error that another
-    plugin has told is that plugin's."""
+    """An error with message and fix.
+
+    `msg` is one line that says what failed. `details` gives cause and fix. An error that another plugin reported keeps that
+    plugin's code.
+    """
 
     code: int = Code.INTERNAL
-    subject: str = ""  # with `faults`: what they are about
-    faults: tuple[str, ...] = ()  # each with its place and its remedy, for readers who have more than one line
+    subject: str = ""  # with `faults`: the input that they are about
+    faults: tuple[str, ...] = ()  # each with field and fix, for readers of more than one line
 
     def __init__(self, msg: str, *, details: str = "", code: int | None = None) -> None:
         super().__init__(msg)
@@ -57,24 +61,24 @@ class SvcError(Exception):
 
 
 class CallerError(SvcError):
-    """The call is wrong: its environment, its netconf, its request. Nothing was changed."""
+    """An error in the environment, the network configuration or the request. Nothing was changed."""
 
     code = Code.INVALID_NETCONF
 
 
 class PeerError(SvcError):
-    """Something that we depend on refused or failed: the kernel, the datastore, a delegate."""
+    """A failure or refusal of the kernel, the datastore or another plugin."""
 
     code = Code.DATASTORE
 
 
 class PluginError(PeerError):
-    """Another plugin has answered with an error: its own code, message and details."""
+    """An error that another plugin has reported: its code, message and details."""
 
     code = Code.DELEGATE
 
 
 class InternalError(SvcError):
-    """Our own mistake: please report it with the log lines of its request id."""
+    """A bug in svc: report it with the log lines of the request."""
 
     code = Code.INTERNAL

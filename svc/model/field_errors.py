@@ -1,6 +1,6 @@
-"""Faults of an input, gathered so that one error names all of them.
+"""Field errors of an input, collected so that one error lists all of them.
 
-A user who fixes a file wants the whole list at once, not the next line of it after every try.
+Users can correct a file in one pass.
 """
 
 import re
@@ -12,24 +12,24 @@ from svc.model.errors import CallerError, Code
 from svc.values import dataclass
 
 MAX_PROBLEM = 200  # characters
-MAX_LISTED = 20  # an error travels into events and logs: a list of thousands helps nobody
+MAX_LISTED = 20  # errors go to events and logs, so they are bounded
 
 
 class _Missing:
-    """The value of what was not given; `null` is a value."""
+    """The value of a field that is missing; `null` is a value."""
 
     __slots__ = ()
 
 
 class _Hidden:
-    """Stands for a value that may be a secret."""
+    """Placeholder for a value that may be a secret."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The text of a value that JSON does not have, or that is to be shown as its author wrote it, and its kind."""
+    """The text and kind of a value that JSON cannot represent, or that is shown as its author wrote it."""
 
     text: str
     kind: str
@@ -51,7 +51,7 @@ _KINDS: Final = {
 
 
 class _Shortened(reprlib.Repr):
-    """Whoever is named in a URL stays unnamed, with the password; so does its query, which may be a token."""
+    """Repr that redacts user, password and query of URLs."""
 
     def repr_str(self, text: str, level: int) -> str:
         return super().repr_str(without_query(without_credentials(text)), level)
@@ -65,17 +65,17 @@ _short.maxlevel = 2
 
 
 def without_credentials(text: str) -> str:
-    """For errors and logs: what stands before the host in a URL is left out."""
+    """Redact user and password of URLs, for errors and logs."""
     return _CREDENTIALS.sub("//...@", text)
 
 
 def without_query(text: str) -> str:
-    """For errors and logs: what a URL asks with is left out."""
+    """Redact the queries of URLs, which may contain tokens, for errors and logs."""
     return _QUERY.sub(r"\1...", text)
 
 
 def shown(value: object) -> str:
-    """A value as its author wrote it, in 60 characters or a little more."""
+    """Return a value as its author wrote it, shortened to about 60 characters."""
     if value is None:
         return "null"
     if value is HIDDEN:
@@ -86,18 +86,18 @@ def shown(value: object) -> str:
 
 
 def json_kind(value: object) -> str:
-    """The JSON type of a value, with its article."""
+    """Return the JSON type of a value, with its article."""
     return value.kind if isinstance(value, Written) else _KINDS.get(type(value), "null")
 
 
 def _bounded(problem: str) -> str:
-    """Some repeat what they are about, which may have the length of the whole input."""
+    """Shorten a problem. Some problems quote their value, which may be as long as the whole input."""
     return problem if len(problem) <= MAX_PROBLEM else f"{problem[: MAX_PROBLEM // 2]}...{problem[-MAX_PROBLEM // 2 :]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Where, what was found there, what is wrong with it and what to do."""
+    """A field error: field, value, problem and fix."""
 
     field: str
     value: object
@@ -114,7 +114,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Faults:
-    """The faults of one input; `subject` opens the message."""
+    """The field errors of one input; `subject` begins the message."""
 
     subject: str
     code: Code
@@ -131,7 +131,7 @@ class Faults:
             raise self.error()
 
     def error(self) -> CallerError:
-        """The message tells the only fault or their number, the details every place and its remedy."""
+        """Return the error. Its message has the only field error or their number, its details each field and its fix."""
         if len(self.found) == 1:
             fault = self.found[0]
             error = CallerError(f"{self.subject}: {fault}", details=f"{fault.place}: {fault.remedy}", code=self.code)

@@ -1,4 +1,4 @@
-"""Readiness gates as users write them: URLs, taken apart once."""
+"""Readiness gates: parsed and validated URLs."""
 
 import ipaddress
 import re
@@ -7,14 +7,14 @@ from urllib.parse import urlsplit
 
 from svc.values import dataclass
 
-MAX_URL: Final = 2048  # bytes, as servers take them
+MAX_URL: Final = 2048  # bytes, the usual limit of servers
 _PORTS: Final = {"http": 80, "https": 443}
 _HOST: Final = re.compile(r"(?=.{1,253}\.?\Z)[\w\-]{1,63}(\.[\w\-]{1,63})*\.?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Whom to ask for what. `host` is a name or an address without brackets; `authority` is as it stands in the URL."""
+    """A parsed readiness gate. `host` is a name or an address without brackets; `authority` is unchanged from the URL."""
 
     url: str
     tls: bool
@@ -25,7 +25,7 @@ class Gate:
 
 
 def parse_gate(text: str) -> Gate:
-    """ValueError, with the problem as its text, for anything that is not an http or https URL that can be asked."""
+    """Parse a readiness gate. Raise ValueError, whose text is the problem, unless the text is a usable http or https URL."""
     _require(len(text) <= MAX_URL, f"has {len(text)} characters, more than {MAX_URL}")
     _require(text.isascii() and text.isprintable() and " " not in text, "has characters that a URL cannot have")
     try:
@@ -46,7 +46,7 @@ def _host(text: str, *, bracketed: bool) -> str:
     if not bracketed:
         _require(bool(_HOST.fullmatch(text)), "has no host name or address that could exist")
         return text
-    address = text.replace("%25", "%", 1)  # of a zone, RFC 6874
+    address = text.replace("%25", "%", 1)  # the escaped '%' before an IPv6 zone, RFC 6874
     try:
         ipaddress.IPv6Address(address)
     except ValueError:

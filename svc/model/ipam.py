@@ -1,8 +1,8 @@
-"""What IPAM stores: blocks, affinities, handles and the configuration record.
+"""IPAM documents: blocks, affinities, handles and the IPAM settings.
 
-Shapes are those of a key-value store; the field order of `to_json` is the order in which they are written. `extra` is what a
-document has besides: fields of newer versions and of other programs, which are written back as they were. `from_json` raises
-ValueError naming the field that is missing or of another type.
+The forms are those of a key-value store; `to_json` has the order in which fields are written. `extra` contains all other fields
+of a document, from newer versions or other programs; they are written back unchanged. `from_json` raises ValueError that names
+a field which is missing or of another type.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ _OF_SETTINGS = frozenset(
 
 @dataclass(slots=True)
 class Attribute:
-    """Why an ordinal is not free: who holds it, or since when it cools down. Never changed in place, for blocks share it."""
+    """The reason that an ordinal is not free: its handle, or the start of its cooldown. Immutable, because blocks share it."""
 
     handle_id: str | None = None
     secondary: dict[str, str] | None = None
@@ -57,7 +57,7 @@ class Attribute:
     _encoded: orjson.Fragment | None = field(default=None, init=False, repr=False, compare=False)
 
     def encoded(self) -> orjson.Fragment:
-        """`to_json` as it is written, made once: every write of a block comes here for every address in it."""
+        """Return the encoded JSON, cached, because every write of a block encodes the attribute of every allocation."""
         if self._encoded is None:
             self._encoded = orjson.Fragment(orjson.dumps(self.to_json()))
         return self._encoded
@@ -78,7 +78,7 @@ class Attribute:
     def from_json(data: Json) -> "Attribute":
         handle, secondary = data.get("handle_id"), data.get("secondary")
         if type(handle) is str and type(secondary) is dict and len(data) == 2 and {*map(type, secondary.values())} == {str}:
-            return Attribute(handle, secondary)  # nearly all of them, and a full block has many
+            return Attribute(handle, secondary)  # fast path: a full block has many of this form
         return Attribute(
             json_fields.text(data, "handle_id"),
             json_fields.texts(data, "secondary"),
@@ -90,7 +90,7 @@ class Attribute:
 
 @cache
 def _ordinals_as_text(size: int) -> tuple[tuple[str, int], ...]:
-    """In the order of the text, as keys are written."""
+    """Return the ordinals in the lexical order in which keys are written."""
     return tuple(sorted((str(ordinal), ordinal) for ordinal in range(size)))
 
 
@@ -101,10 +101,10 @@ def _ordinals_of_text(size: int) -> dict[str, int]:
 
 @dataclass(slots=True)
 class Block:
-    """One address block: 2**n ordinals, who holds each, and in which order the free ones are handed out.
+    """One block: 2**n ordinals, the attribute of each, and the order in which free ones are assigned.
 
-    `sequence` counts writes (64 bits, starts at the creation time in nanoseconds); `ordinal_sequences` remembers for every
-    taken ordinal the sequence before the write that took it, so that a late release cannot free a newer allocation.
+    `sequence` counts writes (64 bits, starts at the creation time in nanoseconds). `ordinal_sequences` has, for each assigned
+    ordinal, the sequence before the write that assigned it. So a late release cannot free a newer allocation.
     """
 
     cidr: Cidr
@@ -118,7 +118,7 @@ class Block:
     extra: Json | None = None
 
     def to_json(self, attribute: Callable[[Attribute], Any] = Attribute.to_json) -> Json:
-        """`attribute` makes what stands for each of them."""
+        """Return the JSON; `attribute` encodes each attribute."""
         data: Json = {"cidr": str(self.cidr), "affinity": self.affinity}
         if self.claimed_at:
             data["affinity_claim_time"] = self.claimed_at
@@ -135,7 +135,7 @@ class Block:
 
     @staticmethod
     def from_json(data: Json) -> "Block":
-        """ValueError also when the lists do not fit together."""
+        """Parse a block. Raise ValueError also if its lists are inconsistent."""
         cidr, ordinals, attributes = Cidr(json_fields.required_text(data, "cidr")), _ordinals(data), _attributes(data)
         if ordinals.size != cidr.size:
             raise ValueError(f"block {cidr} lists {ordinals.size} addresses, not {cidr.size}")
@@ -155,7 +155,7 @@ class Block:
         )
 
     def copy(self) -> "Block":
-        """Independent of this one, but for the attributes themselves, which are never changed in place."""
+        """Return an independent copy. The attributes are shared, because they are immutable."""
         return Block(
             self.cidr,
             self.affinity,
@@ -199,7 +199,9 @@ def _ordinal_sequences(data: Json, size: int) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Affinity:
-    """The state of a host's claim: pending before its block exists, confirmed after, pendingDeletion while it is given up."""
+    """The state of a host's affinity: pending before its block exists, then confirmed, and pendingDeletion during its
+    release.
+    """
 
     state: str = CONFIRMED
     deleted: bool = False
@@ -218,13 +220,13 @@ class Affinity:
         return Affinity(state, deleted, json_fields.unknown(data, _OF_AFFINITIES))
 
     def moved(self, state: str) -> "Affinity":
-        """In another state."""
+        """Return the affinity in another state."""
         return Affinity(state, extra=self.extra)
 
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """How many addresses a handle holds, by block CIDR."""
+    """The number of allocations of a handle, by block CIDR."""
 
     blocks: dict[str, int]
     deleted: bool = False
@@ -236,12 +238,12 @@ class Handle:
 
     @staticmethod
     def from_json(data: Json) -> "Handle":
-        """ValueError also when it names a block that is none."""
+        """Parse a handle. Raise ValueError also if a block is not a CIDR."""
         counts = {str(Cidr(key)): count for key, count in json_fields.numbers(data, "block").items()}
         return Handle(counts, json_fields.flag(data, "deleted"), json_fields.unknown(data, _OF_HANDLES))
 
     def changed(self, cidr: str, difference: int) -> "Handle":
-        """With `difference` more (or fewer) addresses in that block; a count of zero leaves the handle."""
+        """Return the handle with `difference` more (or fewer) addresses in that block. A count of zero or less is removed."""
         blocks = dict(self.blocks)
         count = blocks.pop(cidr, 0) + difference
         if count > 0:
@@ -249,13 +251,13 @@ class Handle:
         return self.counting(blocks)
 
     def counting(self, blocks: dict[str, int]) -> "Handle":
-        """With these counts in place of its own."""
+        """Return the handle with other counts."""
         return Handle(blocks, self.deleted, self.extra)
 
 
 @dataclass(frozen=True, slots=True)
 class IpamConfig:
-    """Cluster-wide IPAM settings; these defaults hold where no record exists."""
+    """Cluster-wide IPAM settings, with the defaults that apply if no record exists."""
 
     strict_affinity: bool = False
     auto_allocate_blocks: bool = True

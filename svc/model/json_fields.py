@@ -1,6 +1,6 @@
-"""Reading stored documents field by field: others write them too, so nothing about their types can be taken for granted.
+"""Typed access to fields of stored documents. Other programs write them too, so every type is checked.
 
-What is absent and what is null are the same. ValueError names the field, what stands there, and what should.
+A missing field and null are equivalent. ValueError names the field, its value and the expected type.
 """
 
 from collections.abc import Set
@@ -10,11 +10,11 @@ from svc.model.field_errors import json_kind, shown
 
 Json = dict[str, Any]
 
-_STRINGS, _INTEGERS = {str}, {int}  # asked for at once: a block has hundreds of them
+_STRINGS, _INTEGERS = {str}, {int}  # compared as sets, because a block has hundreds of items
 
 
 def required_text(data: Json, name: str) -> str:
-    """A string that must be there."""
+    """Return a string. Raise ValueError also if it is missing or empty."""
     found = text(data, name)
     if not found:
         raise ValueError(f"{name} is missing")
@@ -22,7 +22,7 @@ def required_text(data: Json, name: str) -> str:
 
 
 def text(data: Json, name: str) -> str | None:
-    """A string."""
+    """Return a string, or None."""
     value = data.get(name)
     if value is None or isinstance(value, str):
         return value
@@ -30,7 +30,7 @@ def text(data: Json, name: str) -> str | None:
 
 
 def flag(data: Json, name: str) -> bool:
-    """A boolean; false where there is none."""
+    """Return a boolean; false if missing."""
     value = data.get(name)
     if value is None or isinstance(value, bool):
         return bool(value)
@@ -38,13 +38,13 @@ def flag(data: Json, name: str) -> bool:
 
 
 def number(data: Json, name: str) -> int:
-    """A whole number, zero or more; zero where there is none."""
+    """Return a whole number, zero or more; zero if missing."""
     value = data.get(name)
     return 0 if value is None else _whole(name, value)
 
 
 def integer(data: Json, name: str) -> int:
-    """A whole number of any sign; zero where there is none."""
+    """Return a whole number of any sign; zero if missing."""
     value = data.get(name)
     if value is None or type(value) is int:
         return value or 0
@@ -52,7 +52,7 @@ def integer(data: Json, name: str) -> int:
 
 
 def items(data: Json, name: str) -> list[Any]:
-    """An array, of anything; empty where there is none."""
+    """Return an array of any items; empty if missing."""
     value = data.get(name)
     if value is None or isinstance(value, list):
         return value or []
@@ -60,7 +60,7 @@ def items(data: Json, name: str) -> list[Any]:
 
 
 def pairs(data: Json, name: str) -> Json:
-    """An object, of anything; empty where there is none."""
+    """Return an object of any values; empty if missing."""
     value = data.get(name)
     if value is None or isinstance(value, dict):
         return value or {}
@@ -68,7 +68,7 @@ def pairs(data: Json, name: str) -> Json:
 
 
 def texts(data: Json, name: str) -> dict[str, str] | None:
-    """An object of strings."""
+    """Return an object of strings, or None."""
     value = data.get(name)
     if value is None or (type(value) is dict and set(map(type, value.values())) <= _STRINGS):
         return value
@@ -77,7 +77,7 @@ def texts(data: Json, name: str) -> dict[str, str] | None:
 
 
 def numbers(data: Json, name: str) -> dict[str, int]:
-    """An object of whole numbers, zero or more."""
+    """Return an object of whole numbers, zero or more; empty if missing."""
     found = pairs(data, name)
     if set(map(type, found.values())) <= _INTEGERS and min(found.values(), default=0) >= 0:
         return found
@@ -85,7 +85,7 @@ def numbers(data: Json, name: str) -> dict[str, int]:
 
 
 def unknown(data: Json, known: Set[str]) -> Json | None:
-    """The fields that we have no name for: they are kept, for whoever wrote them. None when there is none."""
+    """Return the fields that are not in `known`, to be written back for the program that wrote them; None if there are none."""
     return None if data.keys() <= known else {name: data[name] for name in data if name not in known}
 
 

@@ -1,4 +1,4 @@
-"""Identities of what a datastore holds, independent of how a store spells them. The type of a key names that of its value."""
+"""Keys and queries of a datastore, independent of the names in a store. The type of a key determines the type of its value."""
 
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -9,7 +9,7 @@ from svc.model.resource import Resource
 from svc.values import dataclass
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar  # with a default, which is for type checkers alone
+    from typing_extensions import TypeVar  # with `default`, which only type checkers use
 
     V = TypeVar("V", default=Any)
     V_co = TypeVar("V_co", covariant=True, default=Any)
@@ -21,27 +21,27 @@ else:
 
 
 class Key(Generic[V_co]):
-    """Where a value of this type is kept."""
+    """The key of a value of this type."""
 
     __slots__ = ()
 
 
 class Query(Generic[V_co]):
-    """Which values of this type are wanted."""
+    """A query for values of this type."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class BlockKey(Key[Block]):
-    """One address block."""
+    """One block."""
 
     cidr: Cidr
 
 
 @dataclass(frozen=True, slots=True)
 class AffinityKey(Key[Affinity]):
-    """A host's claim on a block. `kind` is `host` or `virtual`."""
+    """The affinity of a host for a block. `kind` is `host` or `virtual`."""
 
     host: str
     cidr: Cidr
@@ -50,47 +50,47 @@ class AffinityKey(Key[Affinity]):
 
 @dataclass(frozen=True, slots=True)
 class HandleKey(Key[Handle]):
-    """Who holds addresses: every address of one attachment has the same handle."""
+    """A handle: all addresses of one attachment have the same handle."""
 
     handle: str
 
 
 @dataclass(frozen=True, slots=True)
 class LegacyHostKey(Key[Any]):
-    """What old programs kept of a host. It is deleted with the host: nobody reads or writes it."""
+    """A record of old programs for a host. It is deleted with the host, and not read or written otherwise."""
 
     host: str
 
 
 @dataclass(frozen=True, slots=True)
 class NodeClaimKey(Key[NodeClaim]):
-    """The claim on a node's name: which machine and state directory assign addresses under it."""
+    """The claim on a node's name, by machine and state directory."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFenceKey(Key[NodeFence]):
-    """What write transactions under a node's name compare. Only datastores with transactions have it."""
+    """The fence that write transactions under a node's name compare. Only datastores with transactions have it."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class IpamConfigKey(Key[IpamConfig]):
-    """The one record of IPAM settings."""
+    """The single record of IPAM settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceKey(Key[Resource]):
-    """A resource of the API group: `kind` as in its manifest (`IPPool`), `namespace` empty for cluster-wide kinds."""
+    """A resource of the API group. `kind` is that of its manifest (`IPPool`); `namespace` is empty for cluster-wide kinds."""
 
     kind: str
     name: str
     namespace: str = ""
 
 
-IPAM_CONFIG = "IPAMConfig"  # what the record of IPAM settings is called where kinds are counted
+IPAM_CONFIG = "IPAMConfig"  # the kind of the IPAM settings, for generations
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,10 @@ class NodeClaimQuery(Query[NodeClaim | NodeFence]):
 
 @dataclass(frozen=True, slots=True)
 class ResourceQuery(Query[Resource]):
-    """All resources of a kind, of one namespace, with names that start with `prefix`, in a namespace if they have one."""
+    """All resources of a kind, or those of one namespace, or those whose names start with `prefix`.
+
+    For a namespaced kind, `prefix` requires a namespace.
+    """
 
     kind: str
     namespace: str = ""
@@ -131,7 +134,7 @@ class ResourceQuery(Query[Resource]):
 
 
 def counted_kind(key: Key) -> str:
-    """The kind whose generation a change of this key advances; empty when none."""
+    """Return the kind whose generation a change of this key advances; empty if none."""
     if isinstance(key, IpamConfigKey):
         return IPAM_CONFIG
     return key.kind if isinstance(key, ResourceKey) else ""

@@ -1,4 +1,4 @@
-"""A node of the orchestrator as a Node resource: what other programs have written into its annotations, and its labels."""
+"""Node resource of a Kubernetes node: its labels, and the annotations that other programs have written."""
 
 from typing import Any
 
@@ -25,12 +25,12 @@ _SPEC = (  # annotation, section and field of spec ("" is spec itself)
     ("IPv6WireguardInterfaceAddr", "wireguard", "interfaceIPv6Address"),
 )
 _STATUS = (("WireguardPublicKey", "wireguardPublicKey"), ("WireguardPublicKeyV6", "wireguardPublicKeyV6"))
-_OURS = "NodeIP"  # end of the type of addresses that routes are exchanged from
+_OURS = "NodeIP"  # end of the type of addresses that BGP uses
 _KEPT = ("name", "uid", "creationTimestamp", "deletionTimestamp")
 
 
 def node_resource(names: Names, node: Json) -> Resource:
-    """From the orchestrator's object. Annotations that cannot be read count as absent. KeyError without metadata."""
+    """Return the resource of a Kubernetes node. Unreadable annotations count as missing. Raise KeyError without metadata."""
     metadata = node["metadata"]
     notes = {
         name.removeprefix(f"{names.label_prefix}/"): text

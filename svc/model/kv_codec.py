@@ -1,16 +1,16 @@
-"""How keys and values are spelled in a key-value store: paths and JSON documents.
+"""Paths and JSON documents of keys and values in a key-value store.
 
 The layout below the key root:
 
-    ipam/v2/assignment/ipv{4,6}/block/CIDR          a block; in a path the slash of a CIDR is written "-"
+    ipam/v2/assignment/ipv{4,6}/block/CIDR          a block; paths have "-" for the slash of a CIDR
     ipam/v2/{host,virtual}/HOST/ipv{4,6}/block/CIDR an affinity
     ipam/v2/handle/HANDLE                           a handle, verbatim
     ipam/v2/config                                  the IPAM settings
     resources/VERSION/GROUP/PLURAL/[NAMESPACE/]NAME a resource
-    svc/v1/claims/NODE/{owner,fence}                the claim on a node's name, and what writes of its holder compare
-    ipam/v2/host/HOST                               of old programs: only to be deleted, so `key` does not know it
+    svc/v1/claims/NODE/{owner,fence}                the claim on a node's name, and the fence that writes compare
+    ipam/v2/host/HOST                               of old programs: svc only deletes it, and `key` does not parse it
 
-`path` and `key` are inverse to each other otherwise. The field order of a document is that of the value's `to_json`.
+Otherwise `path` and `key` are inverse to each other. The field order of a document is that of the value's `to_json`.
 """
 
 from typing import Any
@@ -50,7 +50,7 @@ _KINDS = {plural: kind for kind, plural in PLURALS.items()}
 
 
 class Codec:
-    """The paths and documents of one deployment's names."""
+    """The paths and documents of one names profile."""
 
     def __init__(self, names: Names) -> None:
         group, _, version = names.api_version.partition("/")
@@ -60,9 +60,9 @@ class Codec:
         self._resources = f"{names.key_root}/resources/{version}/{group}/"
 
     def path(self, key: Key) -> str:
-        """Where a key is kept. KeyError for a resource kind that is not ours."""
+        """Return the path of a key. Raise KeyError for an unknown resource kind."""
         match key:
-            case ResourceKey(kind, name, namespace):  # the most frequent ones come first
+            case ResourceKey(kind, name, namespace):  # the most frequent keys come first
                 folder = f"{PLURALS[kind]}/{namespace}" if namespace else PLURALS[kind]
                 return f"{self._resources}{folder}/{name}"
             case HandleKey(handle):
@@ -82,7 +82,7 @@ class Codec:
         raise TypeError(f"{key!r} is not a key")
 
     def key(self, path: str) -> Key | None:
-        """What is kept at a path; None when it is not ours or cannot be parsed."""
+        """Return the key of a path; None if it is not a path of svc or cannot be parsed."""
         if path.startswith(self._ipam):
             return _ipam_key(path[len(self._ipam) :].split("/"))
         if path.startswith(self._resources):
@@ -92,7 +92,7 @@ class Codec:
         return None
 
     def prefix(self, query: Query) -> str:
-        """What the paths of all answers start with; `matches` tells answers from the rest."""
+        """Return the common prefix of all matching paths. Other paths may have it too: check them with `matches`."""
         match query:
             case BlockQuery(version):
                 return f"{self._ipam}assignment/ipv{version}/block/" if version else f"{self._ipam}assignment/"
@@ -110,7 +110,7 @@ class Codec:
         raise TypeError(f"{query!r} is not a query")
 
     def encode(self, value: Value) -> bytes:
-        """The document to store."""
+        """Return the document to store."""
         match value:
             case Resource():
                 return orjson.dumps(value.to_json(self._api_version))
@@ -119,7 +119,7 @@ class Codec:
         return orjson.dumps(value.to_json())
 
     def decode(self, key: Key[V_co], data: bytes) -> V_co:
-        """The value of a document read at `key`; ValueError when the document is no value for this key."""
+        """Decode the document at `key`. Raise ValueError if it is not a valid value for this key."""
         try:
             document = orjson.loads(data or b"{}")
         except ValueError as error:
@@ -131,7 +131,7 @@ class Codec:
 
 
 def matches(query: Query, key: Key) -> bool:
-    """Whether a key answers a query."""
+    """Return True if the key matches the query."""
     match query, key:
         case BlockQuery(version), BlockKey(cidr):
             return version in (0, cidr.version)
@@ -151,7 +151,7 @@ def _spell(cidr: Cidr) -> str:
 
 
 def _parse(family: str, spelled: str) -> Cidr | None:
-    """None unless this is how `_spell` writes a CIDR of that family."""
+    """Parse a CIDR of this family; None unless `_spell` writes it in the same way."""
     try:
         cidr = Cidr(spelled.replace("-", "/"))
     except ValueError:
@@ -163,7 +163,7 @@ def _ipam_key(parts: list[str]) -> Key | None:
     match parts:
         case ["config"]:
             return IpamConfigKey()
-        case ["handle", *handle] if any(handle):  # verbatim, so it may hold slashes
+        case ["handle", *handle] if any(handle):  # handles are stored verbatim and may contain slashes
             return HandleKey("/".join(handle))
         case ["assignment", family, "block", spelled]:
             cidr = _parse(family, spelled)

@@ -1,4 +1,4 @@
-"""Labels: the rule that Kubernetes has for their keys and values, in every datastore, because selectors must name them."""
+"""Validation of labels by the rules of Kubernetes, in every datastore, because selectors must be able to name them."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ _FIELD: Final = "metadata.labels"
 
 
 def label_faults(labels: Mapping[str, object]) -> Iterator[Fault]:
-    """Yield what is wrong with each key, and with each value that is a string."""
+    """Yield a field error for each invalid key, and for each invalid value that is a string."""
     for key, value in labels.items():
         if not _is_key(key):
             yield Fault(f"{_FIELD} key", key, "is not a label key", f"give [DOMAIN/]NAME, NAME of {_RULE}")

@@ -1,8 +1,8 @@
-"""The metadata of custom resources: how that of our values is carried by objects of an orchestrator's API group.
+"""Metadata of custom resources: conversion between a value's metadata and that of its object in an API group.
 
-A group comes in two flavours. In the *plain* one an object's metadata is the value's. In the *backing* one the objects
-stand behind another API: the value's metadata is kept as JSON in one annotation, only labels and annotations of our own
-domains are native too, and the uid that the API shows is that of the object with its bits turned.
+A group is plain or backing. In a *plain* group the object has the value's metadata. In a *backing* group the objects are the
+storage of another API. The value's metadata is JSON in one annotation, and only labels and annotations of svc's domains are
+also native. The UID that the API shows is the object's UID with reversed bits.
 """
 
 from typing import Any
@@ -17,16 +17,17 @@ Json = dict[str, Any]
 
 _IDENTITY = ("name", "namespace", "uid", "resourceVersion")  # always native
 _NATIVE = ("finalizers", "ownerReferences")
-_SERVERS = ("resourceVersion", "selfLink", "generation", "managedFields")  # no business of a value
+_SERVERS = ("resourceVersion", "selfLink", "generation", "managedFields")  # not part of a value
 _READ_ONLY = (*_IDENTITY, *_SERVERS, "deletionTimestamp", "deletionGracePeriodSeconds")
-_KEPT_BYTES = (6, 8)  # of a uid: version and variant
+_KEPT_BYTES = (6, 8)  # bytes of a UID with version and variant
 _TURNED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
 def bit_reversed_uid(uid: str) -> str:
-    """The bits of each byte in reverse order, but for those that hold version and variant; its own inverse.
+    """Reverse the bits of each byte of a UID, except those with version and variant. The function is its own inverse.
 
-    What is no uid stays as it is."""
+    Text that is not a UID is returned unchanged.
+    """
     try:
         raw = bytes.fromhex(uid.replace("-", ""))
     except ValueError:
@@ -39,7 +40,7 @@ def bit_reversed_uid(uid: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One API group and version that serves our custom resources."""
+    """One API group and version with custom resources of svc."""
 
     names: Names
     api_version: str
@@ -53,7 +54,7 @@ class Group:
         return f"/apis/{self.api_version}"
 
     def wrap(self, metadata: Json) -> Json:
-        """From a value's metadata to an object's, without name and revision."""
+        """Return an object's metadata for a value's metadata, without name and revision."""
         if not self.is_backing:
             return {name: item for name, item in metadata.items() if name not in _READ_ONLY}
         carried = {name: _sorted(item) for name, item in metadata.items() if name not in (*_READ_ONLY, *_NATIVE)}
@@ -70,7 +71,7 @@ class Group:
         return native
 
     def unwrap(self, metadata: Json) -> Json:
-        """From an object's metadata to a value's. ValueError when the carried JSON is none."""
+        """Return a value's metadata for an object's metadata. Raise ValueError if the JSON in the annotation is malformed."""
         found = {name: item for name, item in metadata.items() if name not in _SERVERS}
         if not self.is_backing:
             return ordered(found)
@@ -95,7 +96,7 @@ class Group:
 
     @staticmethod
     def _owner(owner: Json, before: str, after: str) -> Json:
-        """A reference to an object of ours names it as the other side knows it."""
+        """Convert an owner reference: version and UID of an object of svc differ between the two APIs."""
         if owner.get("apiVersion") != before:
             return owner
         return owner | {"apiVersion": after, "uid": bit_reversed_uid(str(owner.get("uid") or ""))}

@@ -1,8 +1,8 @@
-"""The endpoint of a pod, where the datastore is the orchestrator's API: it is read from the pod, and written into the pod's
-annotations. Nothing else is stored.
+"""Endpoints of pods if the datastore is the Kubernetes API: they are read from the pod and written into its annotations.
+Nothing else is stored.
 
-The first interface has the annotations that other programs know. Another interface of the same pod has its own, with the
-interface's name behind a dot, so that the first one's stay as they are.
+The first interface has the annotations that other programs read. Annotations of another interface of the same pod end in a dot
+and its name, so that those of the first one stay unchanged.
 """
 
 import re
@@ -34,7 +34,7 @@ _PROTOCOLS = ("TCP", "UDP", "SCTP")
 
 @dataclass(frozen=True, slots=True)
 class PodInterface:
-    """Which interface of which pod an endpoint belongs to; `interface` is empty for any of them."""
+    """The pod and interface that an endpoint belongs to; an empty `interface` means any."""
 
     node: str
     pod: str
@@ -43,7 +43,9 @@ class PodInterface:
 
 
 def pod_interface(names: Names, key: ResourceKey | ResourceQuery) -> PodInterface | None:
-    """What an endpoint's name, or the start of one up to a pod, stands for; None when it does not name a pod."""
+    """Return the pod and interface in the name of an endpoint, or in a name prefix up to a pod. Return None if it
+    names no pod.
+    """
     found = _NAME.fullmatch(key.name) if isinstance(key, ResourceKey) else _PREFIX.fullmatch(key.prefix)
     if not found or not key.namespace:
         return None
@@ -52,7 +54,10 @@ def pod_interface(names: Names, key: ResourceKey | ResourceQuery) -> PodInterfac
 
 
 def endpoints_of(names: Names, pod: Json) -> Iterator[tuple[ResourceKey, Resource]]:
-    """The endpoints of a pod, the first interface's first; none when it is not on a node of ours or was never wired."""
+    """Yield the endpoints of a pod, that of the first interface first.
+
+    Yield nothing for a pod that is not scheduled, uses the host's network or was never wired.
+    """
     spec, metadata = pod.get("spec") or {}, pod["metadata"]
     if spec.get("hostNetwork") or not spec.get("nodeName"):
         return
@@ -66,7 +71,7 @@ def endpoints_of(names: Names, pod: Json) -> Iterator[tuple[ResourceKey, Resourc
 
 
 def wiring(names: Names, interface: str, endpoint: Resource) -> Json:
-    """The annotations that say how an interface is wired; none for an endpoint without addresses."""
+    """Return the annotations of a wired interface; none for an endpoint without addresses."""
     networks = endpoint.spec.get("ipNetworks") or ()
     if not networks:
         return {}
@@ -77,12 +82,12 @@ def wiring(names: Names, interface: str, endpoint: Resource) -> Json:
 
 
 def unwiring(names: Names, interface: str) -> Json:
-    """The annotations that say that an interface is gone; which container had it stays."""
+    """Return the annotations of a removed interface. The container ID stays."""
     return {_note(names, name, interface): "" for name in ("podIP", "podIPs")}
 
 
 def policy_facts(names: Names, pod: Json) -> PodFacts:
-    """Of a pod as the API gives it."""
+    """Return the policy properties of a pod object of the API."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     account = spec.get("serviceAccountName") or ""
     labels = dict(metadata.get("labels") or {})
@@ -146,7 +151,7 @@ def _metadata(names: Names, pod: Json, key: ResourceKey, account: str) -> Json:
 
 
 def _networks(names: Names, pod: Json, interface: str, notes: dict[str, str]) -> list[str]:
-    """What was written at the wiring; before other sources, because the pod's status lags behind it."""
+    """Return the networks that ADD wrote. The pod's status is not used, because it lags behind."""
     if (pod.get("status") or {}).get("phase") in _FINISHED:
         return []
     texts = notes.get(_note(names, "podIPs", interface), "").split(",")
@@ -159,7 +164,7 @@ def _profiles(names: Names, namespace: str, account: str) -> list[str]:
 
 
 def _ports(spec: Json) -> Iterator[Json]:
-    """Those that policy may name, or that are reached through the host."""
+    """Yield the ports that policy may name, or that have a host port."""
     for container in (*(spec.get("containers") or ()), *(spec.get("initContainers") or ())):
         for port in container.get("ports") or ():
             protocol = port.get("protocol") or "TCP"
@@ -182,7 +187,7 @@ def _source_prefixes(names: Names, notes: Mapping[str, str]) -> list[str]:
 
 
 def _parsed(text: str | None, parse: Callable[[str], Parsed]) -> list[Parsed]:
-    """What a user has written as a JSON list; empty when it is none: his mistake must not keep a pod from being deleted."""
+    """Parse a JSON list of a user; empty if it is malformed. An invalid annotation must not prevent the deletion of a pod."""
     try:
         return [parse(item) for item in orjson.loads(text or "[]")]
     except (ValueError, TypeError):

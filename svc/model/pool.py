@@ -1,4 +1,4 @@
-"""IP pools: what a resource says, with its defaults, and everything that can be wrong with one."""
+"""IP pools: parsing with defaults, and validation."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -15,8 +15,8 @@ AUTOMATIC, MANUAL = ASSIGNMENT_MODES = ("Automatic", "Manual")
 NEVER, ALWAYS, CROSS_SUBNET = ENCAPSULATIONS = ("Never", "Always", "CrossSubnet")
 
 _BLOCK_SIZES = {4: range(20, 33), 6: range(116, 129)}
-_BLOCK_SIZE = {4: 26, 6: 122}  # where the resource names none
-_UNUSABLE = {  # ranges whose addresses no pod can have, and what they are
+_BLOCK_SIZE = {4: 26, 6: 122}  # if the resource has none
+_UNUSABLE = {  # ranges whose addresses pods cannot use, and their kind
     Cidr("0.0.0.0/8"): "reserved",
     Cidr("::/128"): "unspecified",
     Cidr("::ffff:0:0/96"): "IPv4-mapped",
@@ -42,7 +42,7 @@ _FIELDS: dict[str, type] = {  # in the order in which they are written
     "assignmentMode": str,
 }
 TEXT_FIELDS = (*(name for name, kind in _FIELDS.items() if kind is str), "allowedUses[]")
-"""Paths in `spec` that want text."""
+"""Paths in `spec` whose values are strings."""
 
 _CHOICES = {"vxlanMode": ENCAPSULATIONS, "ipipMode": ENCAPSULATIONS, "assignmentMode": ASSIGNMENT_MODES}
 
@@ -51,7 +51,7 @@ Faults = Iterator[Fault]
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A range of addresses, cut into blocks of one size (`block_size` is a prefix length)."""
+    """A range of addresses, divided into blocks of one size (`block_size` is a prefix length)."""
 
     name: str
     cidr: Cidr
@@ -64,11 +64,13 @@ class Pool:
     vxlan_mode: str
     nat_outgoing: bool
     disabled: bool
-    usable: bool  # for new addresses: not disabled, not being deleted, not found unfit by a controller
+    usable: bool  # for new addresses: not disabled, not being deleted, not marked unusable by a controller
 
     @staticmethod
     def from_resource(resource: Resource) -> "Pool":
-        """With defaults for what the resource leaves out. ValueError, naming the first fault, when it cannot be used."""
+        """Return the pool, with defaults for missing fields. Raise ValueError, with the first field error, if it is
+        unusable.
+        """
         found = next(_reading_faults(resource.spec), None)
         if found:
             raise ValueError(f"IP pool {resource.name!r}: {_line(found)}")
@@ -90,9 +92,10 @@ class Pool:
 
 
 def with_defaults(resource: Resource) -> Resource:
-    """As it is stored: defaults filled in, the CIDR canonical, fields in order, those that are empty or false left out.
+    """Return the resource as it is stored: with defaults, a canonical CIDR, ordered fields, and without empty or false fields.
 
-    For a resource that `check_pool` has nothing against."""
+    The resource must have passed `check_pool`.
+    """
     spec = _defaulted(resource.spec)
     spec["cidr"] = str(Cidr(spec["cidr"]))
     known = {name: spec[name] for name in _FIELDS if spec[name]}
@@ -101,9 +104,10 @@ def with_defaults(resource: Resource) -> Resource:
 
 
 def check_pool(resource: Resource, others: Iterable[Pool], existing_blocks: Iterable[Cidr], previous: Pool | None) -> list[str]:
-    """Every fault of a pool that is about to be created, or to replace `previous`: field, value and remedy of each.
+    """Return all field errors of a pool that is to be created, or to replace `previous`.
 
-    `others` are the pools and `existing_blocks` the blocks of the datastore."""
+    `others` are the pools and `existing_blocks` the blocks of the datastore.
+    """
     spec = _defaulted({name: value for name, value in resource.spec.items() if not _mistyped(name, value)})
     found = [*name_fault(resource), *_unknown_fields(resource.spec), *_type_faults(resource.spec)]
     found += [*_choice_faults(spec), *_selector_faults(spec), *_use_faults(spec), *_cidr_faults(spec)]
@@ -121,7 +125,7 @@ def _line(fault: Fault) -> str:
 
 
 def _defaulted(spec: Json) -> Json:
-    """All known fields; what is empty or zero counts as left out."""
+    """Return all known fields. Empty and zero values count as missing."""
     defaults: Json = {name: kind() for name, kind in _FIELDS.items()}
     defaults |= {"vxlanMode": NEVER, "ipipMode": NEVER, "assignmentMode": AUTOMATIC}
     defaults |= {"nodeSelector": "all()", "allowedUses": [WORKLOAD, TUNNEL]}
@@ -138,7 +142,7 @@ def _usable(resource: Resource) -> bool:
 
 
 def _reading_faults(given: Json) -> Faults:
-    """Those that leave no way to use a stored pool."""
+    """Yield the field errors that make a stored pool unusable."""
     yield from _type_faults(given)
     spec = _defaulted(given)
     yield from _use_type_faults(spec)
@@ -189,7 +193,7 @@ def _selector_faults(spec: Json) -> Faults:
 
 
 def _selector_fault(text: str) -> tuple[str, str]:
-    """Problem and remedy; empty when there is none."""
+    """Return problem and fix; empty if the selector is valid."""
     try:
         uses_global = selector.parse(text).uses_global
     except SelectorError as error:
@@ -219,7 +223,7 @@ def _load_balancer_faults(spec: Json) -> Faults:
 
 def _cidr_faults(spec: Json) -> Faults:
     try:
-        Cidr(spec["cidr"] or "0.0.0.0/0")  # one that is missing is told as such
+        Cidr(spec["cidr"] or "0.0.0.0/0")  # a missing CIDR is reported separately
     except ValueError as error:
         yield Fault("spec.cidr", spec["cidr"], "is no CIDR", str(error))
 

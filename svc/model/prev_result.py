@@ -1,7 +1,6 @@
-"""`prevResult`, the result of an ADD as the runtime hands it back, or as a delegate gave it: read strictly, all faults in
-one error.
+"""Strict parser for `prevResult` and for results of other plugins, with all field errors in one exception.
 
-It may have gone through other plugins of the chain, so nothing of it is taken for granted.
+Other plugins of the chain may have changed the result, so every field is checked.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,9 +21,9 @@ _MAX_NUMBER: Final = 2**32 - 1
 
 
 def parse_prev_result(data: object, version: str, root: str = ROOT) -> Result:
-    """The shape is that of the version which the result names, else of the given one. Bytes are decoded first.
+    """Parse a result in the version that it names, else in `version`. Bytes are decoded first.
 
-    `root` is what the result is called. CallerError.
+    `root` is the name of the result in errors. Raise CallerError that lists all field errors.
     """
     if isinstance(data, bytes | bytearray):
         data = _decode(bytes(data), root)
@@ -43,7 +42,7 @@ def _decode(data: bytes, root: str) -> object:
 
 
 class _Reader:
-    """Reads members of objects; a faulty one is noted and reads as empty, so that the rest is looked at too."""
+    """A reader of object members. An invalid member is recorded and read as empty, so that the rest is checked too."""
 
     def __init__(self, faults: Faults, root: str) -> None:
         self._faults = faults
@@ -129,7 +128,7 @@ class _Reader:
         nameservers, search, options = (self._texts(member, path, key) for key in ("nameservers", "search", "options"))
         return Dns(nameservers, self._text(member, path, "domain"), search, options)
 
-    # Members of an object, by their kind. Absent and null read as empty.
+    # Members of an object, by kind. Missing members and null are read as empty.
 
     def _wrong_kind(self, place: str, value: object, wanted: str) -> None:
         self._faults.add(place, value, f"is {json_kind(value)}", f"give {wanted}")
@@ -202,7 +201,7 @@ class _Reader:
 
 
 def interface_address(text: str) -> str:
-    """ADDRESS/LENGTH in canonical form, with the bits right of the length kept; ValueError otherwise."""
+    """Return ADDRESS/LENGTH in canonical form with the host bits. Raise ValueError for other text."""
     address, separator, _ = text.partition("/")
     if not separator:
         raise ValueError("it has no prefix length")

@@ -1,7 +1,7 @@
-"""Shaping of a pod's traffic: from its annotations to what its endpoint carries (`qosControls`).
+"""Traffic shaping of a pod: from its annotations to the `qosControls` of its endpoint.
 
-A mistake there keeps no pod from its network: what is out of range is put to the nearest bound, what cannot be understood is
-left out, and both are told.
+An invalid annotation does not prevent the pod's network. A value out of range is set to the nearest bound, an unreadable one is
+ignored, and both are reported.
 """
 
 import re
@@ -29,13 +29,13 @@ _CODE_POINTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """A control of one direction: its range, and the control without which it means nothing."""
+    """A control of one direction: its range, and the control that it requires."""
 
     name: str
     low: int
     high: int
     needs: str = ""
-    default: int = 0  # where what it needs is given, and it is not
+    default: int = 0  # used if the required control is given and this one is not
     exceeds_need: bool = False
 
 
@@ -50,7 +50,7 @@ _CONNECTIONS: Final = (_Limit("MaxConnections", 1, (1 << 32) - 1),)
 
 
 def controls_of(names: Names, notes: Mapping[str, str]) -> tuple[Controls, list[str]]:
-    """The controls of a pod with these annotations, in the order in which they are stored; and what was wrong, in words."""
+    """Return the controls from a pod's annotations, in the order in which they are stored, and the problems as text."""
     problems: list[str] = []
     controls: Controls = {}
     given = _given(names, notes)
@@ -64,7 +64,7 @@ def controls_of(names: Names, notes: Mapping[str, str]) -> tuple[Controls, list[
 
 
 def quantity(text: str) -> int:
-    """A number as the orchestrator writes it (`1M`, `1.5Gi`, `2e6`), rounded up. ValueError."""
+    """Parse a Kubernetes quantity (`1M`, `1.5Gi`, `2e6`) and round it up. Raise ValueError."""
     found = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None or not (found[2] or found[3]):
         raise ValueError("is not a quantity")
@@ -76,7 +76,7 @@ def quantity(text: str) -> int:
 
 
 def _given(names: Names, notes: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Annotation and text of every control that is asked for, by its name; our own annotations come before others'."""
+    """Return annotation and text of each requested control by its name. Annotations of svc override those of Kubernetes."""
     prefix = f"{names.qos_prefix}/"
     found = {}
     for direction in ("ingress", "egress"):
@@ -102,7 +102,7 @@ def _of_direction(
 
 
 def _valid(direction: str, limit: _Limit, found: Controls, note: str, text: str, problems: list[str]) -> int:
-    """0 for what is left out."""
+    """Return the value of a control; 0 if it is ignored."""
     try:
         value = quantity(text)
     except ValueError as fault:

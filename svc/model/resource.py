@@ -1,4 +1,4 @@
-"""Resources of the API group: kind, metadata, spec, status; kept as JSON so that fields unknown to us survive."""
+"""Resources of the API group: kind, metadata, spec and status, kept as JSON so that unknown fields are preserved."""
 
 import os
 import re
@@ -21,13 +21,15 @@ _ORDER = ("name", "generateName", "namespace", "uid", "creationTimestamp", "labe
 
 @dataclass(slots=True)
 class Resource:
-    """`metadata` holds name, namespace, uid, creationTimestamp, labels, annotations; never a resourceVersion."""
+    """A resource. `metadata` has name, namespace, uid, creationTimestamp, labels and annotations, but never a
+    resourceVersion.
+    """
 
     kind: str
     metadata: Json
     spec: Json = field(default_factory=dict)
     status: Json | None = None
-    extra: Json | None = None  # what stands beside these, and is written back as it was
+    extra: Json | None = None  # other members, written back unchanged
 
     @property
     def name(self) -> str:
@@ -49,7 +51,7 @@ class Resource:
 
     @staticmethod
     def from_json(data: Json) -> "Resource":
-        """ValueError naming the field that is missing or of another type."""
+        """Parse a resource. Raise ValueError that names a field which is missing or of another type."""
         kind, metadata, spec = (
             json_fields.required_text(data, "kind"),
             json_fields.pairs(data, "metadata"),
@@ -61,7 +63,7 @@ class Resource:
 
 
 def check_metadata(metadata: Json) -> None:
-    """ValueError unless labels and annotations are objects of strings."""
+    """Raise ValueError unless labels and annotations are objects of strings."""
     for name in ("labels", "annotations"):
         try:
             json_fields.texts(metadata, name)
@@ -70,26 +72,26 @@ def check_metadata(metadata: Json) -> None:
 
 
 def new_uid() -> str:
-    """Return a random UID (RFC 9562, version 4). By hand: each ADD needs one, and `uuid.uuid4` takes five times as long."""
+    """Return a random UID (RFC 9562, version 4). `uuid.uuid4` takes five times as long, and each ADD needs a UID."""
     digits = os.urandom(16).hex()
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 def stamp(resource: Resource, now: datetime, uid: str) -> None:
-    """Gives a new resource its identity; what it has already is kept. `now` is aware; times are in UTC, to the second."""
+    """Set UID and creation time of a resource; existing ones are kept. `now` must be aware; times are in UTC, in seconds."""
     resource.metadata = ordered({"uid": uid, "creationTimestamp": rfc3339(now.timestamp())} | resource.metadata)
 
 
 def ordered(metadata: Json) -> Json:
-    """As it is written: known fields first and in their order, empty ones left out."""
+    """Return metadata as it is written: known fields first, in order, without empty ones."""
     known = {name: metadata[name] for name in _ORDER if metadata.get(name)}
     others = {name: value for name, value in metadata.items() if value and name not in known}
     return known | others
 
 
 def name_fault(resource: Resource) -> list[Fault]:
-    """What is wrong with a resource's name, if anything: it must serve as the name of an object of the orchestrator."""
+    """Return the field error of a resource's name, if any. The name must be a valid name of a Kubernetes object."""
     name = resource.metadata.get("name", MISSING)
     if isinstance(name, str) and len(name) <= MAX_NAME and _NAME.fullmatch(name):
         return []

@@ -1,4 +1,4 @@
-"""What an attachment got: the CNI result, independent of the version in which it is printed."""
+"""The result of an ADD, independent of the CNI version in which it is written."""
 
 from typing import Any
 
@@ -6,12 +6,12 @@ from svc.values import dataclass
 
 Json = dict[str, Any]
 
-VERSION = "1.1.0"  # of the shape that `to_json` writes
+VERSION = "1.1.0"  # the CNI version of `to_json`
 
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """`sandbox` is the namespace's path for an interface inside the container, empty for one of the host."""
+    """An interface. `sandbox` is the path of its network namespace, empty for an interface of the host."""
 
     name: str
     mac: str = ""
@@ -39,7 +39,7 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class IpConfig:
-    """`address` is ADDRESS/LENGTH; `interface` is an index into the result's interfaces."""
+    """An assigned address. `address` is ADDRESS/LENGTH; `interface` is an index into the result's interfaces."""
 
     address: str
     interface: int | None = None
@@ -60,7 +60,7 @@ class IpConfig:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Zero is a value for `priority`, `table` and `scope`, so None says that they were not given."""
+    """A route. Zero is valid for `priority`, `table` and `scope`; None means that they are not given."""
 
     dst: str
     gw: str = ""
@@ -118,7 +118,7 @@ class Dns:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The whole of it; the IPAM plugin's has no interfaces."""
+    """A complete result. That of an IPAM plugin has no interfaces."""
 
     interfaces: tuple[Interface, ...] = ()
     ips: tuple[IpConfig, ...] = ()
@@ -126,7 +126,7 @@ class Result:
     dns: Dns = Dns()
 
     def to_json(self) -> Json:
-        """Empty members are left out, as every version allows."""
+        """Return the JSON without empty members, which every version allows."""
         return {"cniVersion": VERSION} | _given(
             interfaces=[item.to_json() for item in self.interfaces],
             ips=[item.to_json() for item in self.ips],
@@ -136,7 +136,7 @@ class Result:
 
     @staticmethod
     def from_json(data: Json) -> "Result":
-        """The inverse of `to_json`, for what we wrote ourselves; a runtime's goes through `svc.cni.results`."""
+        """Return the inverse of `to_json`, for results that svc wrote. `parse_prev_result` reads those of a runtime."""
         return Result(
             tuple(Interface.from_json(item) for item in data.get("interfaces") or ()),
             tuple(IpConfig.from_json(item) for item in data.get("ips") or ()),
@@ -146,5 +146,5 @@ class Result:
 
 
 def _given(**members: object) -> Json:
-    """Those that are not empty."""
+    """Return the members that are not empty."""
     return {key: value for key, value in members.items() if value}

@@ -1,4 +1,4 @@
-"""The selector language: which labels a node or a namespace must have.
+"""Parser for selectors: conditions on the labels of a node or a namespace.
 
     either     = both { "||" both }
     both       = term { "&&" term }
@@ -6,8 +6,8 @@
     comparison = LABEL ( "==" | "!=" | "contains" | "starts with" | "ends with" ) STRING
                | LABEL [ "not" ] "in" "{" [ STRING { "," STRING } ] "}"
 
-A label that is absent equals nothing: it satisfies `!=` and `not in` and no other comparison. Text is quoted with either
-quote and knows no escapes. The blank in `starts with`, `ends with` and `not in` may be left out. An empty selector is `all()`.
+A missing label satisfies `!=` and `not in`, but no other comparison. Strings have single or double quotes and no escapes. The
+blank in `starts with`, `ends with` and `not in` is optional. An empty selector is `all()`.
 """
 
 import re
@@ -27,7 +27,7 @@ _TOKEN = re.compile(
     r"""\s*(?:(?P<string>"[^"]*"|'[^']*')|(?P<sign>==|!=|&&|\|\||[!(){},])|(?P<word>[\w./-]+)|(?P<end>\Z)|(?P<other>.))""",
     re.ASCII,
 )
-_EITHER, _BOTH, _COMPARISON, _TERM = range(4)  # how tightly a text binds
+_EITHER, _BOTH, _COMPARISON, _TERM = range(4)  # how tightly an expression binds
 
 _COMPARISONS: dict[str, Callable[[str | None, str], bool]] = {
     "==": lambda value, text: value == text,
@@ -46,12 +46,12 @@ class _Token(NamedTuple):
 
 
 class SelectorError(ValueError):
-    """A text that is no selector: what was found where, and what was expected."""
+    """An invalid selector: what was found where, and what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A parsed selector. Its text is canonical, and selectors of the same text are equal."""
+    """A parsed selector. Its text is canonical, and selectors with the same text are equal."""
 
     text: str
     matches: Callable[[Labels], bool] = field(compare=False, repr=False)
@@ -64,7 +64,7 @@ class Selector:
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> Selector:
-    """SelectorError when it is none; an empty text selects everything."""
+    """Parse a selector; empty text selects everything. Raise SelectorError if it is invalid."""
     return _Parser(text).parse() if text.strip() else ALL
 
 
@@ -77,7 +77,7 @@ _GLOBAL = Selector("global()", _everything, uses_global=True)
 
 
 def _join(parts: list[Selector], sign: str, binding: int, rule: Callable[..., bool]) -> Selector:
-    """`rule` is any() or all()."""
+    """Combine selectors; `rule` is any() or all()."""
     if len(parts) == 1:
         return parts[0]
     tests = tuple(part.matches for part in parts)
@@ -115,7 +115,7 @@ def _quote(text: str) -> str:
 
 
 class _Parser:
-    """Reads one text from left to right; a method for each rule of the grammar."""
+    """A recursive descent parser for one text, with a method for each rule of the grammar."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -135,7 +135,7 @@ class _Parser:
         return SelectorError(f"selector {self._text!r} is wrong at character {token.start + 1}, {there}: expected {expected}")
 
     def _skip(self, text: str) -> bool:
-        """Whether this is the next token; if so it is passed."""
+        """Skip the next token if it is `text`. Return True if it was skipped."""
         if self._tokens[0].text != text:
             return False
         self._tokens.popleft()
@@ -192,7 +192,7 @@ class _Parser:
         return _one_of(label, sign, self._texts()) if sign in _MEMBERSHIPS else _compare(label, sign, self._string())
 
     def _operator(self) -> str:
-        """The blank between the words of an operator may be left out."""
+        """Return the operator. The blank between its words is optional."""
         for sign in (*_COMPARISONS, *_MEMBERSHIPS):
             first, _, second = sign.partition(" ")
             if self._skip(first + second):

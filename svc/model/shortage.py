@@ -1,4 +1,4 @@
-"""What the process, or the system, has run out of, in the same words wherever a call meets it."""
+"""Errors for a lack of resources in the process or the system."""
 
 import errno
 from typing import Final
@@ -10,11 +10,11 @@ REMEDIES: Final = {  # by errno
     errno.ENFILE: "the system has too many files open: raise fs.file-max",
 }
 _MEMORY: Final = "MemoryMax, LimitAS"
-_NO_THREAD: Final = "can't start new thread"  # as Python says it
+_NO_THREAD: Final = "can't start new thread"  # the message of Python
 
 
 def shortage(failure: BaseException) -> PeerError | None:
-    """Return what to raise in place of a failure for want of descriptors, memory or threads; None for any other failure."""
+    """Return the error for a lack of descriptors, memory or threads; None for any other failure."""
     if isinstance(failure, OSError) and failure.errno in REMEDIES:
         return PeerError(f"no file can be opened: {failure.strerror}", details=REMEDIES[failure.errno], code=Code.KERNEL)
     if isinstance(failure, MemoryError):
@@ -27,7 +27,7 @@ def shortage(failure: BaseException) -> PeerError | None:
 
 
 def no_thread() -> PeerError:
-    """Return what to raise where the system gives the process no further thread."""
+    """Return the error for a lack of threads."""
     return PeerError(
         "the system gives no further thread",
         details=f"raise the limits of the agent (TasksMax, pids.max, {_MEMORY})",

@@ -1,11 +1,11 @@
-"""What a network configuration says of waiting during an ADD."""
+"""Settings of waits during an ADD, from the network configuration."""
 
 from svc.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """How a gate's certificate is checked: not at all, or by the authorities of a file (empty: the system's)."""
+    """The verification of a readiness gate's certificate: off, or with the authorities in a file (empty: the system's)."""
 
     verify: bool = True
     ca_file: str = ""
@@ -16,7 +16,7 @@ CHECKED = Trust()
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """Readiness gates (specification, R6): all `urls` must answer within so many seconds."""
+    """Readiness gates (specification, R6): all `urls` must answer within `seconds`."""
 
     urls: tuple[str, ...] = ()
     seconds: float = 30
@@ -25,7 +25,9 @@ class GateSettings:
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """The policy set-up wait (specification, R7): off where `seconds` is 0; an empty directory means the deployment's."""
+    """The wait for policy setup (specification, R7); off if `seconds` is 0. An empty directory means the deployment's
+    default.
+    """
 
     seconds: float = 0
     directory: str = ""

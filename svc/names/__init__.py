@@ -1,4 +1,4 @@
-"""Every name that a deployment may change, in one record.
+"""All names that a deployment may change, in one record.
 
 A deployment that shares its datastore with other software replaces the defaults with a profile (`svc.netconf.names_profiles`;
 those in `profiles/` are shipped). No other module spells a key root, an API group or an interface prefix.
@@ -10,7 +10,7 @@ from svc.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What objects, files and interfaces are called."""
+    """The names of objects, files and interfaces."""
 
     plugin: str = "svc"  # CNI type of the network plugin, and its executable
     ipam_plugin: str = "svc-ipam"  # CNI type of the IPAM plugin, and its executable
@@ -21,7 +21,7 @@ class Names:
     key_root: str = "/svc"  # of every key in a key-value store
     interface_prefix: str = "svc"  # of host-side interfaces; 11 characters follow
     orchestrator: str = "k8s"  # in endpoints
-    label_prefix: str = "svc.internal"  # of labels that we set and read, and of the annotations of nodes
+    label_prefix: str = "svc.internal"  # of labels that svc sets and reads, and of node annotations
     controllers: str = "svc-controllers"
     state_dir: str = "/var/lib/svc"
     run_dir: str = "/var/run/svc"
@@ -33,42 +33,42 @@ class Names:
     orch_datastore: str = "orch"  # netconf: datastore_type of the orchestrator's API
 
     qos_prefix: str = "qos.svc.internal"  # of annotations that shape traffic
-    native_domains: tuple[str, ...] = ("svc.internal/", "operator.svc.internal/")  # labels that custom resources carry openly
+    native_domains: tuple[str, ...] = ("svc.internal/", "operator.svc.internal/")  # labels that custom resources have natively
     namespace_profile: str = "kns."  # endpoint profile of a namespace; its name follows
     service_account_profile: str = "ksa."  # of a service account; namespace, dot and name follow
-    namespace_label: str = "pcns."  # namespace's labels, as its profile hands them on
+    namespace_label: str = "pcns."  # prefix of a namespace's labels in its profile
     service_account_label: str = "pcsa."
     default_allow_profile: str = "svc-default-allow"  # of automatic host endpoints
-    node_address: str = "SvcNodeIP"  # type of a node's address that other nodes reach it by
-    version_field: str = "svcVersion"  # of the cluster's information
+    node_address: str = "SvcNodeIP"  # type of the node address that other nodes use
+    version_field: str = "svcVersion"  # of ClusterInformation
 
     network: str = "pods"  # name of the network in an installed configuration, and so part of every handle
     conflist: str = "10-svc.conflist"  # file name of an installed configuration
     environment_prefix: str = "SVC_"  # of variables that configure clients
-    operator_api_version: str = "operator.svc.internal/v1"  # of the operator's installation resource
+    operator_api_version: str = "operator.svc.internal/v1"  # of the operator's Installation resource
     operator_network: str = "svcNetwork"  # its section of network settings
-    operator_plugin: str = "Svc"  # its word for this plugin, and for its address management
+    operator_plugin: str = "Svc"  # value of the operator for this plugin and for its IPAM
     operator_manager: str = "svc-operator"  # value of the label `managed-by` on its pools
 
-    endpoint_per_interface: bool = True  # every interface of a pod is an endpoint; else only its first is
-    container_id_interfaces: bool = False  # a bare container's first host interface ends in the start of its id, not in a hash
+    endpoint_per_interface: bool = True  # every interface of a pod has an endpoint; else only its first one
+    container_id_interfaces: bool = False  # a bare container's first host interface ends in the start of its ID, not in a hash
 
-    plain_handles: bool = False  # NETWORK.CONTAINER with single dots, whatever the network's name
-    nodename_file_required: bool = False  # in a cluster, the main plugin waits for the file of the node agent
-    network_profiles: bool = False  # a policy agent reads the profile that a network's endpoints name, so it must be there
+    plain_handles: bool = False  # NETWORK.CONTAINER with single dots, even if the network's name has some
+    nodename_file_required: bool = False  # in a cluster the main plugin requires the node agent's file
+    network_profiles: bool = False  # a policy agent reads the profile named by a network's endpoints, so it must exist
 
     def __hash__(self) -> int:
-        """Of a part, for every call needs it: equality tells the rest."""
+        """Return the hash of three fields, because every call needs it. Equality compares all fields."""
         return hash((self.plugin, self.key_root, self.interface_prefix))
 
     @property
     def finalizer(self) -> str:
-        """On pools, while their blocks are given up."""
+        """Finalizer of pools, while their blocks are released."""
         return f"{self.label_prefix}/ippool-finalizer"
 
     @property
     def metadata_annotation(self) -> str:
-        """On custom resources: the metadata that the orchestrator does not keep openly."""
+        """Annotation of custom resources with the metadata that is not native."""
         return f"{self.label_prefix}/metadata"
 
 

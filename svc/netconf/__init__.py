@@ -1,1 +1,1 @@
-"""What users write: the network configuration and CNI_ARGS. Parsed strictly, all faults in one error."""
+"""User input: network configuration, CNI_ARGS and annotations, parsed strictly, with all field errors in one exception."""

@@ -1,7 +1,7 @@
-"""What annotations of a pod and of its namespace ask for (specification 2.8, rules R2 to R5).
+"""Parser for the annotation settings of a pod and its namespace (specification 2.8, rules R2 to R5).
 
-Where both have the same annotation the pod's counts. An address annotation of the pod replaces either of the namespace's.
-Nothing of the namespace's is looked at that the pod's replaces.
+If both have the same annotation, that of the pod counts. An address annotation of the pod replaces both address annotations of
+the namespace. A replaced annotation is not validated.
 """
 
 import re
@@ -46,7 +46,7 @@ _MAC: Final = re.compile(r"\w{2}(:\w{2}){5}|\w{2}(-\w{2}){5}|\w{4}(\.\w{4}){2}",
 
 @dataclass(frozen=True, slots=True)
 class ObjectAnnotations:
-    """The annotations of an object; `owner` says which (`pod default/web-0`)."""
+    """The annotations of an object; `owner` names it in errors (`pod default/web-0`)."""
 
     owner: str
     values: Mapping[str, str]
@@ -54,7 +54,7 @@ class ObjectAnnotations:
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """One annotation where it stands."""
+    """One annotation with its location."""
 
     name: str  # without the prefix
     place: str
@@ -64,14 +64,14 @@ class _Note:
 def parse_annotations(
     names: Names, pod: ObjectAnnotations, namespace: ObjectAnnotations, features: Features
 ) -> AnnotationSettings:
-    """CallerError with every fault of the annotations that count."""
+    """Return the annotation settings. Raise CallerError that lists all field errors of the annotations that count."""
     if not any(note.startswith(_prefixes(names)) for notes in (pod, namespace) for note in notes.values):
         return NO_WISHES
     return _Reader(names, pod, namespace, features).read()
 
 
 def demand_own_ipam(kind: str, names: Names, asked: Iterable[str]) -> None:
-    """CallerError when something is asked for that only our own IPAM can do, and `kind` (ipam.type) is another (rule R8)."""
+    """Raise CallerError if settings require the IPAM of svc, and `kind` (ipam.type) is another plugin (rule R8)."""
     places = list(asked)
     if places and kind != names.ipam_plugin:
         raise CallerError(
@@ -119,7 +119,7 @@ class _Reader:
         return tuple(sorted(set(self._list(self._note(FAMILIES, self._pod, self._namespace), _version))))
 
     def _address_note(self) -> _Note | None:
-        """The one annotation that gives the pod its addresses; None where none does, or two."""
+        """Return the annotation that gives the pod its addresses. Return None if there is none, or if two conflict."""
         for notes in (self._pod, self._namespace):
             given = [note for name in (ADDRESSES, UNMANAGED) if (note := self._note(name, notes))]
             if len(given) == 2:
@@ -161,7 +161,7 @@ class _Reader:
             return ""
 
     def _note(self, name: str, *where: ObjectAnnotations) -> _Note | None:
-        """The first one's."""
+        """Return the annotation of the first object that has it."""
         key = f"{self._names.annotation_prefix}/{name}"
         for notes in where:
             if key in notes.values:
@@ -171,7 +171,7 @@ class _Reader:
     def _list(
         self, note: _Note | None, parse: Callable[[str], Parsed], *, may_be_empty: bool = False, at_most: int = 0
     ) -> tuple[Parsed, ...]:
-        """The entries that can be understood; nothing where there is no annotation."""
+        """Return the valid entries; empty if the annotation is missing."""
         if note is None:
             return ()
         self._places[note.name] = f"{note.place} = {shown(note.text)}"
@@ -250,7 +250,7 @@ def _plain_address(text: str) -> Address:
 
 
 def _pod_address(text: str) -> Address:
-    """One that an interface can have."""
+    """Parse an address that an interface can have. Raise ValueError."""
     address = _plain_address(text)
     problem = next((problem for network, problem in _NETWORKS.items() if address in network), None)
     if problem:

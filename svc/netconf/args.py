@@ -1,4 +1,4 @@
-"""CNI_ARGS: the pod's identity and a requested address, as KEY=VALUE pairs."""
+"""Parser for CNI_ARGS: the pod's identity and a requested address, as KEY=VALUE pairs."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from svc.model.errors import Code
 from svc.model.field_errors import Faults
 from svc.values import dataclass
 
-# Key, as runtimes write it, to attribute.
+# Key in the spelling of runtimes, to attribute.
 KEYS: Final[Mapping[str, str]] = {
     "IP": "ip",
     "K8S_POD_NAME": "pod_name",
@@ -21,12 +21,12 @@ KEYS: Final[Mapping[str, str]] = {
 }
 BOOLEANS: Final = {"1": True, "true": True, "0": False, "false": False}
 
-OBJECT_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]{0,252}")  # keys of the datastore hold it, so no '/'
+OBJECT_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]{0,252}")  # part of datastore keys, so without '/'
 
 
 @dataclass(frozen=True, slots=True)
 class Args:
-    """`others` are the pairs that nobody here knows; `pod_name` and `pod_namespace` are both set or both empty."""
+    """Parsed CNI_ARGS. `others` are unknown pairs. `pod_name` and `pod_namespace` are both set or both empty."""
 
     ip: str = ""
     pod_name: str = ""
@@ -42,9 +42,9 @@ class Args:
 
 
 def parse_args(text: str, *, keys: Mapping[str, str] = KEYS, ignore_unknown: bool = False, lenient: bool = False) -> Args:
-    """CallerError with every fault; of equal keys the last counts.
+    """Parse CNI_ARGS. Raise CallerError that lists all field errors. The last of equal keys counts.
 
-    `ignore_unknown` is the value that holds until the text sets its own. Lenient is for a DEL: what is faulty is left out.
+    `ignore_unknown` is the default of IgnoreUnknown. `lenient` is for a DEL: invalid pairs are ignored.
     """
     faults = Faults("invalid CNI_ARGS", Code.INVALID_ENVIRONMENT)
     pairs = _pairs(text, faults)
@@ -61,7 +61,7 @@ def parse_args(text: str, *, keys: Mapping[str, str] = KEYS, ignore_unknown: boo
 
 
 def pod_in(text: str) -> str:
-    """NAMESPACE/NAME of the pod, for a log line; empty when the text does not name one. Nothing else of it is looked at."""
+    """Return NAMESPACE/NAME of the pod for a log line; empty if the text names no pod. The rest is not validated."""
     if not text:
         return ""
     pairs = dict(pair.partition("=")[::2] for pair in text.split(";"))
@@ -95,7 +95,7 @@ def _refuse_unknown(others: Mapping[str, str], keys: Mapping[str, str], faults: 
 
 
 def _pod(known: Mapping[str, str], faults: Faults) -> dict[str, str]:
-    """Name and namespace, or neither: half an identity is none."""
+    """Return name and namespace of the pod; both empty unless both are valid."""
     pod = {part: known.get(part, "") for part in ("pod_name", "pod_namespace")}
     faulty = [part for part, text in pod.items() if text and not OBJECT_NAME.fullmatch(text)]
     for part in faulty:
@@ -105,7 +105,7 @@ def _pod(known: Mapping[str, str], faults: Faults) -> dict[str, str]:
 
 
 def _address(text: str, faults: Faults) -> str:
-    """In canonical form; empty when absent or faulty."""
+    """Return the address in canonical form; empty if it is missing or invalid."""
     if not text:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""What ties fields to each other, to the names of the deployment, and to what this version serves."""
+"""Checks of fields against each other, the names profile, and what this version supports."""
 
 from typing import Any
 
@@ -10,7 +10,9 @@ Values = dict[str, Any]
 
 
 def check(values: Values, names: Names, faults: Faults) -> None:
-    """Adds faults, and puts back what the faulty values fall to. A faulty value has been replaced by its default."""
+    """Add field errors, and reset invalid values to their defaults. Values with earlier field errors already have their
+    defaults.
+    """
     _datastore(values, faults)
     _etcd(values, faults)
     _orchestrator(values, faults)
@@ -22,7 +24,7 @@ def check(values: Values, names: Names, faults: Faults) -> None:
 
 
 def _datastore(values: Values, faults: Faults) -> None:
-    """Whatever was meant, no ADD was ever served there: a DEL needs to look no further than this node."""
+    """Fall back to the embedded store, so that DEL continues: no ADD can have succeeded with an invalid datastore type."""
     if _faulty("datastore_type", faults):
         values["datastore_type"] = "embedded"
 
@@ -35,7 +37,7 @@ def _etcd(values: Values, faults: Faults) -> None:
 
 
 def _orchestrator(values: Values, faults: Faults) -> None:
-    """Whoever asks the orchestrator's API must know where it is."""
+    """Require access to the Kubernetes API if the datastore or policy uses it."""
     if values["datastore_type"] == "orch":
         reason = 'datastore_type "orch" needs it'
     elif values["policy.type"]:
@@ -66,7 +68,7 @@ def _families(values: Values, faults: Faults) -> None:
 
 
 def _pools(values: Values, faults: Faults) -> None:
-    """The pools of a family that is not assigned are not looked at."""
+    """Check the pools of the families that are assigned."""
     for version in (4, 6):
         path = f"ipam.ipv{version}_pools"
         if values[f"ipam.assign_ipv{version}"] != "true":
@@ -98,5 +100,5 @@ def _gates(values: Values, faults: Faults) -> None:
 
 
 def _faulty(path: str, faults: Faults) -> bool:
-    """Whether the value, or one in its section, was refused before: what it fell to is not worth another fault."""
+    """Return True if the field, or one in its section, already has a field error: a second one is not helpful."""
     return any(fault.field == path or fault.field.startswith(f"{path}.") for fault in faults.found)

@@ -1,4 +1,4 @@
-"""From the bytes of a network configuration to its JSON object."""
+"""Decoding of a network configuration into a JSON object."""
 
 import json
 import re
@@ -18,7 +18,9 @@ _LONG_NUMBER: Final = re.compile(rb"\d{19}")
 
 
 def decode(data: bytes, file: str = "") -> Json:
-    """Return the JSON object, of at most 1 MiB; of equal keys the last counts. Errors name the file, or stdin."""
+    """Return the JSON object, of at most 1 MiB; the last of equal keys counts. Raise CallerError that names the file,
+    or stdin.
+    """
     subject, place = (f"network configuration {file!r}", file) if file else ("network configuration", "stdin")
     if len(data) > MAX_BYTES:
         raise CallerError(f"{subject} has {len(data)} bytes", details=f"{place}: give at most {MAX_BYTES} bytes")
@@ -34,7 +36,7 @@ def decode(data: bytes, file: str = "") -> Json:
 
 
 def check_keys(data: bytes, file: str) -> None:
-    """Raise CallerError if an object of a file that `decode` accepts has a key twice."""
+    """Raise CallerError if an object in a file that `decode` accepts has a duplicate key."""
 
     def check(pairs: list[tuple[str, Any]]) -> Json:
         found: Json = {}
@@ -52,9 +54,10 @@ def check_keys(data: bytes, file: str) -> None:
 
 
 def read_exact(raw: Json, data: bytes, read: Callable[[Json], Answer]) -> Answer:
-    """Return what `read` makes of an object that was decoded from `data`.
+    """Return the result of `read` for an object that was decoded from `data`.
 
-    If it is refused, `read` gets its whole numbers as written: the decoder makes others of those that 64 bits do not hold."""
+    If `read` refuses the object, repeat it with exact numbers: orjson changes whole numbers that do not fit in 64 bits.
+    """
     try:
         return read(raw)
     except CallerError:

@@ -1,7 +1,7 @@
-"""Every field of the network configuration that we read, in one table.
+"""Table of all fields of the network configuration that svc reads.
 
-Parsing, validation and the reference for users come from it. Adding a field means adding a row here and, when code needs
-its value, an attribute of `NetConf`.
+Parsing, validation and the user reference use it. A new field needs a row here and, if code uses its value, an attribute of
+`NetConf`.
 """
 
 import re
@@ -14,7 +14,7 @@ from svc.model import resource
 from svc.model.gate import parse_gate
 from svc.values import dataclass
 
-Finding = tuple[str, str]  # problem, remedy
+Finding = tuple[str, str]  # problem, fix
 Check = Callable[[Any], Finding | None]
 
 STRING: Final = "string"
@@ -32,16 +32,16 @@ DATASTORE_ALIASES: Final = {"kubernetes": "orch"}
 POLICY_TYPES: Final = ("orch", "k8s")
 TRUTHS: Final = ("true", "false")
 
-MAX_NAME: Final = 124  # with a dot and a container id of 128 characters, an object name of the orchestrator: 253
-MAX_POOL: Final = 253  # an object name
-MAX_QUEUES: Final = 4096  # of the kernel, for each direction
+MAX_NAME: Final = 124  # with a dot and a container ID of 128 characters at most 253, the limit of Kubernetes object names
+MAX_POOL: Final = 253  # a Kubernetes object name
+MAX_QUEUES: Final = 4096  # limit of the kernel for each direction
 MIN_MTU: Final = 68  # RFC 791
 MIN_MTU_IPV6: Final = 1280  # RFC 8200
 MAX_MTU: Final = 65535
 MAX_INTEGER: Final = 2**31 - 1
-GATE_SECONDS: Final = 30  # for all gates of an ADD
+GATE_SECONDS: Final = 30  # for all readiness gates of an ADD
 MAX_GATE_SECONDS: Final = 3600  # runtimes give up long before
-MAX_GATES: Final = 32  # each is asked by a thread of its own while somebody waits for it
+MAX_GATES: Final = 32  # each has a thread of its own while a call waits for it
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 _URL: Final = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
@@ -50,7 +50,7 @@ _NODE_NAME: Final = re.compile(r"[^\s/\x00-\x1f\x7f]{1,253}")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One row. `check` sees a value of the right type."""
+    """One field. `check` receives a value of the right type."""
 
     path: str
     type: str
@@ -60,9 +60,9 @@ class Field:
     allowed: tuple[str, ...] = ()
     required: bool = False
     check: Check | None = None
-    aliases: tuple[str, ...] = ()  # other paths, looked at when this one is absent
-    fold: Callable[[str], str] | None = None  # applied before `allowed` and `check` look
-    secret: bool = False  # the value, or one inside it, is shown to nobody
+    aliases: tuple[str, ...] = ()  # other paths, used if this one is missing
+    fold: Callable[[str], str] | None = None  # applied before `allowed` and `check`
+    secret: bool = False  # the value, or a part of it, is never shown
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ class Field:
 
 @cache
 def keys_of(path: str) -> tuple[str, ...]:
-    """Dots separate the keys of a path, except in the keys that the CNI specification prefixes with its domain."""
+    """Return the keys of a path. Dots separate them, except in keys with the domain prefix of the CNI specification."""
     return (path,) if path.startswith("cni.dev/") else tuple(path.split("."))
 
 
@@ -88,7 +88,7 @@ def _not_empty(text: str) -> Finding | None:
 
 
 def node_name(text: str) -> Finding | None:
-    """A node's name, wherever it is given."""
+    """Validate a node's name from any source."""
     if not text or _NODE_NAME.fullmatch(text):
         return None
     return "is not a node name", "give 1 to 253 characters without '/', white space and control characters"
@@ -116,7 +116,7 @@ def _between(low: int, high: int, note: str = "") -> Check:
 
 
 def mtu(number: int, *, ipv6: bool = False) -> Finding | None:
-    """An MTU, for interfaces with IPv6 addresses or without, wherever it is given."""
+    """Validate an MTU from any source, for interfaces with or without IPv6 addresses."""
     if number == 0 or MIN_MTU <= number <= MAX_MTU:
         if 0 < number < MIN_MTU_IPV6 and ipv6:
             return "is too small for IPv6", f"give at least {MIN_MTU_IPV6}, or 0 for the kernel's default"
@@ -143,7 +143,7 @@ def _queues(number: int) -> Finding | None:
 
 
 def pool(text: str, version: int) -> Finding | None:
-    """A pool's name or CIDR; only the CIDR can be wrong by itself."""
+    """Validate a pool's name or CIDR; only a CIDR has a family."""
     if not 0 < len(text) <= MAX_POOL or any(char.isspace() for char in text):
         return "is not a pool", "give a pool's CIDR or its name"
     if len(text) > resource.MAX_NAME:
@@ -160,7 +160,7 @@ def pool(text: str, version: int) -> Finding | None:
 
 
 def gate(text: str) -> Finding | None:
-    """One URL of `readiness_gates`."""
+    """Validate one URL of `readiness_gates`."""
     try:
         parse_gate(text)
     except ValueError as fault:
@@ -321,5 +321,5 @@ _DEFAULTS: Final = {field.path: field.default for field in FIELDS}
 
 
 def default_of(path: str) -> Any:
-    """What holds where a network configuration leaves the field out."""
+    """Return the default of a field."""
     return _DEFAULTS[path]

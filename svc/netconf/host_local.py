@@ -1,6 +1,6 @@
-"""The `ipam` section of a network whose addresses host-local gives (2.7): what of it is ours to read and to replace.
+"""The `ipam` section of a network with host-local IPAM (2.7): the fields that svc reads and replaces.
 
-host-local has the last word over everything else in the section: what we do not know goes through as it is.
+host-local validates the rest of the section; unknown fields are passed on unchanged.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,13 +19,13 @@ WORDS: Final[Mapping[str, int]] = {"usepodcidr": 4, "usepodcidripv6": 6}  # in l
 DEFAULTS: Final = (Cidr("0.0.0.0/0"), Cidr("::/0"))
 
 _OWN_IPAM: Final = ("assign_ipv4", "assign_ipv6", "ipv4_pools", "ipv6_pools")
-_DATA_DIR: Final = "/var/lib/cni/networks"  # host-local's default
+_DATA_DIR: Final = "/var/lib/cni/networks"  # default of host-local
 _PLAIN_SUBNET: Final = "give a CIDR, usePodCidr or usePodCidrIPv6"
-_ANYWHERE: Final = "0.0.0.0/0", "::/0"  # ranges for whoever only frees: they hold every address there may be
+_ANYWHERE: Final = "0.0.0.0/0", "::/0"  # ranges for releases: they contain every address
 
 
 def check(values: Json, raw: Json, faults: Faults) -> None:
-    """Adds faults; what is refused reads as absent from then on."""
+    """Add field errors. Invalid values count as missing afterwards."""
     if values["ipam.type"] != TYPE:
         return
     ipam = raw["ipam"]
@@ -40,13 +40,16 @@ def check(values: Json, raw: Json, faults: Faults) -> None:
 
 
 def families(raw: Json) -> frozenset[int]:
-    """Of which the node's pod CIDR is asked for."""
+    """Return the families for which the section requests the node's pod CIDR."""
     return frozenset(WORDS[text.lower()] for text in _subnets(raw["ipam"]) if _is_word(text))
 
 
 def resolved(raw: Json, node_ranges: Mapping[int, str]) -> Json:
-    """The configuration for host-local to give an address by: with CIDRs in place of words, without routes that say nothing,
-    and without the gateways of the others, which it would read."""
+    """Return the configuration with which host-local assigns an address.
+
+    CIDRs replace the keywords for pod CIDRs. Routes without a destination are removed, and so are gateways, which host-local
+    would otherwise use.
+    """
     ipam = dict(raw["ipam"])
     if ipam.get("subnet"):
         ipam["subnet"] = _replaced(ipam["subnet"], node_ranges)
@@ -64,8 +67,11 @@ def _without_gateway(route: Json) -> Json:
 
 
 def for_release(name: str, data_dir: str) -> Json:
-    """The configuration to find and free an attachment's addresses by, whatever the network says now; nothing has to be asked
-    for it. Without a result the version matters to nobody, but old ones refuse such ranges."""
+    """Return a configuration to find and release an attachment's addresses, independent of the network's present configuration.
+
+    It requires no request to the API. It has the latest CNI version, because older ones refuse such ranges, and a release
+    has no result that depends on the version.
+    """
     ipam: Json = {"type": TYPE, "ranges": [[{"subnet": subnet}] for subnet in _ANYWHERE]}
     return {
         "cniVersion": cni_versions.LATEST,
@@ -76,7 +82,9 @@ def for_release(name: str, data_dir: str) -> Json:
 
 
 def holder(name: str, data_dir: str, address: Address) -> tuple[str, str]:
-    """Return the container and the interface that have the address, by host-local's files; empty if none has it."""
+    """Return the container and interface that hold the address, from host-local's files; empty if the address is not
+    assigned.
+    """
     try:
         lines = (Path(data_dir or _DATA_DIR) / name / str(address)).read_text().splitlines()
     except (OSError, ValueError):
@@ -85,7 +93,7 @@ def holder(name: str, data_dir: str, address: Address) -> tuple[str, str]:
 
 
 def container_routes(given: Sequence[Json], *, with_defaults: bool) -> tuple[Cidr, ...] | None:
-    """Destinations of a container's routes, as the section's valid `routes` say; None: the default ones of its families."""
+    """Return the destinations of a container's routes from valid `routes`. None means the default routes of its families."""
     custom = [Cidr.masked(route["dst"]) for route in given if route.get("dst")]
     if not custom:
         return None
@@ -109,7 +117,7 @@ def _check_ranges(ipam: Json, raw: Json, faults: Faults) -> None:
 
 
 def _items(ipam: Json, faults: Faults) -> Iterator[tuple[str, Json]]:
-    """The ranges, with their place. That `ranges` itself is no array was told before."""
+    """Yield the ranges with their paths. A field error for `ranges` of another type already exists."""
     ranges = ipam.get("ranges")
     for outer, group in enumerate(ranges if isinstance(ranges, list) else ()):
         path = f"ipam.ranges[{outer}]"
@@ -137,7 +145,7 @@ def _check_subnet(path: str, text: object, faults: Faults) -> None:
 
 
 def _sound_routes(routes: Sequence[Any], faults: Faults) -> list[Json]:
-    """Those that can be read."""
+    """Return the valid routes."""
     return [route for index, route in enumerate(routes) if _is_sound(f"ipam.routes[{index}]", route, faults)]
 
 
@@ -170,7 +178,7 @@ def _check_mtu(values: Json, ipam: Json, faults: Faults) -> None:
 
 
 def _subnets(ipam: Json) -> list[str]:
-    """Those that are text, wherever they stand."""
+    """Return all subnets of the section that are strings."""
     ranges = ipam.get("ranges")
     groups = [group for group in (ranges if isinstance(ranges, list) else ()) if isinstance(group, list)]
     found = [item.get("subnet") for group in groups for item in group if isinstance(item, dict)]

@@ -1,6 +1,6 @@
-"""The record of what `svcctl install` wrote for a state directory: executables, names profile and network list.
+"""Record of the files that `svcctl install` wrote for a state directory: executables, names profile and network list.
 
-`svcctl` finds its datastore with it, and the agent the stores and features of the networks that it will serve. The file is
+`svcctl` finds its datastore in it; the agent finds the datastores and features of its networks. The file is
 `STATE_DIR/installed.json`, mode 0600, replaced atomically, with one entry for each names profile and directory of executables.
 """
 
@@ -44,14 +44,14 @@ class Installed:
         return self.profile, self.bin_dir
 
     def find_list(self) -> Path | None:
-        """Return the path of the network list that exists here, else the one of the host; None if none was written."""
+        """Return the path of the network list if it exists here, else its path on the host; None if none was written."""
         paths = [Path(path) for path in (self.network_list, self.host_network_list) if path]
         return next((path for path in paths if path.exists()), paths[-1] if paths else None)
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledNetwork:
-    """A network list that an installation wrote, as it is now. `bin_dir` has the executables, and other plugins."""
+    """A network list that an installation wrote, with its present content. `bin_dir` has the executables, and other plugins."""
 
     path: Path
     profile: str
@@ -79,10 +79,11 @@ def read_installed(state_dir: Path) -> tuple[Installed, ...]:
 
 
 def add_installed(state_dir: Path, added: Installed) -> bool:
-    """Write an entry, in place of an earlier one of the same profile and directory; return False if it was there already.
+    """Write an entry, replacing an earlier one of the same profile and directory. Return False if the file is unchanged.
 
-    If the new entry has no network list, the earlier one's stays. Create the state directory if necessary. Raise PeerError if
-    the file cannot be written, CallerError if it is damaged."""
+    If the new entry has no network list, that of the earlier entry stays. Create the state directory if necessary. Raise
+    PeerError if the file cannot be written, CallerError if it is damaged.
+    """
     with _changing(state_dir):
         present = {entry.key: entry for entry in read_installed(state_dir)}
         earlier = present.get(added.key)
@@ -92,7 +93,7 @@ def add_installed(state_dir: Path, added: Installed) -> bool:
 
 
 def remove_installed(state_dir: Path, profile: str, bin_dir: str) -> None:
-    """Remove the entry of an installation, if there is one. Raise as `add_installed`."""
+    """Remove the entry of an installation, if it exists. Raise the errors of `add_installed`."""
     if not (state_dir / FILE_NAME).exists():
         return
     with _changing(state_dir):
@@ -100,7 +101,7 @@ def remove_installed(state_dir: Path, profile: str, bin_dir: str) -> None:
 
 
 def read_networks(state_dir: Path) -> tuple[list[InstalledNetwork], list[SvcError]]:
-    """Return every installed network list that can be used, and the error of each that cannot. Raise as `read_installed`."""
+    """Return every usable installed network list, and the error of each other one. Raise the errors of `read_installed`."""
     networks: list[InstalledNetwork] = []
     errors: list[SvcError] = []
     for entry in read_installed(state_dir):
@@ -136,7 +137,7 @@ def _write(state_dir: Path, entries: Sequence[Installed]) -> bool:
 
 @contextmanager
 def _changing(state_dir: Path) -> Iterator[None]:
-    """Lock the directory: two installers at once must not lose an entry."""
+    """Lock the directory, so that concurrent installers do not lose an entry."""
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Labels that an orchestrator gives to a bare container, in the `args` of the network configuration."""
+"""Labels of a bare container from Mesos, in the `args` of the network configuration."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _DOTTED: Final = re.compile(r"[.-]*\.[.-]*")
 
 
 def labels_of(args: dict[str, Any] | None, names: Names, faults: Faults) -> tuple[str, Labels]:
-    """Namespace (empty unless a label names one) and labels in the order of their keys, as selectors can name them."""
+    """Return the namespace (empty unless a label names it) and the labels by key, in a form that selectors accept."""
     if not args:
         return "", ()
     given = dict(_pairs(args, faults))
@@ -46,6 +46,9 @@ def _pairs(args: dict[str, Any], faults: Faults) -> Iterator[tuple[str, str]]:
 
 
 def _usable(text: str) -> str:
-    """Replace each slash with a dot and each run of other characters with a dash. Then reduce a run of dots and dashes with a
-    dot in it to one dot, and remove dots and dashes from both ends."""
+    """Return a valid label key or value.
+
+    Replace each slash with a dot, and each run of other invalid characters with a dash. Then reduce each run of dots and dashes
+    that contains a dot to one dot, and remove dots and dashes from both ends.
+    """
     return _DOTTED.sub(".", _UNUSABLE.sub("-", text.replace("/", "."))).strip("-.")

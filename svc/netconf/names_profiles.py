@@ -1,6 +1,6 @@
-"""Profiles: the names of a deployment, from one of the shipped files or from a file of its own.
+"""Names profiles: the names of a deployment, from a shipped file or the user's own file.
 
-A file is TOML; what it leaves out keeps our own name. Every fault of a file is told in one error.
+A file is TOML; missing fields keep the names of svc. All field errors of a file are in one exception.
 """
 
 import re
@@ -18,38 +18,38 @@ from svc.names import DEFAULT, Names
 
 SHIPPED: Final = Path(svc.names.__file__).parent / "profiles"
 DEFAULT_NAME: Final = "default"
-_OWN: Final = ("", DEFAULT_NAME, DEFAULT.plugin)  # what the names of svc are called
+_OWN: Final = ("", DEFAULT_NAME, DEFAULT.plugin)  # values that select the names of svc
 
-# IFNAMSIZ is 16 with the final NUL, and 11 characters follow the prefix.
+# IFNAMSIZ is 16 including the final NUL, and 11 characters follow the prefix.
 MAX_PREFIX: Final = 4
 
-_Finding = tuple[str, str]  # problem, remedy
+_Finding = tuple[str, str]  # problem, fix
 _Check = Callable[[str], _Finding | None]
 _Signature = tuple[int, int, int]
 
 
 def load_profile(name_or_path: str) -> Names:
-    """The names of a shipped profile, or of the file at a path (anything with a slash). CallerError naming every fault."""
+    """Return a shipped profile, or that of the file at a path (with a slash). Raise CallerError that lists all field errors."""
     if name_or_path in _OWN:
         return DEFAULT
     return _read(_file_of(name_or_path))
 
 
 def canonical(name_or_path: str) -> str:
-    """As it is recorded: a shipped profile's name, empty for our own names, or an absolute path."""
+    """Return the recorded form: a shipped profile's name, empty for the names of svc, or an absolute path."""
     if "/" in name_or_path:
         return str(Path(name_or_path).absolute())
     return "" if name_or_path in _OWN else name_or_path
 
 
 class Profiles:
-    """Loaded profiles; a file is read again when it has changed. From any thread."""
+    """Loaded profiles, for any thread. A file is read again after a change."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, tuple[Path, _Signature, Names]] = {}
 
     def get(self, name_or_path: str) -> Names:
-        """As `load_profile`."""
+        """Return the profile. Raise the errors of `load_profile`."""
         if name_or_path in _OWN:
             return DEFAULT
         loaded = self._loaded.get(name_or_path)
@@ -74,7 +74,7 @@ def _file_of(name_or_path: str) -> Path:
 
 
 def _signature(path: Path) -> _Signature:
-    """Changes with every new content of the file."""
+    """Return a value that changes with the content of the file."""
     try:
         status = path.stat()
     except OSError as error:
@@ -83,7 +83,7 @@ def _signature(path: Path) -> _Signature:
 
 
 def _read(path: Path) -> Names:
-    if sys.version_info >= (3, 11):  # not needed by a process on our own names
+    if sys.version_info >= (3, 11):  # a process with the names of svc needs no TOML
         import tomllib
     else:
         import tomli as tomllib

@@ -1,4 +1,4 @@
-"""The network configuration: from the bytes of stdin to values that need no further check."""
+"""The network configuration: parse the bytes of stdin into validated values."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -18,13 +18,13 @@ from svc.netconf.fields import FIELDS, Field, keys_of
 from svc.netconf.mesos_labels import Labels, labels_of
 from svc.values import dataclass
 
-MAX_TEXT: Final = 4096  # characters of a field, as many as a path has: errors, logs and records repeat some
+MAX_TEXT: Final = 4096  # characters of a field, as in a path: errors, logs and records repeat some fields
 _REMEMBERED_BYTES: Final = 8 << 10
 
-# What a DEL cannot do without: the network's name is half of the handle, the version shapes the reply.
+# Required even by a DEL: the network's name is a part of the handle, and the version determines the reply.
 ESSENTIAL: Final = frozenset({"name", "cniVersion"})
 
-# Where the datastore is. A faulty value must not make a DEL ask another one.
+# Location of the datastore. An invalid value must not make a DEL use another datastore.
 _LOCATION: Final[Mapping[str, tuple[str, ...]]] = {
     "embedded": (),
     "etcdv3": ("etcd_endpoints", "etcd_discovery_srv", "etcd_authority", "etcd_scheme"),
@@ -56,20 +56,22 @@ DATASTORE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class DatastoreSettings:
-    """Which store; equal settings share a session."""
+    """Datastore kind and options. Equal settings share a session."""
 
     kind: str
     options: tuple[tuple[str, str], ...] = ()  # sorted; fields of the configuration without their section
 
     def to_json(self) -> dict[str, str]:
-        """As sessions and the journal know them."""
+        """Return the settings in the form of sessions and the journal."""
         return {"kind": self.kind, **dict(self.options)}
 
 
 @dataclass(frozen=True, slots=True)
 class IpamConf:
-    """The `ipam` section; no pools means all that are available. Those of a family that is not assigned are of no account,
-    unless a pod asks for that family; they are not checked."""
+    """The `ipam` section. No pools means all available pools.
+
+    Pools of a family that is not assigned are not validated; they count only if a pod requests that family.
+    """
 
     type: str
     assign_ipv4: bool = True
@@ -80,13 +82,13 @@ class IpamConf:
 
     @property
     def is_delegated(self) -> bool:
-        """Whether another plugin gives the addresses."""
+        """Return True if another plugin assigns the addresses."""
         return self.type == host_local.TYPE
 
 
 @dataclass(frozen=True, slots=True)
 class NetConf:
-    """A valid network configuration; `raw` is all of it, unknown fields included."""
+    """A valid network configuration; `raw` is the complete object with unknown fields."""
 
     name: str
     cni_version: str | None
@@ -96,23 +98,23 @@ class NetConf:
     nodename_file_optional: bool
     hostname: str | None  # deprecated
     datastore: DatastoreSettings
-    policy: bool  # whether pods and namespaces are read from the orchestrator
-    orchestrator: tuple[tuple[str, str], ...]  # how to reach its API, as the options of a datastore
+    policy: bool  # whether pods and namespaces are read from the Kubernetes API
+    orchestrator: tuple[tuple[str, str], ...]  # access to the Kubernetes API, in the form of datastore options
     log_level: str
     log_file_path: str | None
     log_file_max_size: int
     log_file_max_age: int
     log_file_max_count: int
     ipam: IpamConf
-    routes: tuple[Cidr, ...] | None  # into the container, by destination; None: the default ones of its families
-    pod_cidr_node: str | None  # whose pod CIDRs host-local takes, where it is not this node
+    routes: tuple[Cidr, ...] | None  # into the container, by destination; None: the default routes of its families
+    pod_cidr_node: str | None  # node whose pod CIDRs host-local uses, if not this node
     features: Features
     allow_ip_forwarding: bool
     num_queues: int
     mtu: int
     require_mtu_file: bool
-    namespace: str  # of a container that is no pod; empty for the default one
-    labels: Labels  # of such a container
+    namespace: str  # of a container that is not a pod; empty for the default one
+    labels: Labels  # of a container that is not a pod
     gates: GateSettings
     policy_setup: PolicySettings
     prev_result: dict[str, Any] | None
@@ -121,17 +123,17 @@ class NetConf:
 
 
 def parse(stdin: bytes, names: Names, *, lenient: bool = False) -> NetConf:
-    """CallerError with every fault.
+    """Parse a network configuration. Raise CallerError that lists all field errors.
 
-    Lenient is for a DEL, which must not fail over a field that it does not need: a faulty value counts as absent, but
-    for the name, the version, and the fields that tell where the datastore is.
+    `lenient` is for a DEL, which must not fail because of a field that it does not need. An invalid value then counts as
+    missing, except for name, version and the location of the datastore.
     """
     return (_parsed if len(stdin) <= _REMEMBERED_BYTES else _parsed.__wrapped__)(stdin, names, lenient)
 
 
 @lru_cache(maxsize=64)
 def _parsed(stdin: bytes, names: Names, lenient: bool) -> NetConf:
-    """A node sees the same few configurations again and again, byte for byte; nothing in them is ever changed."""
+    """Parse and cache. A node sees the same few configurations repeatedly, and the result is immutable."""
     raw = decode(stdin)
     return read_exact(raw, stdin, lambda data: read(data, names, lenient=lenient))
 
@@ -139,9 +141,11 @@ def _parsed(stdin: bytes, names: Names, lenient: bool) -> NetConf:
 def read(
     raw: dict[str, Any], names: Names, *, lenient: bool = False, located: bool = True, source: str = "network configuration"
 ) -> NetConf:
-    """As `parse`, for one that is decoded already; unless `located`, of no use for its datastore if it is lenient.
+    """Return the same as `parse`, for a decoded object. Errors name the `source`.
 
-    Errors name the `source`."""
+    If `lenient` and not `located`, field errors of the datastore's location are ignored, so the result must not be used to
+    reach it.
+    """
     faults = Faults(f"invalid {source}", Code.INVALID_NETCONF)
     values = {field.path: _read(field, raw, faults) for field in FIELDS}
     misleading = _misleading(values["datastore_type"], faults) if located else []
@@ -182,7 +186,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
 
 
 def _read(field: Field, raw: dict[str, Any], faults: Faults) -> Any:
-    """The field's value, or its default when the value is absent, null or faulty."""
+    """Return the field's value, or its default if it is missing, null or invalid."""
     path, value = _find(field, raw)
     if field.type == fields.ATTACHMENTS:
         return _attachments(path, value, faults)
@@ -213,7 +217,7 @@ def _lookup(raw: dict[str, Any], path: str) -> Any:
 
 
 def _has_parent(field: Field, raw: dict[str, Any]) -> bool:
-    """A missing section is one fault, not one for each of its fields."""
+    """Return True if the field's section exists. A missing section is one field error, not one for each of its fields."""
     parent, _, _key = field.path.rpartition(".")
     return not parent or isinstance(_lookup(raw, parent), dict)
 
@@ -224,7 +228,7 @@ def _how_to_add(field: Field) -> str:
 
 
 def _checked(field: Field, path: str, value: Any, faults: Faults) -> Any:
-    """The value as we keep it; what is wrong with it goes to the faults."""
+    """Return the value in its internal form. Problems are added to the field errors."""
     if not _has_type(field, value):
         faults.add(path, HIDDEN if field.secret else value, f"is {json_kind(value)}", _remedy(field))
         return None
@@ -245,7 +249,7 @@ def _folded(field: Field, path: str, value: Any, faults: Faults) -> Any:
 
 
 def _has_type(field: Field, value: Any) -> bool:
-    """Exactly: Python's booleans are integers, JSON's are not."""
+    """Compare the exact type, because bool is a subclass of int in Python, but not in JSON."""
     return type(value) is _TYPES[field.type]
 
 
@@ -263,7 +267,9 @@ def _strings(path: str, items: list[Any], faults: Faults) -> tuple[str, ...]:
 
 
 def _attachments(path: str, value: Any, faults: Faults) -> tuple[tuple[str, str], ...] | None:
-    """None when the runtime did not say; an empty list, which some send as null, says that nothing is to be kept."""
+    """Return None if the member is missing. An empty list, which some runtimes send as null, means that no attachment
+    is valid.
+    """
     if value is MISSING:
         return None
     if value is not None and not isinstance(value, list):
@@ -329,18 +335,18 @@ def _datastore(values: dict[str, Any]) -> DatastoreSettings:
 
 
 def _options(values: dict[str, Any], paths: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Those that are given."""
+    """Return the options that are set."""
     return tuple(sorted((path.rpartition(".")[2], values[path]) for path in paths if values[path]))
 
 
 def _gates(values: dict[str, Any]) -> GateSettings:
-    """A URL that is given twice is one gate."""
+    """Return the readiness gates without duplicate URLs."""
     trust = Trust(values["readiness_gates_tls_verify"], values["readiness_gates_ca_file"])
     return GateSettings(tuple(dict.fromkeys(values["readiness_gates"])), values["readiness_gates_timeout_seconds"], trust)
 
 
 def _or_default(values: dict[str, Any], path: str) -> int:
-    """Zero stands for the default."""
+    """Return the value; zero means the default."""
     return int(values[path] or fields.default_of(path))
 
 
@@ -356,7 +362,7 @@ def _ipam(values: dict[str, Any]) -> IpamConf:
 
 
 def _routes(values: dict[str, Any]) -> tuple[Cidr, ...] | None:
-    """Only host-local has some of its own."""
+    """Return the routes of the container; only host-local networks have custom ones."""
     if values["ipam.type"] != host_local.TYPE:
         return None
     return host_local.container_routes(values["ipam.routes"], with_defaults=values["include_default_routes"])

@@ -1,4 +1,4 @@
-"""The network list that a container runtime reads from a file, and the part of svc in it."""
+"""Network lists in files of the container runtime, and the network configuration of svc in them."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 def read_netconf(path: Path, names: Names) -> NetConf:
-    """Read a network configuration, or the part of svc in a network list. Raise CallerError if it is invalid."""
+    """Read a network configuration, or that of svc in a network list. Raise CallerError if it is invalid."""
     data, file = read_file(path), str(path)
     source = f"network configuration {file!r}"
     return read_exact(
@@ -23,7 +23,7 @@ def read_netconf(path: Path, names: Names) -> NetConf:
 
 
 def read_plugin(path: Path, names: Names) -> Json:
-    """Return the same, unchecked and as written in the file. Raise CallerError if the file has no such part."""
+    """Return the network configuration of svc, not validated. Raise CallerError if the file has none."""
     return _plugin_of(_read(path), path, names)
 
 
@@ -46,9 +46,10 @@ def _plugin_of(document: Json, path: Path, names: Names) -> Json:
 
 
 def read_others(path: Path, known: Collection[str]) -> list[Json]:
-    """Return the plugins of a list, in its order, whose type is not `known`; none if the file is not a list.
+    """Return the plugins of a network list whose type is not `known`, in order; empty if the file is not a list.
 
-    Raise CallerError if one of them has no type."""
+    Raise CallerError if a plugin has no type.
+    """
     plugins = _read(path).get("plugins")
     others = [plugin for plugin in plugins if type_of(plugin) not in known] if isinstance(plugins, list) else []
     for plugin in others:
@@ -58,7 +59,7 @@ def read_others(path: Path, known: Collection[str]) -> list[Json]:
 
 
 def find_lists(folder: Path, names: Names) -> list[Path]:
-    """Return the files of a directory that configure svc, in the order of their names. Skip those that cannot be read."""
+    """Return the files of a directory that configure svc, sorted by name. Unreadable files are skipped."""
     return [path for path in sorted(folder.glob("*.conf*")) if _is_ours(path, names)]
 
 
@@ -73,7 +74,7 @@ def read_file(path: Path) -> bytes:
 
 
 def type_of(plugin: Any) -> str:
-    """Return the type that a plugin's part of a list names; empty if it names none."""
+    """Return the type of a plugin in a list; empty if it has none."""
     return str(plugin.get("type") or "") if isinstance(plugin, dict) else ""
 
 
@@ -90,7 +91,7 @@ def _is_ours(path: Path, names: Names) -> bool:
 
 
 def _part_of(document: Json, names: Names) -> Json | None:
-    """Return the plugin's part as a runtime hands it to the plugin."""
+    """Return the plugin's configuration in the form in which a runtime passes it."""
     plugins = document.get("plugins")
     for plugin in plugins if isinstance(plugins, list) else ():
         if type_of(plugin) == names.plugin:

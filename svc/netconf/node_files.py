@@ -1,6 +1,6 @@
-"""What the node agent leaves in files for us: the name under which it has registered the node, and the MTU of its network.
+"""Files of the node agent: the name under which it registered the node, and the MTU of its network.
 
-Each is read with every call that needs it, for the agent may write it at any time. It costs a few microseconds.
+A call that needs a file reads it each time, because the node agent may write it at any time. A read takes a few microseconds.
 """
 
 import os
@@ -14,16 +14,18 @@ from svc.netconf.netconf import NetConf
 
 _NODE_NAME: Final = "nodename"
 _MTU: Final = "mtu"
-_LONGEST: Final = 1024  # bytes; whatever is longer is no name and no number
+_LONGEST: Final = 1024  # bytes; longer content is neither a name nor a number
 _SHOWN: Final = 60
 
 
 def node_name(netconf: NetConf, names: Names, hostname: str, *, lenient: bool = False, ipam: bool = False) -> str:
-    """`nodename`, else what the file says, else `hostname` of the configuration, else the host's name in lower case, as the
-    orchestrator registers it. CallerError or PeerError when the file is needed and of no use, or there is no name at all.
+    """Return the node's name.
 
-    Lenient is for a DEL: a file that is of no use counts as absent. `ipam` is for the IPAM plugin, which reads the file if it
-    exists: only the main plugin requires it.
+    The sources in order: `nodename`, the file, `hostname` of the configuration, and the host's name in lower case, as
+    Kubernetes registers it. Raise PeerError if the file is required and unusable, CallerError if no source has a name.
+
+    `lenient` is for a DEL: an unusable file counts as missing. `ipam` is for the IPAM plugin: it reads the file if it exists,
+    but only the main plugin requires it.
     """
     if netconf.nodename:
         return netconf.nodename
@@ -34,7 +36,9 @@ def node_name(netconf: NetConf, names: Names, hostname: str, *, lenient: bool = 
 
 
 def mtu(netconf: NetConf, names: Names) -> int:
-    """The configured one, else that of the file, else 0: the kernel's default. PeerError when the file is of no use."""
+    """Return the configured MTU, else that of the file, else 0 for the kernel's default. Raise PeerError if the file is
+    unusable.
+    """
     if netconf.mtu:
         return netconf.mtu
     path = f"{names.state_dir}/{_MTU}"
@@ -74,19 +78,19 @@ def _name_in_file(netconf: NetConf, names: Names, *, lenient: bool, ipam: bool) 
 
 
 def _is_required(netconf: NetConf, names: Names) -> bool:
-    """Nobody else knows the nodes of an embedded store, so there is no other name to miss."""
+    """Return True if the file must exist. With an embedded store no other program knows the node by a name."""
     if netconf.nodename_file_optional:
         return False
     return bool(netconf.nodename_file) or (names.nodename_file_required and netconf.datastore.kind != "embedded")
 
 
 def _content(what: str, path: str) -> str | None:
-    """Without white space around it; None when there is no file. PeerError."""
-    if not os.access(path, os.F_OK):  # a failed open costs ten times as much, most of it for the exception
+    """Return the stripped content, or None if the file does not exist. Raise PeerError if it is unreadable."""
+    if not os.access(path, os.F_OK):  # a failed open takes ten times as long, mostly for the exception
         return None
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except FileNotFoundError:  # by now
+    except FileNotFoundError:  # removed since the check
         return None
     except OSError as failure:
         raise _unreadable(what, path, failure) from failure

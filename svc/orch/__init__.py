@@ -1,1 +1,1 @@
-"""What the orchestrator says of workloads."""
+"""Data of workloads and nodes from the Kubernetes API."""

@@ -1,7 +1,7 @@
-"""Labels of namespaces, and those of their annotations that are read: remembered from a watch, for as long as it is open;
-asked for otherwise.
+"""Cache of namespaces: their labels, and the annotations that svc reads.
 
-What is remembered may be a moment old: it is good enough to choose a pool by, and not to refuse anything.
+The cache is valid while its watch is open; otherwise the API server is read. Cached data may be slightly old. It is used to
+choose a pool, but not to refuse a request.
 """
 
 import threading
@@ -19,10 +19,10 @@ PATH = "/api/v1/namespaces"
 
 
 class NamespaceCache:
-    """Of one API server; from any thread.
+    """The namespaces of one API server, for any thread.
 
-    `ask` reads one. `watch` yields ("LISTED", all of them), then ("OPENED", {}), then every change (`DELETED`, or another
-    word). `place` returns where the server is, for errors.
+    `ask` reads one namespace. `watch` yields ("LISTED", all of them), then ("OPENED", {}), then each event (`DELETED`, or
+    another type). `place` returns the server's location for errors.
     """
 
     def __init__(self, ask: Callable[[str], Json], watch: Reconnecting[tuple[str, Any]], place: Callable[[], str]) -> None:
@@ -36,14 +36,14 @@ class NamespaceCache:
         self._thread: threading.Thread | None = None
 
     def get(self, name: str) -> Namespace:
-        """From memory where it is kept up; else as `read`."""
+        """Return the namespace from the cache if its watch is open, else from the API server. Raise the errors of `ask`."""
         self._begin()
         with self._lock:
             known = self._known.get(name) if self._live else None
         return self.read(name) if known is None else known
 
     def read(self, name: str) -> Namespace:
-        """As they are now; calls that wait at the same time share one reading. Errors as `ask` raises them."""
+        """Read the namespace from the API server. Concurrent calls share one read. Raise the errors of `ask`."""
         with self._lock:
             reader = self._readers.setdefault(name, Batcher(lambda waiting: self._read(name, waiting), self._place))
         return reader.run(None)
@@ -81,7 +81,7 @@ class NamespaceCache:
 
 
 def _namespace(data: Json) -> Namespace:
-    """No more than is needed: a namespace may have annotations of 256 KB."""
+    """Return only what svc needs, because a namespace may have 256 KB of annotations."""
     metadata = data["metadata"]
     notes = metadata.get("annotations") or {}
     kept = {note: text for note, text in notes.items() if note.rpartition("/")[2] in OF_NAMESPACES}

@@ -1,4 +1,4 @@
-"""Ranges of pod addresses that the orchestrator has given to a node (2.5, 2.7), and whether a deployment goes by them (R9)."""
+"""Pod CIDRs of a node (2.5, 2.7), and whether a deployment routes by them (R9)."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -14,7 +14,10 @@ _TRUE: Final = ("true", "t", "1")
 
 
 def node_ranges(node: Json, wanted: Iterable[int]) -> dict[int, str]:
-    """The one of each family wanted, from the `spec.podCIDRs` of the orchestrator's object. PeerError naming the node."""
+    """Return the pod CIDR of each wanted family, from `spec.podCIDRs` of a Node.
+
+    Raise PeerError, which names the node, unless it has exactly one pod CIDR of each wanted family.
+    """
     name = node["metadata"]["name"]
     given: dict[int, list[str]] = {4: [], 6: []}
     for text in (node.get("spec") or {}).get("podCIDRs") or ():
@@ -26,12 +29,14 @@ def node_ranges(node: Json, wanted: Iterable[int]) -> dict[int, str]:
 
 
 def uses_pod_cidr(environment: Mapping[str, str]) -> bool:
-    """Whether this program was told that addresses come from the ranges of nodes, and no block says where one is."""
+    """Return True if the environment says that addresses come from pod CIDRs. Blocks then do not show which node has an
+    address.
+    """
     return environment.get(VARIABLE, "").lower() in _TRUE
 
 
 def not_told(plugin: str, datastore: str, environment: Mapping[str, str]) -> str:
-    """What to warn of where a network takes its addresses from this IPAM plugin and has this datastore; empty: nothing."""
+    """Return a warning if a network with this IPAM plugin and datastore requires pod CIDRs, and this is not set; else empty."""
     if plugin != "host-local" or datastore != "orch" or uses_pod_cidr(environment):
         return ""
     return (

@@ -1,4 +1,4 @@
-"""What an ADD learns from the orchestrator."""
+"""Data of a pod and its namespace that ADD reads from the Kubernetes API."""
 
 from collections.abc import Callable
 from dataclasses import field, replace
@@ -11,8 +11,10 @@ Texts = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """Its labels, and those of its annotations that choose addresses. `unreadable` says why both are empty, if the caller has
-    no right to read it."""
+    """Labels of a namespace, and its annotations that choose addresses.
+
+    If the caller has no permission to read the namespace, both are empty, and `unreadable` has the reason.
+    """
 
     labels: Texts = field(default_factory=dict)
     annotations: Texts = field(default_factory=dict)
@@ -20,7 +22,7 @@ class Namespace:
 
     @property
     def warning(self) -> str:
-        """What to tell the user; empty if the namespace was read."""
+        """Return the warning for the user; empty if the namespace was read."""
         remedy = "grant the verb get on namespaces, as `svcctl crd role` prints it"
         what = "annotations and labels of namespaces do not count"
         return f"{what}: {self.unreadable}: {remedy}" if self.unreadable else ""
@@ -28,7 +30,7 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True)
 class PodInfo:
-    """A pod, where it was asked for, and its namespace. `read_namespace` asks the server for that."""
+    """A pod, if requested, and its namespace. `read_namespace` reads the namespace from the API server."""
 
     pod: dict[str, Any] | None = None
     namespace: Namespace = field(default_factory=Namespace)
@@ -36,9 +38,9 @@ class PodInfo:
 
     @property
     def annotations(self) -> Texts:
-        """The pod's own."""
+        """Return the annotations of the pod."""
         return (self.pod or {"metadata": {}})["metadata"].get("annotations") or {}
 
     def refreshed(self) -> "PodInfo":
-        """With the namespace as it is now. SvcError."""
+        """Return a copy with the namespace read again. Raise SvcError."""
         return replace(self, namespace=self.read_namespace())

@@ -1,4 +1,4 @@
-"""Pods and namespaces as ADD needs them. Whoever imports this loads the client of the orchestrator's API."""
+"""Pods and namespaces for ADD. Importing this module loads the client of the Kubernetes API."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,16 +22,16 @@ Answer = TypeVar("Answer")
 NODES = "/api/v1/nodes"
 
 _FAILED = "a request to the Kubernetes API failed"
-_NOBODY = "status-probe"  # no pod that anybody makes
-_SIDE_BY_SIDE = 16  # requests on their way to the server
+_NOBODY = "status-probe"  # no pod has this name
+_SIDE_BY_SIDE = 16  # parallel requests to the server
 
 
 class Forbidden(PeerError):
-    """The caller has no right to read this."""
+    """The caller has no permission to read the object."""
 
 
 class Pods:
-    """Of one API server; from any thread. Pods are read whenever they are asked for. `close` ends its threads."""
+    """Pods and namespaces of one API server, for any thread. Pods are not cached. `close` ends its threads."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -40,10 +40,12 @@ class Pods:
         self._threads = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="pods")
 
     def read(self, namespace: str, name: str, uid: str, meanwhile: Callable[[], object]) -> PodInfo:
-        """The namespace and the pod (unless `name` is empty), asked for while `meanwhile` runs, whose failure counts first.
-        A namespace that the caller has no right to read has no annotations and no labels.
+        """Read the namespace and the pod (unless `name` is empty), in parallel with `meanwhile`. An error of `meanwhile` takes
+        precedence.
 
-        PeerError when the API cannot be asked, or the pod is gone or, by its `uid` (if not empty), another one.
+        A namespace that the caller has no permission to read has no annotations and no labels.
+
+        Raise PeerError if the request fails, if the pod does not exist, or if its UID is not `uid` (unless that is empty).
         """
         known = self._submit(partial(_as_far_as_allowed, self._namespaces.get), namespace)
         asked = self._submit(self._get, f"{PATH}/{quote(namespace)}/pods/{quote(name)}") if name else None
@@ -54,21 +56,25 @@ class Pods:
         return PodInfo(pod, known.result(), lambda: self.namespace(namespace))
 
     def namespace(self, name: str) -> Namespace:
-        """The namespace as it is now, as far as the caller may read it. PeerError."""
+        """Read the namespace, as far as permitted. Raise PeerError if the request fails."""
         return _as_far_as_allowed(self._namespaces.read, name)
 
     def check_namespaces(self) -> str:
-        """Return a warning if the caller has no right to read namespaces; empty otherwise. PeerError when the API cannot be
-        asked."""
+        """Return a warning if the caller has no permission to read namespaces, else empty. Raise PeerError if the request
+        fails.
+        """
         failure = self._refusal(f"{PATH}/{DEFAULT_NAMESPACE}", 403, 404)
         return Namespace(unreadable=failure).warning if failure else ""
 
     def require_pods(self) -> None:
-        """PeerError when the API cannot be asked, or the caller has no right to read pods."""
+        """Raise PeerError if the request fails, or if the caller has no permission to read pods."""
         self._refusal(f"{PATH}/{DEFAULT_NAMESPACE}/pods/{_NOBODY}", 404)
 
     def _refusal(self, path: str, *harmless: int) -> str:
-        """What the API says if it does not let the caller read this; empty for what it has, and for what is missing."""
+        """Return the API server's message if it forbids a read; empty if the object exists or is missing.
+
+        A status that is not in `harmless` raises PeerError.
+        """
         try:
             self._client.get(path)
         except StoreError as failure:
@@ -79,7 +85,7 @@ class Pods:
         return ""
 
     def node(self, name: str) -> Json:
-        """The orchestrator's object, read now. PeerError when it cannot be asked, or does not know the node."""
+        """Read the Node object. Raise PeerError if the request fails, or if the node does not exist."""
         try:
             return self._client.get(f"{NODES}/{quote(name, safe='')}")
         except StoreError as failure:
@@ -94,7 +100,7 @@ class Pods:
         self._threads.shutdown()
 
     def _submit(self, ask: Callable[[str], Answer], name: str) -> "Future[Answer]":
-        """In the context of the call: its deadline counts."""
+        """Run a request on another thread in the context of the call, so that the call's deadline applies."""
         return self._threads.submit(copy_context().run, ask, name)
 
     def _get(self, path: str) -> Json:

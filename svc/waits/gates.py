@@ -14,9 +14,9 @@ from svc.retry import Backoff
 from svc.waits.probe import UNANSWERED, Probe, ProbeResult
 from svc.waits.wait import Wait, WaitOutcome
 
-SHORTEST: Final = 0.1  # seconds between probes: at first,
-LONGEST: Final = 5.0  # and in the end
-_JOIN_SECONDS: Final = 5.0  # for a thread that asks a name server, which cannot be interrupted
+SHORTEST: Final = 0.1  # seconds between probes: initially,
+LONGEST: Final = 5.0  # and at most
+_JOIN_SECONDS: Final = 5.0  # limit for a thread in a name lookup, which cannot be interrupted
 
 
 class GatesWait(Wait):
@@ -33,14 +33,14 @@ class GatesWait(Wait):
 
 
 class GateMonitor:
-    """The probes of a process. Safe from any thread. `close` ends the waits and the threads."""
+    """The probes of a process, for any thread. `close` ends the waits and the threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._probers: dict[tuple[str, Trust], Prober] = {}
 
     def wait(self, settings: GateSettings, deadline: float) -> GatesWait:
-        """Begin to probe. Raise ValueError if a gate is not a URL."""
+        """Start probes and return the wait. Raise ValueError if a gate is not a valid URL."""
         wait = GatesWait(settings.urls, deadline)
         for prober in [self._prober(url, settings.trust) for url in settings.urls]:
             prober.add(wait)
@@ -64,7 +64,7 @@ class Prober:
         self._gate = gate
         self._trust = trust
         self._lock = threading.Lock()
-        self._waiting: dict[GatesWait, float] = {}  # and when each was added
+        self._waiting: dict[GatesWait, float] = {}  # each wait, and when it was added
         self._thread: threading.Thread | None = None
         self._probe: Probe | None = None
         self._changed = threading.Event()  # a wait was added, or the last one ended
@@ -106,7 +106,7 @@ class Prober:
                 time.sleep(max(0.0, began + SHORTEST - time.monotonic()))
 
     def _next(self) -> Probe | None:
-        """Return None if no wait is left: then this thread ends."""
+        """Return the next probe. Return None if no wait is left: then this thread ends."""
         with self._lock:
             self._changed.clear()
             self._probe = Probe(self._gate, self._trust) if self._waiting else None

@@ -1,4 +1,4 @@
-"""The head of an HTTP/1 response, as far as a probe reads it: the status, and the target of a redirect."""
+"""Parser for the head of an HTTP/1 response: the status, and the target of a redirect."""
 
 import re
 from typing import Final
@@ -8,7 +8,7 @@ from svc.values import dataclass
 _LIMIT: Final = 16 << 10  # bytes of a head and of interim responses before it
 _STATUS: Final = re.compile(rb"HTTP/1\.\d (\d{3})(?: [^\r\n]*)?\r?\n")
 _LOCATION: Final = re.compile(rb"^location:[ \t]*([^\r\n]*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
-_REDIRECTS: Final = (301, 302, 303, 307, 308)  # RFC 9110, section 15.4: the others name no single target
+_REDIRECTS: Final = (301, 302, 303, 307, 308)  # RFC 9110, section 15.4: the other ones have no single target
 
 
 class NotHttp(Exception):
@@ -17,7 +17,7 @@ class NotHttp(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """`location` is empty unless the response redirects."""
+    """Status of a response. `location` is empty unless the response redirects."""
 
     status: int
     location: str = ""
@@ -46,6 +46,6 @@ def parse_head(data: bytes) -> Head | None:
 
 
 def _split(data: bytes) -> tuple[bytes, bool, bytes]:
-    """Return the head, whether it is complete, and what follows it."""
+    """Return the head, whether it is complete, and the data after it."""
     head, separator, after = data.partition(b"\r\n\r\n")
     return head, bool(separator), after

@@ -1,4 +1,4 @@
-"""inotify(7), as far as the files of one directory are concerned."""
+"""inotify(7) for the files of one directory."""
 
 import ctypes
 import os
@@ -12,20 +12,20 @@ _DELETE_SELF, _MOVE_SELF, _UNMOUNT, _OVERFLOW, _IGNORED = 0x400, 0x800, 0x2000, 
 _ONLY_DIRECTORIES: Final = 0x01000000
 _WANTED: Final = _MODIFY | _CLOSE_WRITE | _MOVED_TO | _CREATE | _DELETE_SELF | _MOVE_SELF | _ONLY_DIRECTORIES
 _LOST: Final = _DELETE_SELF | _MOVE_SELF | _UNMOUNT | _OVERFLOW | _IGNORED
-_EVERYTHING: Final = -1  # the watch of events that concern all
+_EVERYTHING: Final = -1  # watch descriptor of events for all watches
 _EVENT: Final = struct.Struct("iIII")  # struct inotify_event: watch, mask, cookie, length of the name that follows
 _BUFFER: Final = 64 << 10
 
 
 class WatchLost(Exception):
-    """What was watched is not what is at its path any more, or events were dropped."""
+    """The watch ended because the path names another directory or none, or events were dropped."""
 
 
 class Inotify:
-    """Watches one directory at a time, for one thread; `wake` is for any other."""
+    """The watch of one directory, for one thread. Any other thread may call `wake`."""
 
     def __init__(self) -> None:
-        """OSError where no descriptor is left."""
+        """Raise OSError if no descriptor is available."""
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._fd = self._watch = -1
@@ -33,17 +33,19 @@ class Inotify:
         self._poll.register(self._woken, select.POLLIN)
 
     def watch(self, path: str) -> None:
-        """In place of what was watched before. OSError where that cannot be, limits of the system included."""
+        """Watch the directory instead of the previous one. Raise OSError if that fails, for example because of system
+        limits.
+        """
         if self._fd < 0:
             self._fd = self._checked(self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
             self._poll.register(self._fd, select.POLLIN)
         if self._watch >= 0:
-            self._libc.inotify_rm_watch(self._fd, self._watch)  # gone already where the directory is
+            self._libc.inotify_rm_watch(self._fd, self._watch)  # fails if the directory was removed, which ended its watch
             self._watch = -1
         self._watch = self._checked(self._libc.inotify_add_watch(self._fd, os.fsencode(path), _WANTED))
 
     def changed(self, seconds: float) -> set[str]:
-        """Names of files that came or were written, waited for so long at most; WatchLost."""
+        """Wait for at most `seconds`. Return the names of files that were created or written. Raise WatchLost."""
         ready = {fd for fd, _ in self._poll.poll(seconds * 1000)}
         if self._woken in ready:
             os.eventfd_read(self._woken)

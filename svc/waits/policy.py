@@ -1,4 +1,4 @@
-"""The policy set-up wait: the policy agent writes a file for each endpoint when its policy is in place.
+"""Wait for policy setup: the policy agent writes a file for each endpoint when its policy is in place.
 
 All waits for files of one directory share one thread and one inotify watch, which exist as long as one of them waits.
 
@@ -21,7 +21,7 @@ from svc._core.cidr import Address
 from svc.waits.inotify import Inotify, WatchLost
 from svc.waits.wait import Wait, WaitOutcome
 
-LOOK_SECONDS: Final = 0.5  # between checks of what cannot be watched, and of whether the path names another directory
+LOOK_SECONDS: Final = 0.5  # between polls of unwatched files, and checks of the identity of a watched directory
 _MAX_BYTES: Final = 64 << 10  # of a status file; the rest of a larger file is not read
 _ADDRESSES: Final = ("ipv4Nets", "ipv6Nets")
 
@@ -42,7 +42,7 @@ class PolicyWait(Wait):
         self._addresses = addresses
 
     def is_ready(self) -> bool:
-        """Return whether the file exists and is of this sandbox."""
+        """Return True if the file exists and belongs to this sandbox."""
         return is_ready(self.path, self._addresses)
 
     def why_not_ready(self) -> str:
@@ -58,7 +58,7 @@ class PolicyWait(Wait):
 
 
 class EndpointStatusFiles:
-    """The status files of all directories. Safe from any thread. `close` ends the waits and the threads."""
+    """The status files of all directories, for any thread. `close` ends the waits and the threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -83,7 +83,7 @@ class EndpointStatusFiles:
 
 
 class DirectoryWatch:
-    """The watch of one directory, which need not exist, and which another directory may replace at any time."""
+    """The watch of one directory. The directory need not exist, and another one may replace it at any time."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -180,7 +180,7 @@ def _end_ready(waits: Sequence[PolicyWait]) -> None:
 
 
 def is_ready(path: str, addresses: Sequence[str]) -> bool:
-    """Return whether the file exists, and does not name other addresses only."""
+    """Return True if the file exists, and does not name only other addresses."""
     try:
         info = os.stat(path)
     except (OSError, ValueError):

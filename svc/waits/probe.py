@@ -1,7 +1,7 @@
-"""One question to one readiness gate. Only the status of the answer decides; redirects are followed to it.
+"""One probe of a readiness gate. The status of the final response decides; redirects are followed.
 
-Sockets without a client library: every step has the rest of one budget, redirects included, so that a server that dribbles
-costs no more than one that is silent; no variable of the environment leads to a proxy.
+Probes use sockets without a client library. All steps, including redirects, share one time budget, so a slow server takes no
+longer than a silent one. No environment variable can set a proxy.
 """
 
 import socket
@@ -30,7 +30,7 @@ Address = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What came of a probe, in words for a user."""
+    """The result of a probe, with a text for users."""
 
     ready: bool
     text: str
@@ -40,14 +40,14 @@ UNANSWERED: Final = ProbeResult(False, "timed out without an answer")
 
 
 class BadRedirect(Exception):
-    """The gate redirects to where a probe does not follow; the text says why."""
+    """The gate redirects to a URL that probes do not follow; the text gives the reason."""
 
 
 class Probe:
-    """Use once: `run` on one thread; `cancel` from another ends it soon."""
+    """A probe, for one use: one thread calls `run`, and another may call `cancel` to end it soon."""
 
     def __init__(self, gate: Gate, trust: Trust) -> None:
-        self._gate = gate  # the one that is asked now
+        self._gate = gate  # the one that is probed now
         self._first = gate
         self._trust = trust
         self._until = time.monotonic() + PROBE_SECONDS
@@ -55,7 +55,7 @@ class Probe:
         self._cancelled = False
 
     def run(self) -> ProbeResult:
-        """Ready is a status from 200 to 399 of the final response; a redirect is not final."""
+        """Probe the gate. It is ready if the final response has a status from 200 to 399. A followed redirect is not final."""
         try:
             status = self._final_status()
         except NotHttp:
@@ -73,10 +73,10 @@ class Probe:
         self._cancelled = True
         if self._socket is not None:
             with suppress(OSError):
-                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # below TLS, which would take part in it
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # SSLSocket.shutdown would also drop the TLS state
 
     def _answer(self, ready: bool, text: str) -> ProbeResult:
-        """After a redirect with the URL that the answer came from."""
+        """Return the result. After a redirect it names the URL that answered."""
         redirected = self._gate is not self._first
         return ProbeResult(ready, f"{text} (redirected to {_shown(self._gate.url)})" if redirected else text)
 
@@ -125,7 +125,7 @@ class Probe:
     def _secured(self, connection: socket.socket) -> socket.socket:
         if not self._gate.tls:
             return connection
-        import ssl  # few gates need it, and it is slow to load
+        import ssl  # few gates use TLS, and the import is slow
 
         secured = _settings(self._trust).wrap_socket(connection, server_hostname=self._gate.host, do_handshake_on_connect=False)
         assert isinstance(secured, ssl.SSLSocket)
@@ -149,7 +149,7 @@ class Probe:
 
 
 def _target(gate: Gate, location: str) -> Gate:
-    """What the gate redirects to. BadRedirect."""
+    """Return the target of a redirect. Raise BadRedirect if it is not usable."""
     url = _joined(gate.url, location)
     try:
         target = parse_gate(url)
@@ -163,12 +163,12 @@ def _target(gate: Gate, location: str) -> Gate:
 def _joined(base: str, location: str) -> str:
     try:
         return urljoin(base, location)
-    except ValueError:  # brackets without an address between them
+    except ValueError:  # brackets without an address
         return location
 
 
 def _shown(url: str) -> str:
-    """Without credentials and query."""
+    """Return the URL without credentials and query."""
     return without_query(without_credentials(url[:MAX_URL]))
 
 
@@ -189,7 +189,7 @@ def _in_words(failure: OSError) -> str:
 
 
 def _settings(trust: Trust) -> "ssl.SSLContext":
-    """OSError when the authorities cannot be read; the user's own file is named."""
+    """Return the TLS settings. Raise OSError, which names the user's file, if the authorities cannot be read."""
     try:
         return _tls(trust, _stamp(trust))
     except OSError as failure:
@@ -200,7 +200,7 @@ def _settings(trust: Trust) -> "ssl.SSLContext":
 
 
 def _stamp(trust: Trust) -> float:
-    """Changes when the authorities' file is replaced. OSError when it cannot be read."""
+    """Return a value that changes when the authorities' file is replaced. Raise OSError if the file cannot be read."""
     import ssl
 
     path = trust.ca_file or ssl.get_default_verify_paths().cafile
@@ -209,7 +209,7 @@ def _stamp(trust: Trust) -> float:
 
 @lru_cache(maxsize=8)
 def _tls(trust: Trust, _stamp: float) -> "ssl.SSLContext":
-    """Loading the system's authorities takes 10 ms and more."""
+    """Return cached TLS settings, because loading the system's authorities takes 10 ms or more."""
     import ssl
 
     from svc.tls import prepare

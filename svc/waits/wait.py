@@ -1,7 +1,7 @@
 """Waits that do not block a thread.
 
 A call that may have to wait is a generator (`Resumable`). It yields a `Wait`, and its runner resumes it when the wait has
-ended. The agent parks the call and frees its worker; a process of one call blocks.
+ended. The agent parks the call and frees its worker; a one-shot process blocks.
 """
 
 import threading
@@ -27,7 +27,7 @@ class WaitOutcome(Enum):
 
 
 class Wait:
-    """Something that ends once. The first call of `end` sets the outcome and runs the callbacks, in their order, on its thread.
+    """A wait that ends once. The first call of `end` sets the outcome and runs the callbacks, in their order, on its thread.
 
     `deadline` is a point of the monotonic clock: the runner of the call ends the wait then.
     """
@@ -39,7 +39,7 @@ class Wait:
         self._callbacks: list[Callable[[], None]] = []
 
     def end(self, outcome: WaitOutcome) -> None:
-        """Set the outcome, unless the wait has ended. The caller must hold no lock that a callback needs."""
+        """Set the outcome, unless the wait has already ended. The caller must not hold a lock that a callback needs."""
         with self._lock:
             if self.outcome is not None:
                 return

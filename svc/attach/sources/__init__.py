@@ -1,1 +1,1 @@
-"""Where the addresses of an attachment come from: pools, another IPAM plugin, the caller, or another attachment's interface."""
+"""Address sources: pools, another IPAM plugin, annotations, or another attachment's interface."""

@@ -25,8 +25,10 @@ Valid = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Addressing:
-    """What an ADD is to get: families and the pools they are assigned from, or fixed `addresses`. `wishes` are what
-    annotations of `pod` and of its namespace request."""
+    """The addressing of an ADD: address families with their pools, or fixed `addresses`.
+
+    `wishes` are the annotation settings of `pod` and of its namespace.
+    """
 
     pod: PodInfo
     versions: tuple[int, ...]
@@ -34,23 +36,26 @@ class Addressing:
     addresses: tuple[Address, ...]
     wishes: AnnotationSettings
     renewed: "Callable[[], Addressing | None]"
-    """Return the same for the namespace as it is now; None if the namespace has not changed."""
+    """A function that resolves the addressing again from the current namespace; None if the namespace has not changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignedAddresses:
-    """What a source assigned; `ips`, `routes` and `dns` as the result of the ADD shows them."""
+    """The addresses that a source assigned. `ips`, `routes` and `dns` are in the form of the ADD result."""
 
     addresses: tuple[Address, ...]
     ips: tuple[IpConfig, ...]
     routes: tuple[Route, ...] = ()
     dns: Dns = field(default_factory=Dns)
-    has_endpoint: bool = False  # whether the endpoint was created along with them
+    has_endpoint: bool = False  # whether the same transaction created the endpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One ADD that needs addresses. `extra_write` makes the endpoint that is created along with them, if possible."""
+    """One ADD that needs addresses.
+
+    `extra_write` returns the write that creates the endpoint in the same transaction; None if that is not possible.
+    """
 
     context: Context
     session: Session
@@ -61,23 +66,23 @@ class Assignment:
 
 
 class AddressSource(ABC):
-    """Where the addresses of attachments come from. Immutable; usable from any thread.
+    """A source of addresses for attachments. Immutable and thread-safe.
 
     A call gets its source from the network configuration (`svc.cni.verbs`). `source_of` returns that of a record.
     """
 
-    plugin: str  # that assigns the addresses; empty for svc itself
-    uses_pools: bool = False  # whether svc assigns them, and the datastore shows them under the attachment's handle
+    plugin: str  # the plugin that assigns the addresses; empty for svc itself
+    uses_pools: bool = False  # whether svc assigns the addresses under the attachment's handle in the datastore
     has_handle: bool = True  # whether `release` reads the handle, and can delete the endpoint in the same write
     only_add_tells: bool = False  # whether an ADD may find no address although every dependency is ready
 
     def mark(self, record: Record) -> None:  # noqa: B027
-        """Set the fields of the record from which `source_of` makes the source again."""
+        """Set the fields of the record from which `source_of` creates the source again."""
 
     # ADD
 
     def announced(self, _session: Session) -> AbstractContextManager[None]:
-        """Return a context in which this thread is going to call `assign`."""
+        """Return a context that announces a call of `assign` on this thread, so that a batch can wait for it."""
         return nullcontext()
 
     def require_supported(self, names: Names, wishes: AnnotationSettings) -> None:  # noqa: B027
@@ -86,26 +91,29 @@ class AddressSource(ABC):
     def prepared(self, _context: Context, _trace: CallTrace) -> "AddressSource":
         """Return the source with everything that `assign` needs. Raise SvcError if it cannot assign.
 
-        The ADD has no side effect before this call."""
+        The ADD has no side effect before this call.
+        """
         return self
 
     def require_own_handle(self, context: Context, session: Session, record: Record) -> None:  # noqa: B027
         """Raise PeerError if another attachment has addresses under the handle of the new one."""
 
     def assign(self, _wanted: Assignment) -> AssignedAddresses:
-        """Assign all addresses of the attachment, or raise SvcError. `release` undoes it, also if it was interrupted."""
+        """Assign all addresses of the attachment, or raise SvcError. `release` reverts also an interrupted assignment."""
         return AssignedAddresses((), ())
 
     def adopt(self, _session: Session, _record: Record, _addressing: Addressing) -> tuple[Route, ...]:
-        """Complete a restored record, and return the routes that its ADD returned. Raise SvcError."""
+        """Complete a restored record, and return the routes that its ADD returned. Raise SvcError if that fails."""
         return ()
 
     # an attachment, by its record
 
     @abstractmethod
     def why_not_held(self, session: Session, record: Record, trace: CallTrace) -> str:
-        """Return why the attachment does not have its addresses now; empty if it has them. Raise PeerError if that is not
-        known."""
+        """Return why the attachment does not have its addresses now, or an empty string if it has them.
+
+        Raise PeerError if that cannot be determined.
+        """
 
     @abstractmethod
     def release(
@@ -117,28 +125,29 @@ class AddressSource(ABC):
         extra_write: Delete | None,
         handle: Found | None,
     ) -> bool:
-        """Release the attachment's addresses, and no other's. Return whether `extra_write` is done too.
+        """Release the addresses of this attachment only. Return whether `extra_write` was written too.
 
-        `handle` is what was read of it. Raise PeerError, or KeyedError of the key of `extra_write`. Idempotent.
+        `handle` is the stored handle, if it was read. Raise KeyedError with the key of `extra_write` if that write conflicts,
+        PeerError if the release fails. Idempotent.
         """
 
     def complete(self, record: Record) -> None:  # noqa: B027
-        """Add to the record of a DEL what the call knows of the source, and the record does not."""
+        """Add properties of the source that the DEL knows, and the record lacks, to the record."""
 
     # a network
 
     def why_unusable(self) -> str:
-        """Return why the source cannot release addresses; empty if it can."""
+        """Return why the source cannot release addresses, or an empty string if it can."""
         return ""
 
     def collect(self, _context: Context, _session: Session, _network: str, _valid: Valid, _trace: CallTrace) -> list[str]:
-        """Release addresses of the network that belong to no attachment, or let the plugin do so. Return what failed."""
+        """Release addresses of the network without an attachment, or run the plugin's GC. Return the failures."""
         return []
 
     def warning(self, _datastore: str) -> str:
-        """Return a warning for networks with this kind of datastore; empty if there is none."""
+        """Return a warning for networks with this kind of datastore, or an empty string."""
         return ""
 
     def dependencies(self, _context: Context, _network: Hashable) -> Sequence[Dependency]:
-        """Return what an ADD needs besides the datastore."""
+        """Return the dependencies of an ADD besides the datastore."""
         return ()

@@ -1,4 +1,4 @@
-"""Addresses that bypass IPAM, and that no datastore records."""
+"""Addresses that bypass IPAM and are not in the datastore."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ from svc.model.result import IpConfig
 
 
 class BypassSource(AddressSource):
-    """Addresses that annotations name. Their author has to avoid conflicts (rule R5)."""
+    """Addresses that annotations name. The author of the annotations must avoid conflicts (rule R5)."""
 
     plugin = ""
 
@@ -21,7 +21,7 @@ class BypassSource(AddressSource):
         record.unmanaged = True
 
     def assign(self, wanted: Assignment) -> AssignedAddresses:
-        wanted.session.require_ready()  # no write of an address will ask
+        wanted.session.require_ready()  # no later write checks this
         addresses = wanted.addressing.addresses
         for address in addresses:
             _warn_of_conflict(wanted, str(address), *wanted.session.ipam.standing(address))
@@ -41,7 +41,7 @@ class BypassSource(AddressSource):
         extra_write: Delete | None,
         handle: Found | None,
     ) -> bool:
-        """Release nothing but what a failed ADD may have left under the handle."""
+        """Release only addresses that a failed ADD may have left under the handle."""
         return pool_release.release(context, session, record, trace, extra_write, handle, ())
 
 

@@ -1,7 +1,7 @@
 """Addresses that another IPAM plugin assigns: svc executes it to assign, verify and release them.
 
-The plugin keeps its own records. The journal stores how to call it, so that a release is possible at any time: after the
-network has changed, after a restart, without Kubernetes.
+The plugin keeps its own records. The journal stores how to call it. A release is therefore possible after a change of the
+network, after a restart, and without Kubernetes.
 """
 
 import logging
@@ -40,10 +40,10 @@ _KEPT: Final = ("CNI_PATH", "CNI_NETNS")  # variables of an ADD that later calls
 
 @dataclass(frozen=True, slots=True)
 class DelegatedSource(AddressSource):
-    """How another plugin is called.
+    """The source that calls another plugin.
 
-    `netconf` is the network's, as the call brought it; `release_netconf` finds and releases addresses. `access` and `node` say
-    whose pod CIDRs `usePodCidr` stands for. A source that is made from a record has neither of these three.
+    `netconf` is the network configuration of the call. `release_netconf` is sufficient to find and release addresses. `access`
+    and `node` identify the node whose pod CIDRs replace `usePodCidr`. A source from a record lacks `netconf` and these two.
     """
 
     plugin: str
@@ -73,13 +73,13 @@ class DelegatedSource(AddressSource):
         demand_own_ipam(self.plugin, names, filter(None, asked))
 
     def prepared(self, context: Context, trace: CallTrace) -> "DelegatedSource":
-        """Insert the node's pod CIDRs. Raise PeerError if there is no such plugin, or the node has no ranges for it."""
+        """Insert the node's pod CIDRs. Raise PeerError if the plugin does not exist, or the node has no ranges for it."""
         find(self.plugin, self.environment.get("CNI_PATH", ""))
         with trace.phase("ranges"):
             return self._resolved(context)
 
     def assign(self, wanted: Assignment) -> AssignedAddresses:
-        """The plugin identifies the attachment by the variables of the call."""
+        """Run the plugin's ADD. The plugin identifies the attachment by the environment of the call."""
         record = wanted.record
         _warn_once(record.id.network, self.warning(record.settings["kind"]))
         try:
@@ -96,7 +96,10 @@ class DelegatedSource(AddressSource):
     # an attachment, by its record
 
     def why_not_held(self, _session: Session, record: Record, trace: CallTrace) -> str:
-        """The plugin cannot be asked for a record that was restored without a call."""
+        """Run the plugin's CHECK, and return its error or an empty string.
+
+        A record that was restored without a call lacks CNI_NETNS, so CHECK is not possible. Return an empty string for it.
+        """
         if not self.environment.get("CNI_NETNS"):
             return ""
         try:
@@ -108,7 +111,10 @@ class DelegatedSource(AddressSource):
     def release(
         self, _context: Context, _session: Session, record: Record, trace: CallTrace, extra: Delete | None, handle: Found | None
     ) -> bool:
-        """Run the plugin's DEL. If another thing than a directory is in the place of the plugin's, it holds no address."""
+        """Run the plugin's DEL. Return False.
+
+        Ignore a failure if the data directory of the plugin is not a directory, because it then holds no address.
+        """
         assert (extra, handle) == (None, None), "has_handle is false"
         try:
             self._run("DEL", record, trace)
@@ -120,8 +126,10 @@ class DelegatedSource(AddressSource):
         return False
 
     def complete(self, record: Record) -> None:
-        """The plugin may have moved since the ADD: it is looked for where this call says, then where it was. Neither kernel nor
-        datastore show that another plugin assigned the addresses of a restored record."""
+        """Search the plugin in CNI_PATH of this call, then in that of the ADD, because it may have moved since the ADD.
+
+        Mark a restored record, because neither kernel nor datastore shows that another plugin assigned its addresses.
+        """
         if record.delegate is not None:
             environment = record.delegate["environment"]
             folders = f"{self.environment.get('CNI_PATH', '')}:{environment.get('CNI_PATH', '')}".split(":")
@@ -139,7 +147,7 @@ class DelegatedSource(AddressSource):
         return ""
 
     def collect(self, _context: Context, _session: Session, _network: str, _valid: Valid, trace: CallTrace) -> list[str]:
-        """Run the plugin's GC, if it is new enough to have one."""
+        """Run the plugin's GC, if its version has one. Return the failures."""
         valid = {name: value for name, value in self.netconf.items() if name.startswith("cni.dev/")}
         try:
             run_plugin(self.plugin, "GC", self.release_netconf | valid, self.environment, trace)
@@ -158,20 +166,20 @@ class DelegatedSource(AddressSource):
         return (Dependency(("plugin", network, self.plugin), f"plugin {self.plugin!r}", remedy, look),)
 
     def _require_ready(self, context: Context) -> None:
-        """Raise PeerError if an ADD would find no plugin, no ranges or no free address, or the plugin says so itself."""
+        """Raise PeerError if an ADD would find no plugin, no ranges or no free address, or if the plugin's STATUS fails."""
         source = self._resolved(context)
         run_plugin(self.plugin, "STATUS", source.netconf, self.environment, CallTrace(new_request_id()))
         if full := source._exhaustion():
             raise full
 
     def _resolved(self, context: Context) -> "DelegatedSource":
-        """Return the source with the node's pod CIDRs in the configuration, if it asks for them. Raise PeerError."""
+        """Return the source with the node's pod CIDRs, if its configuration uses them. Raise PeerError if they are missing."""
         families = host_local.families(self.netconf)
         ranges = node_ranges(context.orchestrators.pods(self.access).node(self.node), families) if families else {}
         return replace(self, netconf=host_local.resolved(self.netconf, ranges))
 
     def _exhaustion(self) -> PluginError | None:
-        """Return what to raise if the ranges of host-local have no free address: its own error has no remedy."""
+        """Return the error for full host-local ranges, or None. The error of host-local itself does not say how to fix it."""
         full = exhausted(self.netconf)
         msg = f"{self.plugin}: no address is free in {full}"
         return PluginError(msg, details=_REMEDY, code=Code.DELEGATE) if full else None
@@ -183,13 +191,13 @@ class DelegatedSource(AddressSource):
 
 @lru_cache
 def _warn_once(network: str, warning: str) -> None:
-    """Log once in an agent. In a one-shot process the environment is the runtime's, and says nothing."""
+    """Log the warning once in an agent. In a one-shot process, the environment is the runtime's and shows nothing."""
     if warning and "CNI_COMMAND" not in os.environ:
         _log.warning("network %s: %s", network, warning)
 
 
 def _assigned(plugin: str, given: Result) -> AssignedAddresses:
-    """Return each address alone, and no gateway: svc's next hop is on the link."""
+    """Return each address with its full length and without a gateway, because svc's next hop is on the link."""
     if not given.ips:
         raise PeerError(f"plugin {plugin!r} gave no address", details="see its part of the network", code=Code.DELEGATE)
     addresses = tuple(Address(ip.address.partition("/")[0]) for ip in given.ips)

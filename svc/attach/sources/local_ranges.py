@@ -1,4 +1,4 @@
-"""Whether the ranges of a host-local network are full: host-local keeps one file for each address that it gave."""
+"""Check whether the ranges of a host-local network are full. host-local keeps one file for each assigned address."""
 
 import os
 from collections.abc import Iterator
@@ -15,9 +15,11 @@ _DATA_DIR: Final = Path("/var/lib/cni/networks")
 
 
 def exhausted(netconf: Json) -> str:
-    """Return the ranges of the first group without a free address; empty if each has one, or if host-local cannot read them.
+    """Return the ranges of the first group without a free address.
 
-    One address of each group is assigned by an ADD. Blocks for one listing of a directory."""
+    Return an empty string if each group has one, or if host-local cannot read them. An ADD assigns one address of each group.
+    Blocks for one listing of a directory.
+    """
     try:
         groups = list(_groups(netconf))
         given = _given(Path(netconf["ipam"].get("dataDir") or _DATA_DIR) / netconf["name"])
@@ -27,7 +29,7 @@ def exhausted(netconf: Json) -> str:
 
 
 def _groups(netconf: Json) -> Iterator[list[Json]]:
-    """Yield the groups as host-local reads them: its older form beside the others."""
+    """Yield the groups that host-local reads, in its older and its newer form."""
     ipam = netconf["ipam"]
     if ipam.get("subnet"):
         yield [ipam]
@@ -36,10 +38,10 @@ def _groups(netconf: Json) -> Iterator[list[Json]]:
 
 
 def _given(folder: Path) -> set[tuple[int, int]]:
-    """Return the addresses in use, of any range."""
+    """Return the assigned addresses of all ranges."""
     found = set()
     for name in os.listdir(folder) if folder.is_dir() else ():
-        with suppress(ValueError):  # other files: its lock, and the address that it gave last
+        with suppress(ValueError):  # other files: the lock, and the last assigned address
             address = Address(name)
             found.add((address.version, int(address)))
     return found
@@ -60,7 +62,7 @@ def _is_full(group: list[Json], given: set[tuple[int, int]]) -> bool:
 
 
 def _span(item: Json) -> Span:
-    """Return the span of the range: by default neither the network's own address nor, in IPv4, that of broadcasts."""
+    """Return the span of the range. By default it omits the network address and, for IPv4, the broadcast address."""
     subnet = Cidr.masked(item["subnet"])
     first = Address(item["rangeStart"]) if item.get("rangeStart") else subnet.address(1)
     last = Address(item["rangeEnd"]) if item.get("rangeEnd") else subnet.last
@@ -68,7 +70,7 @@ def _span(item: Json) -> Span:
 
 
 def _gateway(item: Json) -> int:
-    """Never assigned; by default the first address."""
+    """Return the gateway, which is never assigned. The default is the first address."""
     return int(Address(item["gateway"]) if item.get("gateway") else Cidr.masked(item["subnet"]).address(1))
 
 

@@ -23,11 +23,11 @@ from svc.model.errors import Code, SvcError
 from svc.model.result import IpConfig, Route
 from svc.timestamps import to_nanoseconds
 
-REFUSALS = (Code.NO_ADDRESS, Code.POOL, Code.ADDRESS_UNAVAILABLE)  # that other annotations of the namespace may avoid
+REFUSALS = (Code.NO_ADDRESS, Code.POOL, Code.ADDRESS_UNAVAILABLE)  # errors that changed annotations of the namespace may avoid
 
 
 class PoolSource(AddressSource):
-    """Addresses that svc assigns from the pools. With `point_to_point` the result is what the plugin ptp needs."""
+    """Addresses that svc assigns from the pools. With `point_to_point`, the result has the form for the plugin ptp."""
 
     plugin = ""
     uses_pools = True
@@ -42,7 +42,10 @@ class PoolSource(AddressSource):
         pool_release.require_own_handle(context, session, record)
 
     def assign(self, wanted: Assignment) -> AssignedAddresses:
-        """If the cached namespace is outdated, a refusal counts only after it was read again."""
+        """Assign the addresses. If that fails and the namespace has changed since it was cached, retry with the new one.
+
+        Raise SvcError if the assignment fails.
+        """
         try:
             try:
                 return self._assign(wanted)
@@ -95,7 +98,7 @@ POOLS_OF_SVC: Final = PoolSource()
 
 
 def _assign_fixed(wanted: Assignment) -> AssignedAddresses:
-    """Assign the addresses that annotations name. Release those that a previous sandbox of the pod still holds."""
+    """Assign the addresses that annotations name. Release the addresses of previous sandboxes of the pod."""
     previous = PreviousSandbox.of(wanted.context, wanted.session, wanted.record)
     try:
         assigned = _assign_from_pools(wanted)
@@ -141,7 +144,10 @@ def _owner(session: Session, record: Record) -> dict[str, str]:
 
 
 def _ip(record: Record, allocation: Allocation, *, is_fixed: bool) -> IpConfig:
-    """As IPAM plugins answer: with the length of the block, or of the address alone if this address was requested."""
+    """Return the address for the result.
+
+    For another main plugin it has the prefix length of its block, or the full length if the address was requested.
+    """
     address = allocation.address
     if record.is_wired:
         return IpConfig(str(address.host()), interface=1)
@@ -149,20 +155,29 @@ def _ip(record: Record, allocation: Allocation, *, is_fixed: bool) -> IpConfig:
 
 
 def _route(record: Record, allocation: Allocation) -> Route:
-    """No plugin programs the routes of svc's own interfaces. Other main plugins do, and the kernel refuses host bits there."""
+    """Return the route to the block.
+
+    Only other main plugins program this route, and the kernel rejects a route with host bits.
+    """
     return Route(f"{allocation.address}/{allocation.block.length}" if record.is_wired else str(allocation.block))
 
 
 def _point_to_point(session: Session, assigned: AssignedAddresses) -> AssignedAddresses:
-    """Return the result for ptp, which sets the gateway on the host's side of each pair, and routes the whole network of the
-    address there. It programs routes before the next hop is reachable: only a link-local one of IPv6 needs no route."""
+    """Return the result for ptp.
+
+    ptp sets the gateway on the host interface, and routes the whole network of the address there. It programs routes before
+    the next hop is reachable. Only a link-local IPv6 next hop needs no route, so the result has only an IPv6 route.
+    """
     addresses: Sequence[Address] = assigned.addresses
     routes = (Route("::/0"),) if any(address.version == 6 for address in addresses) else ()
     return AssignedAddresses(assigned.addresses, tuple(_beyond_next_hop(session, address) for address in addresses), routes)
 
 
 def _beyond_next_hop(session: Session, address: Address) -> IpConfig:
-    """Its network has two addresses at least: ptp replaces the route that the kernel has for it, and one address has none."""
+    """Return the address with a gateway, in a network of at least two addresses.
+
+    ptp replaces the kernel's route of the network, and the kernel adds no route for a single address.
+    """
     pool = session.ipam.pool_of(address)
     length = address.bits if pool is None else pool.length
     gateway = GATEWAY4 if address.version == 4 else GATEWAY6
@@ -170,7 +185,7 @@ def _beyond_next_hop(session: Session, address: Address) -> IpConfig:
 
 
 def _add_annotations(refusal: SvcError, wishes: AnnotationSettings) -> None:
-    """Name the annotations that a refusal is about, because these are to be corrected."""
+    """Add the annotations that caused an error to its details, because the user must correct these."""
     about = (ADDRESSES,) if wishes.addresses else (*POOLS.values(), FAMILIES)
     places = [wishes.places[name] for name in about if name in wishes.places]
     if places and refusal.code in REFUSALS:

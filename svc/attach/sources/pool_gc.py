@@ -18,15 +18,16 @@ from svc.model.errors import SvcError
 
 
 def collect(context: Context, session: Session, network: str, valid: Valid, trace: CallTrace) -> list[str]:
-    """Release the addresses of the network that this node assigned, and that no attachment has: the row, or the handle, was
-    lost. Return what failed.
+    """Release the addresses of the network that this node assigned and no attachment has. Return the failures.
 
-    An address whose interface is alive in an attachment of `valid` is never released, whichever handle the datastore shows."""
+    Such addresses remain if a row or a handle was lost. An address of an attachment in `valid` whose interface exists is never
+    released, even if it is allocated under another handle.
+    """
     if session.claim is not None and session.claim.had_recent_predecessor():
         trace.info(f"addresses without a record are kept: another machine used the name {session.node!r} until recently")
         return []
     containers = {container for container, _ in valid}
-    shown = _shown(session, handle_of(session.names, network, ""))  # before the journal is read: an ADD has a row first
+    shown = _shown(session, handle_of(session.names, network, ""))  # before the journal: an ADD writes its row first
     without = {} if session.backend.atomic else _without_addresses(session, shown)
     journalled = {record.handle for record in context.journal.all()}
     alive = _alive(context, network, valid)
@@ -53,20 +54,23 @@ def collect(context: Context, session: Session, network: str, valid: Valid, trac
 
 @dataclass(slots=True)
 class _Shown:
-    """What the blocks show: the addresses of handles that this node has assigned, handles of which others have assigned some,
-    and whether each block is another node's."""
+    """The content of the blocks.
+
+    `here` are the addresses that this node assigned, by handle. `others` are the handles with addresses that other nodes
+    assigned. `foreign` says of each block whether it has the affinity of another host.
+    """
 
     here: dict[str, list[Address]] = field(default_factory=dict)
     others: set[str] = field(default_factory=set)
     foreign: dict[Cidr, bool] = field(default_factory=dict)
 
     def of_this_node(self) -> dict[str, list[Address]]:
-        """The addresses of each handle of which this node alone has assigned addresses."""
+        """Return the addresses of each handle whose addresses were all assigned by this node."""
         return {handle: addresses for handle, addresses in self.here.items() if handle not in self.others}
 
 
 def _shown(session: Session, prefix: str) -> _Shown:
-    """One listing of the blocks, for handles with this prefix."""
+    """Read all blocks once, and return their content for handles with this prefix."""
     shown, own = _Shown(), Host(session.node)
     for block in read_blocks(session.backend):
         shown.foreign[block.cidr] = Host.of(block.affinity) not in (None, own)
@@ -82,9 +86,11 @@ def _shown(session: Session, prefix: str) -> _Shown:
 
 
 def _without_addresses(session: Session, shown: _Shown) -> dict[str, Sequence[Cidr]]:
-    """The blocks of each handle that counts addresses, though no block shows one, unless all of its blocks are other nodes'.
+    """Return the blocks of each handle that counts addresses although no block has any of them.
 
-    Without transactions a write of an ADD that arrives after the release leaves such a handle."""
+    Omit handles whose blocks all have the affinity of other nodes. Such a handle remains in a store without transactions if a
+    write of an ADD arrives after the release.
+    """
     return {
         handle: cidrs
         for handle, cidrs in session.ipam.counts().items()
@@ -105,6 +111,6 @@ def _is_alive(context: Context, record: Record) -> bool:
     if record.state != ADDED or record.boot_id != context.boot_id:
         return False
     if not record.is_wired:
-        return True  # its interface is another plugin's: the runtime's word must do
+        return True  # another plugin has made the interface, so only the runtime knows
     link = context.kernel.find_link(index=record.host_index)
     return link is not None and link["name"] == record.host_name

@@ -1,4 +1,4 @@
-"""Release what the handle of one attachment holds in the pools, and no other attachment's addresses."""
+"""Release the addresses of one attachment in the pools, and keep those of other attachments with the same handle."""
 
 from contextlib import suppress
 
@@ -24,10 +24,10 @@ def release(
     handle: Found[Handle] | None,
     addresses: tuple[Address, ...],
 ) -> bool:
-    """Release what the handle holds, but not the addresses of other attachments with the same handle. Return whether
-    `extra_write` is done too.
+    """Release the addresses of the handle, except those of other attachments with the same handle.
 
-    `addresses` are those that the attachment is known to have. Raise PeerError, or KeyedError of the key of `extra_write`.
+    `addresses` are the known addresses of the attachment. Return whether `extra_write` was written too. Raise KeyedError with
+    the key of `extra_write` if that write conflicts, PeerError if the release fails.
     """
     if record.older_handle or record.recorded_only:
         return _release_unrecorded(context, session, record, extra_write, trace)
@@ -39,7 +39,7 @@ def release(
 def _release_unrecorded(
     context: Context, session: Session, record: Record, extra_write: Delete | None, trace: CallTrace
 ) -> bool:
-    """Release what the datastore shows of an attachment that has no row in the journal."""
+    """Release the addresses that the datastore shows for an attachment without a row. Return whether `extra_write` is done."""
     if extra_write is not None:
         with suppress(NotFound):
             session.backend.write([extra_write])
@@ -53,8 +53,10 @@ def _release_unrecorded(
 
 
 def require_own_handle(context: Context, session: Session, record: Record) -> None:
-    """Raise PeerError if another attachment has the handle of the new one: by the journal, or by allocations under it that the
-    journal does not show for this container."""
+    """Raise PeerError if another attachment has the handle of the new one.
+
+    The journal shows it, or the handle has allocations that the journal does not show for this container.
+    """
     if not is_ambiguous(session.names, record.id.network, record.id.container_id):
         return
     own = (record.id.network, record.id.container_id)
@@ -73,8 +75,10 @@ def require_own_handle(context: Context, session: Session, record: Record) -> No
 
 
 def _release_older(context: Context, session: Session, record: Record, trace: CallTrace) -> None:
-    """Release what this node allocated under the older form of the handle, for this workload. The endpoint of the attachment is
-    gone by now: one that exists is another sandbox's, which may have these addresses."""
+    """Release the addresses that this node allocated for this workload under the older form of the handle.
+
+    The endpoint of this attachment is already deleted. An existing one is of another sandbox, which may have these addresses.
+    """
     container, _ = endpoint_owner(session, record)
     if container not in (None, record.id.container_id):
         return
@@ -87,7 +91,7 @@ def _release_older(context: Context, session: Session, record: Record, trace: Ca
 
 
 def _is_owner(record: Record, owner: dict[str, str]) -> bool:
-    """Return whether the allocation is the workload's. A field that the allocation lacks does not count."""
+    """Return whether the allocation is for the workload. Attributes that the allocation lacks are ignored."""
     given = {"node": record.node, "pod": record.pod, "namespace": record.namespace}
     return all(owner.get(name, text) == text for name, text in given.items())
 
@@ -95,7 +99,7 @@ def _is_owner(record: Record, owner: dict[str, str]) -> bool:
 def _release_addresses(session: Session, handle: str, addresses: tuple[Address, ...]) -> None:
     freed = session.ipam.release_addresses([ReleaseTarget(address, handle) for address in addresses])
     for refusal in freed.refused.values():
-        if isinstance(refusal, PeerError):  # any other: it is not this handle's any more
+        if isinstance(refusal, PeerError):  # any other: the handle does not have the address any more
             raise refusal
 
 
@@ -105,7 +109,7 @@ def _addresses_of_others(context: Context, record: Record, handle: str = "") -> 
 
 
 def _sharing(context: Context, record: Record, handle: str = "") -> list[Record]:
-    """Return the others with the same handle: further interfaces of the container, and of other pairs with its plain form."""
+    """Return the other attachments with the same handle, of this container or of another pair with the same plain form."""
     handle = handle or record.handle
     own = _pair(record)
     found = context.journal.of_container(*own, except_for=record.id.ifname)

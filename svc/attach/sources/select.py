@@ -8,10 +8,10 @@ from svc.attach.sources.shared import SharedSource
 
 
 def source_of(record: Record) -> AddressSource:
-    """Return where the addresses of the attachment come from."""
+    """Return the source of the attachment's addresses."""
     source: AddressSource = BYPASS if record.unmanaged else POOLS_OF_SVC
     if record.delegate is not None:
-        from svc.attach.sources.delegated import DelegatedSource  # only here: most nodes need no other plugin
+        from svc.attach.sources.delegated import DelegatedSource  # imported late: most nodes need no other plugin
 
         source = DelegatedSource.recorded(record.delegate)
     return SharedSource(source) if record.shares else source

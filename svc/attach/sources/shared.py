@@ -1,4 +1,4 @@
-"""The source of an attachment that shares the interface of another network's attachment, and thereby its addresses."""
+"""The source of an attachment that shares the interface and the addresses of another network's attachment."""
 
 from contextlib import suppress
 
@@ -12,8 +12,10 @@ from svc.datastore.api import Delete, Found, NotFound
 
 
 class SharedSource(AddressSource):
-    """No address of its own: the endpoint of the other attachment names the network among its profiles. `former` may hold
-    addresses under the handle, if the record was made for an attachment without a row."""
+    """A source without addresses: the endpoint of the other attachment has the network in its profiles.
+
+    `former` may have addresses under the handle, if the record was made for an attachment without a row.
+    """
 
     def __init__(self, former: AddressSource) -> None:
         self._former = former

@@ -1,1 +1,1 @@
-"""The etcd v3 store. Loaded only where it is asked for: gRPC takes more memory than all the rest of a node."""
+"""etcd v3 store. It is imported only if it is configured, because gRPC needs more memory than the rest of svc on a node."""

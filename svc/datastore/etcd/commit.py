@@ -1,4 +1,4 @@
-"""Carrying a transaction out once, whatever happens to its answers."""
+"""Apply a transaction once, even if answers are lost."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,10 +15,10 @@ Decode = Callable[[Key, Message], Entry | None]
 
 
 def commit(link: Link, changes: Sequence[txn.Change], decode: Decode) -> int:
-    """The revision of all the changes. KeyedError when one of them could not be made, and then none is; it tells how the keys
-    stand.
+    """Apply all changes or none. Return their revision.
 
-    StoreError when the cluster is out of reach, saying so where it is not known whether the changes were made.
+    Raise KeyedError if a key is not in the expected state; its `found` has the present entries. Raise OutcomeUnknown if the
+    changes may have been applied, StoreError if the cluster is unreachable or refuses the transaction.
     """
     tries = link.tries()
     since = _known_revision(link, changes, tries)
@@ -40,7 +40,7 @@ def commit(link: Link, changes: Sequence[txn.Change], decode: Decode) -> int:
 
 
 def _known_revision(link: Link, changes: Sequence[txn.Change], tries: Tries) -> int:
-    """One that the cluster has reached before the first try: whatever is older is not of our making."""
+    """Return a revision that the cluster had before the first attempt. This transaction did not make any older change."""
     if not link.seen:
         tries.repeat(lambda seconds: link.range(RangeRequest(key=changes[0].path, keys_only=True), seconds))
     return max(link.seen, *(change.known_revision for change in changes))
@@ -54,7 +54,7 @@ def _wait(tries: Tries, failure: Unanswered) -> None:
 
 
 def _refusal(changes: Sequence[txn.Change], found: Sequence[Any], decode: Decode, place: str) -> StoreError:
-    """The keys do not stand as expected."""
+    """Return the error for keys that are not in the expected state."""
     refusal = txn.refusal(changes, found)
     if refusal is None:
         return _unknown(f"another client of {place} has changed a key at the same time", _AGAIN)
@@ -77,7 +77,7 @@ def _made_at(link: Link, changes: Sequence[txn.Change], found: Sequence[Any], tr
 
 
 def _first_event(link: Link, path: bytes, start: int, seconds: float) -> Message:
-    """The first one of a key at or after a revision. There must be one."""
+    """Return the first event of a key at or after a revision. The caller knows that it exists."""
     stream = link.watch(WatchCreateRequest(key=path, start_revision=start), seconds)
     try:
         while not (events := stream.receive().events):

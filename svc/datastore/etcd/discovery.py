@@ -1,4 +1,4 @@
-"""Servers found by SRV records (RFC 2782), as etcd's own tools look for them."""
+"""Discovery of servers by SRV records (RFC 2782), with the service names of etcd's tools."""
 
 from typing import Any, Protocol
 
@@ -7,21 +7,22 @@ from svc.imports import whole_imports
 from svc.model.field_errors import Faults
 
 SECONDS = 2.0  # for each of the two queries
-SERVICES = (("_etcd-client-ssl._tcp", "https"), ("_etcd-client._tcp", "http"))  # the first that has records counts
+SERVICES = (("_etcd-client-ssl._tcp", "https"), ("_etcd-client._tcp", "http"))  # the first service that has records is used
 
 
 class Resolver(Protocol):
-    """A `dns.resolver.Resolver`."""
+    """Interface of `dns.resolver.Resolver`."""
 
     def resolve(self, qname: str, rdtype: str, *, lifetime: float) -> Any: ...
 
 
 def find(domain: str, faults: Faults, resolver: Resolver | None = None) -> list[str]:
-    """URLs in the order of priority, by weight at random. Empty, and a fault, when the domain has none.
+    """Return the servers' URLs by priority, and at random by weight. If the domain has none, return [] and add a field error.
 
-    Asks the system's DNS servers unless told otherwise. StoreError when they do not answer.
+    Without `resolver`, ask the DNS servers of the system. Raise StoreError if they do not answer. A query takes at most
+    SECONDS.
     """
-    with whole_imports():  # large, and few use it
+    with whole_imports():  # imported here, because dnspython is large and rarely needed
         from dns.exception import DNSException
         from dns.name import LabelTooLong, NameTooLong
         from dns.resolver import NXDOMAIN, NoAnswer, get_default_resolver

@@ -1,7 +1,7 @@
-"""Calls to a cluster over gRPC: a channel for each server, deadlines, and who is asked next when one does not answer.
+"""One gRPC channel per etcd server, with deadlines and failover.
 
-Each server has a channel of its own, so each is held to the name in its own certificate. All calls go to one server until it
-fails a call; then the next one is asked. The first is chosen at random, or all nodes would ask the same.
+With a channel per server, gRPC verifies each certificate against the name of its own server. All calls go to one server until
+a call to it fails; the next call goes to the next server. The first server is chosen at random, to spread the nodes.
 """
 
 import logging
@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would print is in the errors that calls raise
-os.environ.setdefault("GRPC_DNS_RESOLVER", "native")  # the system's, which knows /etc/hosts
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the errors of the calls contain the same text
+os.environ.setdefault("GRPC_DNS_RESOLVER", "native")  # the resolver of the system, which reads /etc/hosts
 
 import grpc
 
@@ -31,23 +31,23 @@ from svc.retry import Backoff
 
 _log = logging.getLogger(__name__)
 
-CALL_SECONDS = 10.0  # for everything that one call of a Backend does
-TRY_SECONDS = 4.0  # for one server's answer, before the next one is asked
-DIAL_SECONDS = 4.0  # for a connection
-DEAF_ROUNDS = 5  # how often all servers are tried where nobody listens; the pauses outlast gRPC's own, which answers by memory
-MIN_BACKOFF, MAX_BACKOFF = 0.1, 1.0  # seconds after all servers have failed
+CALL_SECONDS = 10.0  # for one call of a Backend, with all its attempts
+TRY_SECONDS = 4.0  # for one attempt at one server
+DIAL_SECONDS = 4.0  # for opening a connection
+DEAF_ROUNDS = 5  # over all servers if none accepts connections; longer than gRPC's back-off, during which calls fail at once
+MIN_BACKOFF, MAX_BACKOFF = 0.1, 1.0  # seconds between two rounds over all servers
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
-    ("grpc.keepalive_time_ms", 10_000),  # a watch learns of a dead server within 15 s; etcd allows a ping every 5 s
+    ("grpc.keepalive_time_ms", 10_000),  # a watch detects a dead server within 15 s; etcd allows a ping every 5 s
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.min_reconnect_backoff_ms", int(DIAL_SECONDS * 1000)),  # this is the time for a connection
+    ("grpc.min_reconnect_backoff_ms", int(DIAL_SECONDS * 1000)),  # gRPC uses this as the timeout of a connection
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 250),  # less than the rounds of a call take: after an outage the first call succeeds
+    ("grpc.max_reconnect_backoff_ms", 250),  # shorter than the rounds of a call: the first call after an outage succeeds
     ("grpc.dns_min_time_between_resolutions_ms", 1000),
-    ("grpc.enable_http_proxy", 0),  # what the environment of a runtime names is for images
-    ("grpc.use_local_subchannel_pool", 1),  # sessions with other credentials share no connection
+    ("grpc.enable_http_proxy", 0),  # the proxy in a runtime's environment is for pulling images
+    ("grpc.use_local_subchannel_pool", 1),  # sessions with different credentials must not share a connection
 )
 _NO_ANSWER = frozenset(
     {
@@ -59,7 +59,7 @@ _NO_ANSWER = frozenset(
         grpc.StatusCode.UNKNOWN,
     }
 )
-_WITH_LEADER = (("hasleader", "true"),)  # a server that has lost its cluster ends the watch, where it would be silent
+_WITH_LEADER = (("hasleader", "true"),)  # without a leader the server ends the watch, instead of leaving it silent
 _KNOCK = RangeRequest(key=b"\0", keys_only=True)
 _NOT_CONNECTED = ("failed to connect", "errors resolving", "DNS resolution failed")
 
@@ -68,17 +68,17 @@ Result = TypeVar("Result")
 
 
 class Unanswered(StoreError):
-    """No server has answered: whether the request was carried out is not known."""
+    """Failure to get an answer. The server may or may not have applied the request."""
 
-    deaf = False  # whether there was no connection at all
+    deaf = False  # whether the connection could not be opened
 
 
 class Compacted(StoreError):
-    """The revision asked for is forgotten."""
+    """Failure because etcd has compacted the requested revision."""
 
 
 class Stream:
-    """A watch that is open. `receive` in one thread, `close` from any."""
+    """Open watch. One thread calls `receive`; any thread may call `close`."""
 
     def __init__(self, call: Any, guarded: Callable[[Callable[[], Message]], Message], place: str) -> None:
         self._call = call
@@ -86,7 +86,10 @@ class Stream:
         self._guarded = guarded
 
     def receive(self) -> Message:
-        """The next WatchResponse. Unanswered when the watch has ended or cannot go on, Compacted when it was too late."""
+        """Wait for the next WatchResponse and return it.
+
+        Raise Unanswered if the watch ended or broke, Compacted if etcd has compacted its start revision.
+        """
         answer = self._guarded(lambda: next(self._call, None))
         if answer is None:
             raise Unanswered(f"{self._place} has ended a watch")
@@ -101,9 +104,9 @@ class Stream:
 
 
 class Link:
-    """Connections to a cluster, made when they are first used. From any thread.
+    """Connections to a cluster, opened when they are first used. Thread-safe.
 
-    `rediscover` says where the cluster is now; it is asked after all servers have failed a call.
+    `rediscover` returns the present servers of the cluster. The next call runs it after a call has failed at all servers.
     """
 
     def __init__(self, cluster: Cluster, rediscover: Callable[[], Cluster] | None = None) -> None:
@@ -111,36 +114,36 @@ class Link:
         self._moving = threading.Lock()
         self._rediscover = rediscover
         self.position = Position()
-        self._failed = False  # whether a call has been given up since the last look-up
+        self._failed = False  # whether a call has failed at all servers since the last discovery
         self._closed = False
         self._use(cluster)
 
     @property
     def place(self) -> str:
-        """Return the server that the next call asks."""
+        """Return the server of the next call, for errors."""
         with self._lock:
             return self._place(self._servers[self._current])
 
     def tries(self) -> "Tries":
-        """For one call; its time begins now."""
+        """Return the time and attempt budget of one call, which starts now. Rediscover the servers if the last call failed."""
         until = time.monotonic() + deadline.remaining(CALL_SECONDS)
         if self._failed and self._rediscover is not None:
             self._move(self._rediscover)
         return Tries(self, len(self._servers), until)
 
     def connect(self, seconds: float, then: Callable[[], None] = lambda: None) -> None:
-        """Tries to reach the servers in the background for so long, and calls `then` when one answers, or none has in time.
+        """Connect to all servers in the background, for this time. Call `then` at the answer or timeout of each server.
 
-        Calls fail at once where the last connection has failed, and many releases of gRPC connect only while a call waits.
+        After a failed connection, gRPC fails calls at once. Many releases of gRPC reconnect only while a call waits.
         """
         with self._lock:
             servers = () if self._closed else tuple(self._servers)
-        with suppress(ValueError):  # closed meanwhile
+        with suppress(ValueError):  # another thread has closed the channel
             for knock in [server.range.future(_KNOCK, timeout=seconds, wait_for_ready=True) for server in servers]:
                 knock.add_done_callback(lambda _: then())
 
     def give_up(self) -> None:
-        """A call has tried all servers in vain."""
+        """Record that a call has failed at all servers."""
         self._failed = True
 
     def range(self, request: Message, seconds: float) -> Message:
@@ -151,7 +154,7 @@ class Link:
         return self._call(lambda server: server.txn(request, timeout=seconds), lambda: _transaction(request))
 
     def watch(self, create: Message, seconds: float | None = None) -> Stream:
-        """With `seconds`, it ends then."""
+        """Open a watch; with `seconds`, it ends after that time."""
         server = self._server()
         request = WatchRequest(create_request=create)
         call = self._on(server, lambda: server.watch(request, timeout=seconds, metadata=_WITH_LEADER))
@@ -168,10 +171,10 @@ class Link:
         self._cluster = cluster
         self._servers = [_Server(endpoint, cluster.tls) for endpoint in cluster.endpoints]
         self._current = random.randrange(len(cluster.endpoints))  # noqa: S311 no secret
-        self.seen = 0  # the revision in the latest answer
+        self.seen = 0  # revision of the latest answer
 
     def _move(self, rediscover: Callable[[], Cluster]) -> None:
-        """One call looks the servers up; the others go on with those that are known."""
+        """Discover the servers again. Only one thread does it; other threads use the known servers."""
         if not self._moving.acquire(blocking=False):
             return
         try:
@@ -211,7 +214,10 @@ class Link:
         return answer
 
     def _locate(self, cluster: str, revision: int, before: int) -> None:
-        """Note which data answers. Answers come in any order, but none is older than what was seen before its request."""
+        """Update the position from an answer.
+
+        Parallel answers arrive in any order. An answer below `before`, the revision at the time of its request, is a setback.
+        """
         known = self.position
         if cluster == known.cluster and before <= revision <= known.revision:
             return
@@ -223,16 +229,16 @@ class Link:
                 self.position = replace(known, cluster=cluster, revision=max(known.revision, revision))
 
     def _on(self, server: "_Server", step: Callable[[], Message]) -> Message:
-        """Carries out a step with one of the servers, and puts our errors in place of gRPC's."""
+        """Run a step at a server. Raise StoreError for an error of gRPC."""
         try:
             return step()
         except grpc.RpcError as error:
             raise self._failure(server, error.code(), str(error.details())) from error
-        except ValueError as error:  # gRPC's word for a channel that was closed meanwhile
+        except ValueError as error:  # gRPC raises it if another thread has closed the channel
             raise self._failure(server, grpc.StatusCode.CANCELLED, "the connection was closed") from error
 
     def _failure(self, server: "_Server", code: Any, text: str) -> StoreError:
-        """What to raise. The next server is for the next call, when this one has not answered."""
+        """Return the error to raise. If the server did not answer, select the next server for the next attempt."""
         if self._closed:
             return _closed()
         if code is grpc.StatusCode.OUT_OF_RANGE:
@@ -258,7 +264,7 @@ class Link:
 
 
 class Tries:
-    """The time that one call has, and whether another try is worth it."""
+    """Time and attempts of one call. Not thread-safe."""
 
     def __init__(self, link: Link, servers: int, until: float) -> None:
         self._link = link
@@ -267,15 +273,15 @@ class Tries:
         self._failed = 0
         self._deaf = 0
         self._backoff = Backoff(MIN_BACKOFF, MAX_BACKOFF)
-        self.may_have_arrived = False  # at a server that has not answered
+        self.may_have_arrived = False  # whether a server may have applied an attempt that it did not answer
 
     @property
     def seconds(self) -> float:
-        """For the next try."""
+        """Return the time for the next attempt."""
         return min(TRY_SECONDS, max(0.0, self._until - time.monotonic()))
 
     def repeat(self, step: Callable[[float], Result]) -> Result:
-        """Until it is answered; what may be done twice."""
+        """Retry an idempotent step until a server answers. Return its result. Raise Unanswered if the budget is exhausted."""
         while True:
             try:
                 return step(self.seconds)
@@ -283,7 +289,7 @@ class Tries:
                 self.after(failure)
 
     def after(self, failure: Unanswered) -> None:
-        """Returns when it is time for another try; raises the failure when there is none left."""
+        """Wait for the next attempt. Raise the failure if the time or the rounds of the call are exhausted."""
         self._failed += 1
         self._deaf = self._deaf + 1 if failure.deaf else 0
         self.may_have_arrived = self.may_have_arrived or not failure.deaf
@@ -300,7 +306,7 @@ class Tries:
 
 
 class _Server:
-    """The calls of one server."""
+    """Channel and calls of one server."""
 
     def __init__(self, endpoint: Endpoint, tls: Tls | None) -> None:
         self.endpoint = endpoint
@@ -312,7 +318,7 @@ class _Server:
             channel = grpc.secure_channel(target, credentials, _OPTIONS)
         stub = KVStub(channel)
         self.range, self.txn, self.close = stub.Range, stub.Txn, channel.close
-        # One request a stream, so there need be no thread that feeds it, as there would be behind the generated stub.
+        # The watch sends one request. A unary-stream call needs no sending thread; the generated stub would start one.
         self.watch = channel.unary_stream(
             "/etcdserverpb.Watch/Watch",
             request_serializer=WatchRequest.SerializeToString,
@@ -325,7 +331,7 @@ def _text(key: bytes) -> str:
 
 
 def _transaction(request: Message) -> str:
-    """Its keys."""
+    """Describe a transaction by its keys."""
     changes = [
         _text(each.request_put.key or each.request_delete_range.key or each.request_range.key) for each in request.success
     ]

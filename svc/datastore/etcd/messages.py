@@ -1,12 +1,12 @@
-"""The messages and stubs of the etcd3 package, under any protobuf that is still supported.
+"""Messages and stubs of the etcd3 package, for every supported version of protobuf.
 
-The generated modules of etcd3 0.12 were made for protobuf 3 and do not import under a later one. What they describe is
-inside them, serialized; so message classes are made anew from that, and stand in for the generated modules before etcd3
-itself is imported. A later etcd3 with modules of today holds no such descriptor, and is imported as it is.
+The generated modules of etcd3 0.12 are for protobuf 3 and cannot be imported with later versions. They contain serialized
+descriptors. This module builds message classes from the descriptors, and registers replacements for the generated modules
+before it imports etcd3. A later etcd3 without such descriptors is imported unchanged.
 
-etcd3's client class is not used. Its transactions do not tell the revision that they made, its watches start again neither
-after a broken connection nor after a compaction, and it speaks to one server. All of that is in this package, over the
-stubs and messages that etcd3 generated.
+svc does not use the client class of etcd3. Its transactions do not return their revision. Its watches do not continue after a
+broken connection or a compaction, and it connects to one server only. This package implements that with the stubs and messages
+of etcd3.
 """
 
 import ast
@@ -21,12 +21,12 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message_factory import GetMessageClass
 
-_GENERATED = ("kv_pb2", "auth_pb2", "rpc_pb2")  # each after those that it needs
+_GENERATED = ("kv_pb2", "auth_pb2", "rpc_pb2")  # in the order of their imports
 _DESCRIPTOR = re.compile(r"serialized_pb=_b\(('.*')\)")
 
 
 def _stand_in(name: str, descriptor: bytes, pool: DescriptorPool) -> ModuleType:
-    """What a module generated today would hold."""
+    """Build a module with the message classes and enums of a descriptor."""
     file = pool.AddSerializedFile(descriptor)
     members: dict[str, Any] = {each.name: GetMessageClass(each) for each in file.message_types_by_name.values()}
     for enum in file.enum_types_by_name.values():
@@ -37,11 +37,11 @@ def _stand_in(name: str, descriptor: bytes, pool: DescriptorPool) -> ModuleType:
 
 
 def _prepare() -> None:
-    """ImportError when etcd3 is not installed."""
+    """Register the replacements. Raise ModuleNotFoundError if etcd3 is not installed."""
     spec = importlib.util.find_spec("etcd3")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("No module named 'etcd3'", name="etcd3")
-    pool = DescriptorPool()  # of our own: file names such as kv.proto are not unique
+    pool = DescriptorPool()  # separate, because file names such as kv.proto are not unique in the default pool
     for name in _GENERATED:
         found = _DESCRIPTOR.search(Path(spec.origin).with_name("etcdrpc").joinpath(f"{name}.py").read_text())
         if found is not None:
@@ -51,7 +51,7 @@ def _prepare() -> None:
 
 _prepare()
 
-from etcd3 import etcdrpc  # noqa: E402  only now
+from etcd3 import etcdrpc  # noqa: E402  after the replacements
 
 KVStub = etcdrpc.KVStub
 Compare = etcdrpc.Compare

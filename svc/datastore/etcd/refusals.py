@@ -1,4 +1,4 @@
-"""What etcd, gRPC and TLS say when something fails, and what to do about it."""
+"""Fixes for the error messages of etcd, gRPC and TLS."""
 
 NO_ANSWER_IN_TIME = "no answer in time"
 
@@ -7,7 +7,7 @@ _PLAIN = "look whether etcd runs there, and whether it wants https:// and a clie
 _HOST = "name the server as its certificate does, or give it a certificate with this name"
 _NAME = "correct the host name, or make it known to the system's resolver"
 
-_REMEDIES = (  # what the message says, what to do
+_REMEDIES = (  # part of the message, and the fix
     (
         "CERTIFICATE_VERIFY_FAILED",
         "let etcd_ca_cert_file hold the root that issued the server's certificate, and give the server one that is valid today",
@@ -38,6 +38,6 @@ _REMEDIES = (  # what the message says, what to do
 
 
 def remedy_for(text: str, *, by_name: bool = False) -> str:
-    """What to do when a message says this of a server; `by_name` when its address had to be looked up."""
+    """Return the fix for a server's error message. `by_name` is true if the endpoint is a host name."""
     remedy = next((remedy for words, remedy in _REMEDIES if words in text), "look into the log of etcd")
     return f"{remedy}, and whether its host name resolves" if by_name and text == NO_ANSWER_IN_TIME else remedy

@@ -1,4 +1,4 @@
-"""From the settings of a netconf (spec section 2.2) to servers and credentials."""
+"""Servers and credentials from the settings of a network configuration (spec section 2.2)."""
 
 import logging
 import re
@@ -18,7 +18,7 @@ SCHEME = "http"
 PORT = 2379
 
 _SCHEMES = ("http", "https")
-_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")  # a name or an address
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")  # a host name or an IP address
 _EXAMPLE = 'give URLs such as "https://10.0.0.1:2379", separated by commas'
 
 _log = logging.getLogger(__name__)
@@ -26,14 +26,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One server; the host is what its certificate must name."""
+    """One server. Its certificate must contain the host."""
 
     host: str
     port: int
 
     @property
     def is_address(self) -> bool:
-        """Otherwise it is a name."""
+        """Return whether the host is an IP address, not a name."""
         try:
             return bool(Address(self.host.partition("%")[0]))
         except ValueError:
@@ -45,17 +45,20 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The servers of one datastore, and how to speak to them; `tls` is None for plain http."""
+    """Servers of one datastore, and their TLS settings. `tls` is None for plain http."""
 
     endpoints: tuple[Endpoint, ...]
     tls: Tls | None
     origin: str  # the setting that named the endpoints, with its value
-    files: tuple[Path, ...]  # that were read
-    discovered: bool  # by SRV records, which may change
+    files: tuple[Path, ...]  # the TLS files that were read
+    discovered: bool  # whether the endpoints come from SRV records, which may change
 
 
 def read_settings(settings: Mapping[str, str], resolver: "discovery.Resolver | None" = None) -> Cluster:
-    """CallerError naming every fault, StoreError when a DNS server does not answer. Empty settings count as absent."""
+    """Return the cluster that the settings describe. Empty settings count as absent.
+
+    Raise CallerError with all field errors, StoreError if a DNS server does not answer.
+    """
     given = {name: value.strip() for name, value in settings.items() if value.strip()}
     faults = Faults("invalid etcd settings", Code.INVALID_NETCONF)
     urls, origin = _urls(given, faults, resolver)
@@ -73,7 +76,7 @@ def read_settings(settings: Mapping[str, str], resolver: "discovery.Resolver | N
 
 
 def _urls(given: Mapping[str, str], faults: Faults, resolver: "discovery.Resolver | None") -> tuple[list[str], tuple[str, str]]:
-    """The URLs, and which setting, of which value, they come from."""
+    """Return the URLs, and the name and value of the setting that they come from."""
     endpoints, domain = given.get("etcd_endpoints", ""), given.get("etcd_discovery_srv", "")
     if endpoints and domain:
         faults.add("etcd_discovery_srv", domain, "excludes etcd_endpoints", "remove one of the two")
@@ -103,18 +106,18 @@ def _warn_of_deprecated(given: Mapping[str, str], *, used: bool) -> None:
 
 
 def _parse(text: str, origin: tuple[str, str], faults: Faults) -> SplitResult | None:
-    """None, and a fault, unless it is a URL of a server and nothing more."""
+    """Parse the URL of a server. Return None and add a field error if it is invalid or has a path, query or user."""
     try:
         url = urlsplit(text)
         extra = url.path.strip("/") or url.query or url.fragment or url.username is not None
         if url.scheme in _SCHEMES and _HOST.fullmatch(url.hostname or "") and url.port != 0 and not extra:
             return url
-    except ValueError:  # a port that is no number, brackets that do not match
+    except ValueError:  # a port that is not a number, or unbalanced brackets
         pass
     faults.add(origin[0], _without_password(text), "is no URL of an etcd server", _EXAMPLE)
     return None
 
 
 def _without_password(text: str) -> str:
-    """Credentials have no place in a URL of etcd, nor in an error."""
+    """Mask credentials, which a URL of etcd may not contain and an error must not show."""
     return re.sub(r"//[^/,]*@", "//...@", text)

@@ -1,12 +1,12 @@
-"""The etcd v3 store: keys and documents as `svc.model.kv_codec` spells them, revisions that are etcd's own (ModRevision).
+"""etcd v3 store: keys and documents in the encoding of `svc.model.kv_codec`; a revision is etcd's ModRevision.
 
-1. A call is one round trip: a get is one Range, a list one Range (more when it is long), a write one transaction.
-2. A read that a server does not answer goes to the next one.
-3. So does a write, although the first server may have carried it out. It is safe to send again, because it does nothing
-   unless its keys stand as they did before; and if they do not, the history of the keys tells whether it was the first try
-   that changed them. Where the history is compacted away, a StoreError says that the outcome is unknown. What cannot be
-   seen: a key that the first try created and that somebody else has deleted since is created again.
-4. Of two writers that make the same change at the same state of a key, both may be told that it is made.
+1. A call is one round trip: a get is one Range, a list one Range per PAGE entries, a write one transaction.
+2. If a server does not answer a read, the store retries it at the next server.
+3. It retries a write as well, although the first server may have applied it. The retry is safe, because it changes nothing
+   unless its keys are in the expected state. If they are not, the history of the keys shows whether an earlier attempt
+   changed them. If etcd has compacted the history, the store raises OutcomeUnknown. One case cannot be detected: if an
+   attempt created a key and another client deleted it, the retry creates it again.
+4. If two writers make the same change at the same state of a key, both may get the result that it was applied.
 """
 
 import logging
@@ -28,13 +28,13 @@ from svc.model.keys import IPAM_CONFIG, IpamConfigKey, Key, Query, ResourceQuery
 from svc.model.kv_codec import Codec, matches
 from svc.names import Names
 
-PAGE = 2000  # entries that are read at once; a block of 64 addresses is 1 to 10 KB
+PAGE = 2000  # entries per request; a block of 64 addresses has 1 to 10 KB
 
 _log = logging.getLogger(__name__)
 
 
 class EtcdStore(Backend):
-    """A session. CallerError for settings that cannot be used; servers are first spoken to by the first call."""
+    """Session with an etcd cluster. Raise CallerError if the settings are invalid. The first call opens the connection."""
 
     atomic = True
     needs_node = True
@@ -53,7 +53,7 @@ class EtcdStore(Backend):
         return self._link.place
 
     def is_current(self) -> bool:
-        """False when a certificate or key was replaced."""
+        """Return False if a certificate or key file was replaced or changed."""
         return all(_identity(path) == identity for path, identity in self._files.items())
 
     def get(self, key: Key) -> Entry:
@@ -70,7 +70,7 @@ class EtcdStore(Backend):
         return self._listing(query).entries
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:  # noqa: ARG002
-        """Always durable: etcd syncs before it answers."""
+        """Apply all writes or none. Writes are always durable, because etcd syncs before it answers."""
         if not writes:
             return ()
         changes = [txn.change(self._codec, write) for write in writes]
@@ -78,7 +78,7 @@ class EtcdStore(Backend):
         return [change.entry(revision) for change in changes]
 
     def check_writable(self) -> None:
-        """A write whose condition never holds: etcd refuses even that where its space is exceeded."""
+        """Send a write whose condition is never true. etcd refuses even such a write if its space is exceeded."""
         request = txn.impossible(self._codec.path(IpamConfigKey()).encode())
         self._link.tries().repeat(lambda seconds: self._link.txn(request, seconds))
 
@@ -89,7 +89,7 @@ class EtcdStore(Backend):
         return self._link.position
 
     def watch(self, query: Query) -> EventStream:
-        """Report the changes of all processes. Continue when connections break and servers restart."""
+        """Return a watch of the changes of all processes. It continues after broken connections and restarts of servers."""
         span = self._span(query)
         watch = QueryWatch(self._link, span, lambda: self._listing(query), lambda kv: self._event(query, kv))
         return self._watches.add(EventStream(watch, lambda events: events))
@@ -114,7 +114,7 @@ class EtcdStore(Backend):
             raise Damaged(message, details="delete the key, or restore it from a copy") from error
 
     def _listing(self, query: Query) -> Listing:
-        """What is there at one moment, and the revision of that moment."""
+        """Return the entries of a query at one revision, and the revision."""
         first, end = self._span(query)
         request = RangeRequest(key=first, range_end=end, limit=PAGE)
         tries, entries = self._link.tries(), Entries()
@@ -127,14 +127,14 @@ class EtcdStore(Backend):
             request.key = answer.kvs[-1].key + b"\0"
 
     def _counted(self, kind: str) -> Span:
-        """Where what is counted under this name is kept."""
+        """Return the span of the keys whose changes advance the generation of this kind."""
         if kind == IPAM_CONFIG:
             path = self._codec.path(IpamConfigKey()).encode()
             return path, path + b"\0"
         return self._span(ResourceQuery(kind))
 
     def _span(self, query: Query) -> Span:
-        """The first key that may answer, and the one after the last; a prefix does not end with the highest byte."""
+        """Return the first key of a query's range, and the key after the last. The last byte of a prefix is never 0xff."""
         prefix = self._codec.prefix(query).encode()
         return prefix, prefix[:-1] + bytes([prefix[-1] + 1])
 
@@ -148,7 +148,7 @@ class EtcdStore(Backend):
                     entries.leave_out(self._codec.path(key), error)
 
     def _event(self, query: Query, kv: Message) -> Event | None:
-        """What a watch tells of a key; None when it was not asked for. A deleted key has version 0."""
+        """Return the event for a KeyValue; None if the key does not match the query. A deleted key has version 0."""
         key = self._key(query, kv)
         return None if key is None else Event(key, self._decoded(key, kv) if kv.version else None)
 
@@ -171,7 +171,7 @@ class EtcdStore(Backend):
 
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
-    """Changes when a file is replaced or written."""
+    """Return a value that changes if the file is replaced or written; None if the file is missing."""
     try:
         status = path.stat()
     except OSError:

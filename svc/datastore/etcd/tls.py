@@ -1,4 +1,4 @@
-"""Certificates for gRPC, checked before it gets them: what it says of a bad one names neither file nor remedy."""
+"""Check certificates before gRPC loads them, because the errors of gRPC name neither the file nor a fix."""
 
 import ssl
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from svc.model.field_errors import Faults
 from svc.model.shortage import shortage
 from svc.values import dataclass
 
-_SYSTEM_ROOTS = (  # where distributions keep them
+_SYSTEM_ROOTS = (  # the paths of several distributions
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
@@ -21,7 +21,7 @@ _ROOTS, _CERTIFICATE, _KEY = FILES = ("etcd_ca_cert_file", "etcd_cert_file", "et
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Tls:
-    """PEM; `certificate` and `key` are None for a client that does not identify itself."""
+    """Certificates and key in PEM. `certificate` and `key` are None for a client without a certificate."""
 
     roots: bytes
     certificate: bytes | None
@@ -29,7 +29,10 @@ class Tls:
 
 
 def load_tls(given: Mapping[str, str], faults: Faults) -> Tls | None:
-    """None, and faults, when a file cannot be used. The CA file may hold several roots, each is trusted."""
+    """Return the certificates and the key. If a file cannot be used, return None and add field errors.
+
+    All certificates of the CA file are trusted.
+    """
     before = len(faults.found)
     _demand_pair(given, faults)
     roots = _certificates(_ROOTS, given, faults) if _ROOTS in given else _system_roots(faults)
@@ -58,7 +61,7 @@ def _read(name: str, given: Mapping[str, str], faults: Faults) -> bytes | None:
 
 
 def _certificates(name: str, given: Mapping[str, str], faults: Faults) -> bytes | None:
-    """The content of a file of one or more certificates."""
+    """Return the content of a file of one or more certificates. Add a field error if it has none."""
     data = _read(name, given, faults)
     if data is None:
         return None
@@ -70,7 +73,7 @@ def _certificates(name: str, given: Mapping[str, str], faults: Faults) -> bytes 
 
 
 def _system_roots(faults: Faults) -> bytes | None:
-    """gRPC would take a list of its own, which nobody who administers this machine has seen."""
+    """Return the root certificates of the system. The default of gRPC is its own list, which administrators do not control."""
     paths = (ssl.get_default_verify_paths().cafile, *_SYSTEM_ROOTS)
     found = next((path for path in map(Path, filter(None, paths)) if path.is_file()), None)
     if found is not None:

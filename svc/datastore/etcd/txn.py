@@ -1,7 +1,7 @@
-"""A group of writes as one etcd transaction: its request, which key stood in its way, and whether a lost one was carried out.
+"""Writes as one etcd transaction: its request, the key that made it fail, and the outcome of a transaction without an answer.
 
-Every write carries the state that it expects of its key: absent, present, or at one revision. The transaction compares all of
-them and changes everything or nothing; where it changes nothing, its answer says how all keys stand.
+Every write has the expected state of its key: absent, present, or at one revision. The transaction compares all states and
+applies all writes or none. If it applies none, its answer contains the present state of all keys.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,12 +26,12 @@ from svc.values import dataclass
 
 _ABSENT = 0
 _PRESENT = -1
-_NEVER = 2**63 - 1  # a revision that no key has
+_NEVER = 2**63 - 1  # not the revision of any key
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A write, its path, its document (None for Delete and Check), and what it expects: a revision or one of the above."""
+    """Write with its path, its document and the expected state: a revision or a constant. Delete and Check have no document."""
 
     write: Write
     path: bytes
@@ -44,7 +44,7 @@ class Change:
 
     @property
     def known_revision(self) -> int:
-        """One that the cluster has had, if the write names one; 0 otherwise."""
+        """Return the expected revision, which the cluster has had; 0 if the write has none."""
         return self.expected if 0 < self.expected < _NEVER else 0
 
     def entry(self, revision: int) -> Entry | None:
@@ -52,7 +52,7 @@ class Change:
         return Entry(write.key, write.value, str(revision)) if isinstance(write, Create | Update) else None
 
     def compares(self, since: int | None) -> list[Message]:
-        """With `since`, what any revision means is: any up to that one."""
+        """Return the conditions of the write. With `since`, the state "present" means present at a revision up to that one."""
         if self.expected == _ABSENT:
             return [Compare(result=Compare.EQUAL, target=Compare.VERSION, key=self.path, version=0)]
         if self.expected != _PRESENT:
@@ -70,7 +70,7 @@ class Change:
         return [RequestOp(request_put=PutRequest(key=self.path, value=self.data))]
 
     def refusal(self, found: Any) -> KeyedError | None:
-        """What is wrong with the state of the key: `found` is its KeyValue, or None."""
+        """Return the error if the key is not in the expected state, else None. `found` is its KeyValue, or None."""
         if found is None:
             if self.expected == _ABSENT:
                 return None
@@ -78,13 +78,13 @@ class Change:
         return None if self.expected in (_PRESENT, found.mod_revision) else Conflict(self.write.key)
 
     def has_moved(self, found: Any, since: int) -> bool:
-        """Whether the key was changed since, and so is not as expected."""
+        """Return whether the key has changed after `since`, so that it is not in the expected state."""
         if self.refusal(found) is not None:
             return True
         return self.expected == _PRESENT and bool(found.mod_revision > since)
 
     def is_done(self, found: Any, revision: int) -> bool:
-        """Whether the key, as it was at `revision`, shows that this change was made there."""
+        """Return whether the state of the key at `revision` shows that this change was applied there."""
         if self.is_check:
             return True
         if self.data is None:
@@ -93,7 +93,7 @@ class Change:
 
 
 def change(codec: Codec, write: Write) -> Change:
-    """The write as etcd sees it."""
+    """Return the change for a write."""
     path = codec.path(write.key).encode()
     match write:
         case Create(_, value):
@@ -108,7 +108,10 @@ def change(codec: Codec, write: Write) -> Change:
 
 
 def request(changes: Sequence[Change], since: int | None = None) -> Message:
-    """All or nothing. `since` is the last revision before the first try, and given when there was one already. StoreError."""
+    """Return the request of a transaction. Raise StoreError if it has too many writes.
+
+    A retry gives `since`, a revision before the first attempt.
+    """
     if len(changes) > MAX_WRITES:
         raise StoreError(f"{len(changes)} writes in one transaction are too many", details=f"etcd takes {MAX_WRITES}")
     return TxnRequest(
@@ -119,38 +122,38 @@ def request(changes: Sequence[Change], since: int | None = None) -> Message:
 
 
 def reading(paths: Sequence[bytes]) -> Message:
-    """Reads these keys as they are at one moment."""
+    """Return a request that reads these keys at one revision."""
     return TxnRequest(success=[RequestOp(request_range=RangeRequest(key=path)) for path in paths])
 
 
 def impossible(path: bytes) -> Message:
-    """A write of this key that is never carried out."""
+    """Return a request with a write of this key that is never applied."""
     never = Compare(result=Compare.LESS, target=Compare.VERSION, key=path, version=0)
     return TxnRequest(compare=[never], success=[RequestOp(request_put=PutRequest(key=path, value=b""))])
 
 
 def states(answer: Message) -> list[Any]:
-    """The KeyValue of each key that a transaction has read, or a refused one found; None for absent ones."""
+    """Return the KeyValue of each key in the answer of a reading or failed transaction; None for absent keys."""
     return [first(response.response_range.kvs) for response in answer.responses]
 
 
 def refusal(changes: Sequence[Change], found: Sequence[Any]) -> KeyedError | None:
-    """Of the first write that could not be done."""
+    """Return the error of the first write whose key is not in the expected state; None if all are."""
     return next((error for each, kv in zip(changes, found, strict=True) if (error := each.refusal(kv)) is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """How to look into the past of a cluster. Both may raise; then nothing is known."""
+    """Requests for past revisions. Both may raise; the outcome is then unknown."""
 
     txn: Callable[[Message], Message]
-    first_event: Callable[[bytes, int], Any]  # of a key, from a revision on
+    first_event: Callable[[bytes, int], Any]  # arguments: the key, and the first revision to look at
 
 
 def made_at(changes: Sequence[Change], found: Sequence[Any], since: int, history: History) -> int | None:
-    """The revision at which a transaction, whose answer was lost and which now finds its keys changed, was carried out.
+    """Return the revision of a transaction whose answer was lost and whose retry failed; None if it was not applied.
 
-    None when it was not. Whoever made the same change at the same state of its keys counts as us: then it is made.
+    If another writer applied the same changes to the same state of the keys, return the revision of that transaction.
     """
     revision = _candidate(changes, found, since, history)
     if revision is None or revision <= since:
@@ -161,7 +164,7 @@ def made_at(changes: Sequence[Change], found: Sequence[Any], since: int, history
 
 
 def _candidate(changes: Sequence[Change], found: Sequence[Any], since: int, history: History) -> int | None:
-    """The only revision that can have been ours: the next one of a key after that which was expected of it."""
+    """Return the only possible revision of the transaction: that of the first change of a key after its expected state."""
     for each, kv in zip(changes, found, strict=True):
         if each.is_check or not each.has_moved(kv, since):
             continue
@@ -175,10 +178,10 @@ def _candidate(changes: Sequence[Change], found: Sequence[Any], since: int, hist
 
 
 def first(kvs: Any) -> Any:
-    """The only KeyValue of an answer; None where there is none."""
+    """Return the only KeyValue of an answer; None if it has none."""
     return kvs[0] if kvs else None
 
 
 def _number(revision: str) -> int:
-    """A revision of another store, or of none, is at least no revision of ours."""
+    """Return the revision as a number; _NEVER if it is not a revision of etcd."""
     return int(revision) if revision.isdecimal() and 0 < int(revision) < _NEVER else _NEVER

@@ -1,7 +1,7 @@
 """Watches of etcd that continue when connections break, servers restart and history is compacted.
 
-The watch of a query lists what is present and continues from the next revision. After a broken connection it continues after
-the last revision that it has seen; if etcd has compacted that away, it lists again.
+The watch of a query lists the present entries and continues from the next revision. After a broken connection it continues
+after the last revision that it has received. If etcd has compacted that revision, it lists again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,18 +20,18 @@ Span = tuple[bytes, bytes]  # first key, and the key after the last one
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What was present at one revision."""
+    """Entries that were present at one revision."""
 
     revision: int
     entries: Entries
 
 
 Reading = Callable[[Message], Event | None]
-"""The event that a KeyValue means; None if it does not belong to the query."""
+"""Returns the event for a KeyValue; None if the key does not match the query."""
 
 
 class _EtcdWatch(Reconnecting[Step]):
-    """A watch of one span of keys."""
+    """Watch of one span of keys."""
 
     def __init__(self, link: Link, span: Span, what: str, *, raises_refusals: bool = False) -> None:
         super().__init__(what, MAX_BACKOFF, raises_refusals=raises_refusals)
@@ -45,7 +45,7 @@ class _EtcdWatch(Reconnecting[Step]):
         self._link.connect(seconds)
 
     def _answers(self, *, revision: int = 0) -> Iterator[Message]:
-        """Yield WatchResponses from a revision on, by default from the present one."""
+        """Yield WatchResponses from a revision on; by default from the present one."""
         key, end = self._span
         create = WatchCreateRequest(key=key, range_end=end, start_revision=revision, progress_notify=bool(revision))
         stream = self._link.watch(create)
@@ -55,25 +55,25 @@ class _EtcdWatch(Reconnecting[Step]):
 
 
 class SpanWatch(_EtcdWatch[Message]):
-    """The answers of etcd to a watch of what happens from now on."""
+    """Watch of the changes from now on, which yields the WatchResponses of etcd."""
 
     def _attempt(self) -> Iterator[Message]:
         return self._answers()
 
 
 def is_change(answer: Message) -> bool:
-    """Return whether keys may have changed: some have, or the watch has just begun."""
+    """Return whether keys may have changed: the answer has events, or the watch has just been created."""
     return bool(answer.created or answer.events)
 
 
 class QueryWatch(_EtcdWatch[Sequence[Event]]):
-    """The events of a query."""
+    """Watch of the events of a query."""
 
     def __init__(self, link: Link, span: Span, listing: Callable[[], Listing], read: Reading) -> None:
         super().__init__(link, span, span[0].decode(), raises_refusals=True)
         self._listing = listing
         self._read = read
-        self._next = 0  # the revision to continue from; 0 if everything has to be listed
+        self._next = 0  # the revision to continue from; 0 to list first
         self._present = PresentKeys()
 
     def _attempt(self) -> Iterator[Sequence[Event]]:
@@ -90,7 +90,7 @@ class QueryWatch(_EtcdWatch[Sequence[Event]]):
     def _events(self, answer: Message) -> Sequence[Event]:
         if answer.events:
             self._next = answer.events[-1].kv.mod_revision + 1
-        elif not answer.created:  # a sign of progress
+        elif not answer.created:  # a progress notification
             self._next = max(self._next, answer.header.revision + 1)
         read = [event for change in answer.events if (event := self._read(change.kv)) is not None]
         return [told for event in read for told in self._present.changed(event.key, (event.entry,) if event.entry else ())]

@@ -1,1 +1,1 @@
-"""The orchestrator's API server as a datastore: custom resources, pods and nodes."""
+"""Kubernetes API as a datastore: custom resources, pods and nodes."""

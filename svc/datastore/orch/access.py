@@ -1,8 +1,8 @@
-"""Where the API server is and who we are to it: from the settings of a netconf and the kubeconfig they name.
+"""Address of the API server and credentials, from the settings of a network configuration and its kubeconfig.
 
-The only module that knows the Kubernetes client, and of that only what reads a kubeconfig and makes a connection pool: its
-models cost more memory than all of ours. Files are looked at again before every request, which costs microseconds: tokens
-are renewed in place by others.
+Only this module imports the Kubernetes client, and only its kubeconfig loader and its connection pool. The models of the client
+need more memory than the rest of svc. Before every request, this module checks the files for changes, which takes
+microseconds, because other programs renew tokens in place.
 """
 
 import logging
@@ -34,14 +34,14 @@ from svc.model.shortage import shortage
 from svc.tls import prepare
 from svc.values import dataclass
 
-CONNECTIONS = 32  # kept open to one server: as many as threads use at once, and one for each watch
+CONNECTIONS = 32  # idle connections kept per server: one for each parallel thread and each watch
 
-_RENEWAL_SECONDS = 10.0  # for the program that gives credentials, whichever thread executes it
+_RENEWAL_SECONDS = 10.0  # for the program that returns credentials; also for a thread that waits for it
 _SLOW_PROGRAM = "the program of the kubeconfig that gives them takes too long: run it by hand"
 _TOKEN = "k8s_auth_token"  # noqa: S105 the name of a field
 _FILES = {"k8s_client_certificate": "cert_file", "k8s_client_key": "key_file", "k8s_certificate_authority": "ssl_ca_cert"}
-_IN_CONTEXT = ("ca_certs", "ca_cert_data", "cert_file", "key_file")  # of a pool, which would load them for each connection
-_INSIDE = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # of a pod
+_IN_CONTEXT = ("ca_certs", "ca_cert_data", "cert_file", "key_file")  # not for the pool, which would load them per connection
+_INSIDE = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # inside a pod
 _API_PATH = re.compile(r"/api(/.*)?$")
 
 _log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ Stamps = tuple[tuple[str, int, int], ...]
 
 
 class _Program(subprocess.Popen[str]):
-    """A program that gives credentials. It is killed when the time of the call is over: the client sets no time-out."""
+    """Credential program. It is killed at the deadline of the call, because the Kubernetes client sets no timeout."""
 
     def communicate(self, *_arguments: Any) -> tuple[str, str]:
         with self:
@@ -67,7 +67,7 @@ exec_provider.subprocess = SimpleNamespace(Popen=_Program, PIPE=subprocess.PIPE)
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """Where a token comes from; neither from a file nor from a program that renews it: it is part of the settings, or none."""
+    """Origin of a token: a file, or a program that renews it. By default the token is in the settings or does not exist."""
 
     file: str = ""
     is_renewed: bool = False
@@ -75,13 +75,13 @@ class _Token:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """One reading of the settings and their files."""
+    """Result of reading the settings and their files once."""
 
     root: str  # URL of the server, without a slash at its end
     pool: urllib3.PoolManager
     configuration: Configuration
     token: _Token
-    header: str  # the Authorization that goes with them, unless the token is read or renewed each time
+    header: str  # the Authorization header, unless the token is read or renewed for each request
     stamps: Stamps
 
     @property
@@ -89,19 +89,20 @@ class Credentials:
         return f"API server {without_credentials(self.root)}"
 
     def authorization(self) -> str:
-        """The header's value; empty where the server knows us otherwise. An expired token of a plugin is renewed.
+        """Return the value of the Authorization header; empty for other authentication. Renew an expired token of a plugin.
 
-        CallerError when the token's file cannot be read."""
+        Raise CallerError if the file of the token cannot be read.
+        """
         if self.token.file:
             return f"Bearer {_read_token(self.token.file)}"
         if not self.token.is_renewed:
             return self.header
-        CPU_PINNING.unpin_thread()  # the client may execute the user's program again
+        CPU_PINNING.unpin_thread()  # the Kubernetes client may run the credential program again
         return _header(self.configuration)
 
 
 class Access:
-    """The present credentials; safe to use from several threads. CallerError when the settings lead nowhere."""
+    """Current credentials. Thread-safe. Raise CallerError if the settings are invalid."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -113,7 +114,7 @@ class Access:
         return self._credentials.place
 
     def current(self) -> Credentials:
-        """Read again when one of the files has changed; what is half-written does not count yet."""
+        """Return the credentials. Reload them if a file has changed. Keep the previous ones if a file cannot be read yet."""
         credentials = self._credentials
         if _stamps([name for name, _, _ in credentials.stamps]) == credentials.stamps:
             return credentials
@@ -124,7 +125,10 @@ class Access:
             return credentials
 
     def renewed(self, refused: Credentials) -> Credentials:
-        """Others than those that were refused, if the files hold others by now. CallerError when they cannot be read."""
+        """Reload the credentials that the API server refused, and return the new ones.
+
+        If another thread has reloaded them, return its result. Raise CallerError if they cannot be read.
+        """
         if not self._lock.acquire(timeout=deadline.remaining(_RENEWAL_SECONDS)):
             raise CallerError("the credentials are being renewed", details=_SLOW_PROGRAM, code=Code.TRY_AGAIN)
         try:
@@ -152,7 +156,7 @@ def _read(settings: Settings) -> Credentials:
     context = _tls(f"kubeconfig {kubeconfig!r}" if kubeconfig else "the access to the API", configuration)
     files += [str(getattr(configuration, field) or "") for field in _FILES.values()]
     stamps = _stamps([name for name in files if name])
-    if not configuration.verify_ssl:  # the user's wish, once in his kubeconfig: not one more line for every request
+    if not configuration.verify_ssl:  # set in the kubeconfig on purpose: a warning for every request is not useful
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     pool = RESTClientObject(configuration).pool_manager
     pool.connection_pool_kw = {name: value for name, value in pool.connection_pool_kw.items() if name not in _IN_CONTEXT}
@@ -166,19 +170,19 @@ def _header(configuration: Configuration) -> str:
 
 
 def _load_kubeconfig(path: Path, configuration: Configuration) -> _Token:
-    """Fills the configuration."""
+    """Load the kubeconfig into the configuration. Return the origin of the token. Raise CallerError if that fails."""
     data = _parsed(path)
     user = _user_of(path, data)
     token_file = str(user.get("tokenFile") or "")
     if token_file:
         token_file = os.path.normpath(path.parent / token_file)
         _demand_file(f"kubeconfig {str(path)!r}: tokenFile", token_file)
-    CPU_PINNING.unpin_thread()  # the client may execute the user's program
+    CPU_PINNING.unpin_thread()  # the Kubernetes client may run the credential program
     try:
         loader: Any = KubeConfigLoader  # untyped
         loader(config_dict=data, config_base_path=str(path.parent)).load_and_set(configuration)
     except ConfigException as error:
-        told = str(error)  # others of its messages quote the file, secrets included
+        told = str(error)  # its other messages quote the file with its secrets
         reason = told if told.startswith("File does not exist") else "an entry is missing or of another type"
         raise _kubeconfig_fault(path, reason, "compare it with `kubectl config view`") from None
     except (ValueError, TypeError, AttributeError, KeyError, OSError) as error:
@@ -187,7 +191,7 @@ def _load_kubeconfig(path: Path, configuration: Configuration) -> _Token:
         ) from None
     if "token" in user:
         return _Token()
-    if "exec" in user and not configuration.cert_file and not _header(configuration):  # the client only logs why
+    if "exec" in user and not configuration.cert_file and not _header(configuration):  # the client only logs the reason
         raise _kubeconfig_fault(
             path, f"{_program(user)} gave no credentials in time", "see that it can be executed, and run it by hand"
         )
@@ -209,7 +213,7 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 
 def _user_of(path: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """The user of the current context, once it is certain that there is a cluster as well."""
+    """Return the user of the current context; {} if it has none. Raise CallerError if the context or cluster is invalid."""
     current = data.get("current-context")
     if not current:
         raise _kubeconfig_fault(path, "has no current-context", "set one: kubectl config use-context NAME")
@@ -243,7 +247,7 @@ def _kubeconfig_fault(path: Path, reason: str, remedy: str) -> CallerError:
 
 
 def _load_pod_account(configuration: Configuration) -> _Token:
-    """The service account that a pod is given."""
+    """Load the service account of the pod in which svc runs. Raise CallerError if it does not exist."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     token = _INSIDE / "token"
     if not host or not token.exists():
@@ -255,7 +259,7 @@ def _load_pod_account(configuration: Configuration) -> _Token:
 
 
 def _override(settings: Settings, configuration: Configuration, token: _Token) -> _Token:
-    """Single fields of the settings go before the kubeconfig's."""
+    """Apply the fields of the settings, which override those of the kubeconfig. Return the origin of the token."""
     if root := settings.get("orch_api_root", ""):
         if not _is_url(root):
             raise CallerError(f"orch_api_root = {shown(root)} is no URL", details="give one such as https://10.0.0.1:6443")
@@ -272,22 +276,22 @@ def _override(settings: Settings, configuration: Configuration, token: _Token) -
 
 
 def _is_url(text: str) -> bool:
-    """Whether a server may be there."""
+    """Return whether the text is a valid http or https URL with a host."""
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, brackets that do not match
+    except ValueError:  # a port that is not a number, or unbalanced brackets
         return False
 
 
 def _program(user: dict[str, Any]) -> str:
-    """That gives the credentials."""
+    """Describe the credential program of a user, for errors."""
     command = user["exec"].get("command") if isinstance(user["exec"], dict) else None
     return f"exec.command = {shown(command)}"
 
 
 def _tls(origin: str, configuration: Configuration) -> ssl.SSLContext:
-    """For all connections. What TLS itself says of certificates names neither file nor field."""
+    """Return the TLS context of all connections. Raise CallerError, because the errors of TLS name neither file nor field."""
     context = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED if configuration.verify_ssl else ssl.CERT_NONE)
     prepare(context)
     try:
@@ -331,7 +335,7 @@ def _demand_file(field: str, name: str) -> None:
 
 
 def _stamps(names: list[str]) -> Stamps:
-    """What tells a file from its next version; one that is gone has a stamp too."""
+    """Return modification time and inode of each file, to detect changes. A missing file has zeros."""
     found = []
     for name in names:
         try:

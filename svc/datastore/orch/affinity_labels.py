@@ -1,4 +1,4 @@
-"""Labels of block affinities that older programs have written without: lists of a host's affinities select by them."""
+"""Labels of block affinities. Lists of a host's affinities select by them, but older programs wrote none."""
 
 import logging
 import threading
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class AffinityLabels:
-    """The labels that one session completes. Thread-safe."""
+    """Completion of missing labels, once per host in a session. Thread-safe."""
 
     def __init__(self, client: Client, customs: Customs) -> None:
         self._client = client
@@ -24,9 +24,10 @@ class AffinityLabels:
         self._complete: set[str] = set()
 
     def complete(self, host: str) -> None:
-        """Write the labels that affinities of this host lack, once in a session. A locked datastore is left alone.
+        """Write the missing labels of this host's affinities, once in a session. Change nothing in a locked datastore.
 
-        Raise StoreError."""
+        Raise StoreError if that fails.
+        """
         with self._lock:
             if host in self._complete:
                 return

@@ -1,9 +1,9 @@
 """Requests to the API server: paths and JSON in, JSON out.
 
-1. Every request has a deadline, every connection and every read a time-out of its own.
-2. What was certainly not carried out is sent again while there is time: refused connections, 429 and 503 as the server
-   asks, 401 once with credentials read anew. Reads are also repeated when their answer is lost.
-3. A write whose answer is lost raises Unreachable with `perhaps_done`: only the caller can find out.
+1. Every request has a deadline. Every connection and every read has a timeout.
+2. Until the deadline, the client retries requests that the server did not apply: refused connections, 429 and 503 after the
+   delay that the server requests, and 401 once with reloaded credentials. It also retries reads whose answer is lost.
+3. A write whose answer is lost raises Unreachable with `perhaps_done`. The caller has to determine the outcome.
 """
 
 import re
@@ -30,26 +30,29 @@ from svc.values import dataclass
 Json = dict[str, Any]
 Params = Mapping[str, str]
 
-CALL_SECONDS = 10.0  # for a call with everything that is repeated
-UNREACHABLE_SECONDS = 2.0  # for a server that does not answer at all
-PAGE = 500  # objects of a list at a time
-WATCH_SECONDS = 240  # after which the server ends a watch, so that one behind a dead connection does not live for ever
+CALL_SECONDS = 10.0  # for a call with all its retries
+UNREACHABLE_SECONDS = 2.0  # for retries at a server that does not answer
+PAGE = 500  # objects per request of a list
+WATCH_SECONDS = 240  # after which the server ends a watch; this bounds a watch on a dead connection
 
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
 _CONNECT_SECONDS = 3.0
-_SHORTEST_SECONDS = 0.1  # for a request that comes at the end of a call's time
+_SHORTEST_SECONDS = 0.1  # minimum timeout of a request close to the deadline
 _MIN_BACKOFF, _MAX_BACKOFF = 0.05, 2.0
-_WAIT = (429, 503)  # the server wants us to come again
-_UNCERTAIN = (500, 502, 504)  # of a write: it may have been carried out all the same
+_WAIT = (429, 503)  # the server requests a retry
+_UNCERTAIN = (500, 502, 504)  # for a write: the server may have applied it
 _JSON = "application/json"
 _APPLY_PATCH = "application/apply-patch+yaml"
 
 
 class ApiError(StoreError):
-    """The server's answer is no. `reason` is its word for it (`AlreadyExists`), empty when the answer is none of its API;
-    `fields` are those that it names as the cause."""
+    """Refusal by the server.
+
+    `reason` is its reason, such as `AlreadyExists`; empty if the answer is not a Status of the API. `fields` has the fields
+    that it names as causes.
+    """
 
     def __init__(self, status: int, reason: str, message: str, *, call: str, fields: frozenset[str] = frozenset()) -> None:
         super().__init__(f"{call}: {status} {message}", details=_remedy(status, call))
@@ -59,7 +62,7 @@ class ApiError(StoreError):
 
 
 class Unreachable(StoreError):
-    """No answer. `perhaps_done`: the request may have been carried out."""
+    """Failure to get an answer. `perhaps_done` is true if the server may have applied the request."""
 
     def __init__(self, msg: str, *, details: str, perhaps_done: bool) -> None:
         super().__init__(msg, details=details)
@@ -68,7 +71,7 @@ class Unreachable(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The objects of a list, and the revision to watch on from."""
+    """Objects of a list, and the revision from which a watch continues."""
 
     items: list[Json]
     revision: str
@@ -97,7 +100,7 @@ class _Answer:
 
 
 class Client:
-    """A session with one API server; safe to use from several threads. Paths are absolute: /api/v1/nodes/NAME."""
+    """Session with one API server. Thread-safe. Paths are absolute, such as /api/v1/nodes/NAME."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -111,7 +114,7 @@ class Client:
         return self._call("GET", path, params=params)
 
     def list(self, path: str, **params: str) -> Listing:
-        """All objects, read in pages. When a page has expired meanwhile, the list is begun again."""
+        """Return all objects, read in pages. If the server answers 410 for an expired page, list again."""
         until = time.monotonic() + deadline.remaining(CALL_SECONDS)
         while True:
             try:
@@ -130,18 +133,18 @@ class Client:
         return self._call("PATCH", path, body, content_type, params)
 
     def apply(self, path: str, body: Json, manager: str) -> Json:
-        """Server-side apply: `manager` becomes the owner of every field of the body."""
+        """Send a server-side apply. `manager` becomes the owner of every field of the body."""
         return self.patch(path, body, _APPLY_PATCH, fieldManager=manager, force="true")
 
     def delete(self, path: str, body: Json) -> Json:
         return self._call("DELETE", path, body)
 
     def watch(self, path: str, revision: str, *, accept: str = _JSON, **params: str) -> Stream:
-        """The changes after a revision, until the server ends it; the caller closes it."""
+        """Return the stream of changes after a revision. The server ends it after WATCH_SECONDS. The caller closes it."""
         wanted = {"watch": "true", "resourceVersion": revision, "allowWatchBookmarks": "true"}
         wanted["timeoutSeconds"] = str(WATCH_SECONDS)
         request = _Request("GET", _with_params(path, wanted | params), None, {"Accept": accept})
-        reply = self._send(request, time.monotonic() + CALL_SECONDS, self._access.current())  # until the answer begins
+        reply = self._send(request, time.monotonic() + CALL_SECONDS, self._access.current())  # for the start of the answer
         if reply.status == 401:
             reply.drain_conn()
             renewed = self._access.renewed(self._access.current())
@@ -152,7 +155,7 @@ class Client:
         return Stream(reply, WATCH_SECONDS + CALL_SECONDS)
 
     def close(self) -> None:
-        """Ends whoever waits for the server to come back; watches are closed by those who opened them."""
+        """End the waits of threads that retry. Streams stay open: their callers close them."""
         self._closed.set()
         self._access.close()
 
@@ -181,7 +184,7 @@ class Client:
         return found
 
     def _answer(self, request: _Request) -> _Answer:
-        """The first answer that is one. Unreachable; what is still a refusal at the deadline is returned."""
+        """Return the first final answer; at the deadline, return a 429 or 503. Raise Unreachable if no answer comes."""
         start, backoff, renewed = time.monotonic(), Backoff(_MIN_BACKOFF, _MAX_BACKOFF), False
         until = start + deadline.remaining(CALL_SECONDS)
         while True:
@@ -226,7 +229,7 @@ class Client:
         try:
             if authorization := credentials.authorization():
                 headers["Authorization"] = authorization
-            seconds = max(until - time.monotonic(), _SHORTEST_SECONDS)  # the credentials may have taken some
+            seconds = max(until - time.monotonic(), _SHORTEST_SECONDS)  # renewing the credentials may have taken time
             return credentials.pool.request(
                 request.method,
                 credentials.root + request.path,
@@ -238,7 +241,7 @@ class Client:
             )
         except (failures.HTTPError, OSError) as error:
             raise _unreachable(credentials, error, perhaps_done=not _never_sent(error)) from None
-        except ValueError:  # urllib3 quotes what it refuses: a token, perhaps
+        except ValueError:  # the message of urllib3 may quote a token
             details = "the token, or the server's URL, has characters that no header can have"
             raise Unreachable(f"{request} cannot be sent", details=details, perhaps_done=False) from None
 
@@ -248,7 +251,7 @@ def _described(request: _Request, outcome: str, began: float) -> str:
 
 
 def segment(name: str) -> str:
-    """A name as a part of a path."""
+    """Return a name, quoted as a segment of a path."""
     return quote(name, safe="")
 
 
@@ -267,7 +270,7 @@ _REMEDIES = {
 }
 
 
-_OF_THE_PLUGIN = re.compile(  # what its role allows: see svc.deploy.rbac
+_OF_THE_PLUGIN = re.compile(  # the requests that its role allows; see svc.deploy.rbac
     r"GET /apis/[^/]+/\w+/(ipamblocks|blockaffinities|ipamhandles|ippools|ipreservations|clusterinformations|ipamconfig\w*)\b"
     r"|(POST|PUT|DELETE) /apis/[^/]+/\w+/(ipamblocks|blockaffinities|ipamhandles)\b"
     r"|(GET|POST|PUT) /apis/[^/]+/\w+/(namespaces/[^/]+/)?leases\b"
@@ -277,7 +280,7 @@ _OF_THE_PLUGIN = re.compile(  # what its role allows: see svc.deploy.rbac
 
 
 def _remedy(status: int, call: str) -> str:
-    """Name the role of the plugin if it has the right that is missing. The rest is for administrators."""
+    """Return the fix. For a missing right, name the role of the plugin if it includes the right, else an administrator."""
     if status != 403:
         return _REMEDIES.get(status, "see the API server's log")
     if _OF_THE_PLUGIN.match(call):
@@ -293,7 +296,7 @@ def _refusal(request: _Request, answer: _Answer) -> ApiError:
 
 
 def _status(answer: _Answer) -> Json:
-    """What the server says of a failure; empty when it is no API server."""
+    """Return the Status object of an answer; {} if the answer is not from an API server."""
     try:
         status = orjson.loads(answer.data)
     except ValueError:
@@ -302,12 +305,12 @@ def _status(answer: _Answer) -> Json:
 
 
 def _message(answer: _Answer) -> str:
-    """In the server's words; of something else than an API server the first line."""
+    """Return the message of the Status, or the first line if the answer is not from an API server."""
     first_line = (answer.data.decode(errors="replace").splitlines() or [""])[0][:200]
     return str(_status(answer).get("message") or first_line)
 
 
-_BREAKS = (  # what urllib3 raises, what it means to a user
+_BREAKS = (  # exception of urllib3, and its description for users
     (failures.ConnectTimeoutError, "no connection in time"),
     (failures.ReadTimeoutError, "no answer in time"),
     (failures.ProtocolError, "the connection broke off"),
@@ -319,7 +322,7 @@ def _never_sent(error: Exception) -> bool:
 
 
 def _is_distrust(error: Exception) -> bool:
-    """Whether the server's certificate was refused. Other errors of TLS may come at any time."""
+    """Return whether the client rejected the server's certificate. Other TLS errors can occur after the request was sent."""
     return isinstance(error, failures.SSLError) and isinstance(error.args[0], ssl.SSLCertVerificationError)
 
 
@@ -328,6 +331,6 @@ def _unreachable(credentials: Credentials, error: Exception, *, perhaps_done: bo
     details = "see whether the API server runs there, and is reached from here"
     if _is_distrust(error):
         details = "its certificate is not signed by the certificate-authority of the kubeconfig: give the right one"
-    elif isinstance(error, failures.NewConnectionError):  # one of those that are connect time-outs by inheritance only
+    elif isinstance(error, failures.NewConnectionError):  # a subclass of ConnectTimeoutError that is not a timeout
         reason = str(error).rpartition(": ")[2]
     return Unreachable(f"{credentials.place} does not answer: {reason}", details=details, perhaps_done=perhaps_done)

@@ -1,4 +1,4 @@
-"""Where the answers to a query come from: a collection of the API, and what each of its objects stands for."""
+"""Collections of the API that answer queries, and the conversion of their objects to entries."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import field
@@ -14,14 +14,17 @@ Read = Callable[[Json], Iterable[tuple[Key, Value]]]
 
 
 def changes_every_time(data: Json) -> Hashable:
-    """Of objects that only change with what they stand for."""
+    """Return a fingerprint for objects that change only with their keys and values: the revision."""
     return revision_of(data)
 
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """`read` yields keys and values of an object, none for one that counts as gone; ValueError when it cannot be decoded.
-    `fingerprint` is equal for two versions of an object that stand for the same, as far as its metadata tell."""
+    """Collection of the API.
+
+    `read` yields the keys and values of an object, and nothing for a tombstone. It raises ValueError if it cannot decode the
+    object. `fingerprint` is equal for two versions of an object if their metadata yield the same keys and values.
+    """
 
     path: str
     read: Read
@@ -29,7 +32,7 @@ class Collection:
     fingerprint: Callable[[Json], Hashable] = changes_every_time
 
     def entries(self, objects: Iterable[Json]) -> Entries:
-        """What they stand for, as far as they can be decoded."""
+        """Return the entries of the objects. Objects that cannot be decoded are in `left_out` of the result."""
         found = Entries()
         for data in objects:
             try:
@@ -40,11 +43,11 @@ class Collection:
 
 
 def revision_of(data: Json) -> str:
-    """The revision at which an object was read."""
+    """Return the revision of an object."""
     return str(data["metadata"]["resourceVersion"])
 
 
 def name_of(data: Json) -> tuple[str, str]:
-    """Namespace and name."""
+    """Return the namespace, empty for a cluster-wide object, and the name of an object."""
     metadata = data.get("metadata") or {}
     return str(metadata.get("namespace") or ""), str(metadata.get("name") or "")

@@ -1,7 +1,8 @@
-"""Keys that are kept as custom resources of our API group.
+"""Keys that are stored as custom resources of svc's API group.
 
-Blocks, affinities and handles are deleted in two steps: a mark at the known revision, which decides, and then the deletion
-of the object with that uid. Whoever finds a marked object counts it as gone, and finishes what somebody else has begun.
+Blocks, affinities and handles are deleted in two steps. The first writes a tombstone at the known revision; from then on the
+key is deleted. The second deletes the object with that UID. A reader that finds a tombstone treats the key as missing, and
+removes the object.
 """
 
 import logging
@@ -26,15 +27,15 @@ from svc.retry import attempts
 Json = dict[str, Any]
 
 _MARKED = (BlockKey, AffinityKey, HandleKey)
-_MARKING_ATTEMPTS = 10  # against others who keep changing what is to be deleted at any revision
-_LISTED = ("IPPool", "IPReservation")  # the role of the plugin has no right to read one of these by its path
+_MARKING_ATTEMPTS = 10  # to write the tombstone of an object that other writers change, for a deletion at any revision
+_LISTED = ("IPPool", "IPReservation")  # the role of the plugin may list these, but not get one by its path
 _REPAIR = "delete the object, or put it right with kubectl edit"
 
 _log = logging.getLogger(__name__)
 
 
 class Customs:
-    """The custom resources of one deployment. `api_group` is empty where the server is to be asked which one it serves."""
+    """Custom resources of one deployment. If `api_group` is empty, the API server is asked which group it serves."""
 
     def __init__(self, client: Client, names: Names, api_group: str = "") -> None:
         self._client = client
@@ -42,7 +43,10 @@ class Customs:
         self._found: CustomResourceCodec | None = CustomResourceCodec(_given_group(names, api_group)) if api_group else None
 
     def get(self, key: Key) -> Entry:
-        """NotFound also for one that is marked: its deletion is finished."""
+        """Return the entry of a key. Raise NotFound if it does not exist, Damaged if its object cannot be decoded.
+
+        An object with a tombstone is removed, and counts as missing.
+        """
         data = self._present(key)
         if data is None:
             raise NotFound(key)
@@ -50,7 +54,7 @@ class Customs:
             found, value = self._objects.decode(self._objects.kind(key), data)
         except ValueError as error:
             raise Damaged(f"{self._path(key)} is no valid object: {error}", details=_REPAIR) from error
-        if found != key:  # another handle of the same name but for case, another kind of affinity
+        if found != key:  # a handle whose name differs in case, or another kind of affinity
             raise NotFound(key)
         return Entry(key, value, revision_of(data))
 
@@ -58,11 +62,11 @@ class Customs:
         return self._collection_of(self._objects.kind(query), self._objects.selector(query))
 
     def settings(self) -> Collection:
-        """Where the record of IPAM settings is, which no query asks for."""
+        """Return the collection of the IPAM settings, which no query covers."""
         return self._collection_of(self._objects.kind(IpamConfigKey()), "")
 
     def unlabelled_affinities(self) -> Collection:
-        """Return the affinities of all hosts that lack the labels by which a host's are selected."""
+        """Return the affinities of all hosts without the labels that select the affinities of a host."""
         return self._collection_of(custom_resources.AFFINITY, self._objects.unlabelled)
 
     def _collection_of(self, kind: str, selector: str) -> Collection:
@@ -94,30 +98,30 @@ class Customs:
             shelf.settle(key, partial(self._delete_object, key, revision), partial(self._deleted, key, revision))
 
     def mark(self, write: Delete) -> Json:
-        """The first step, and the one that counts; the marked object, empty where it is gone by now."""
+        """Write the tombstone, the first step of a deletion. Return the marked object; {} if it no longer exists."""
         assert isinstance(write.key, _MARKED)
         return self._mark_any(write.key) if write.revision is None else self._mark(write.key, write.revision)
 
     def remove(self, key: Key, marked: Json) -> None:
-        """The second step. Where it breaks off, the next reader finishes it: the key is gone already."""
+        """Remove the marked object, the second step of a deletion. Without an answer, the next reader repeats it."""
         if not marked:
             return
         try:
             self._client.delete(self._path(key), _delete_options(uid=str(marked["metadata"]["uid"])))
         except ApiError as error:
-            if error.status not in (404, 409):  # gone, or another one by now
+            if error.status not in (404, 409):  # the object was removed, or replaced by another of the same name
                 raise
         except Unreachable as error:
             _log.warning("%s is marked as deleted and not removed: %s", self._path(key), str(error))
 
     @property
     def _objects(self) -> CustomResourceCodec:
-        """Several threads may ask for it at the same time, and find the same."""
+        """Return the codec. Threads that discover the group at the same time get equal results."""
         if self._found is not None:
             return self._found
         group = _served_group(self._client, self._names)
         objects = CustomResourceCodec(group or Group(self._names, self._names.crd_api_version))
-        if group is not None:  # one that is installed later is found later
+        if group is not None:  # otherwise the next call looks again, because a group may be installed later
             self._found = objects
         return objects
 
@@ -132,7 +136,7 @@ class Customs:
         return Entry(key, value, revision_of(data))
 
     def _present(self, key: Key) -> Json | None:
-        """None when it is gone or marked; then its deletion is finished."""
+        """Return the object of a key; None if it does not exist or has a tombstone. Remove an object with a tombstone."""
         data = self._find(key)
         if data is None or not isinstance(key, _MARKED) or not custom_resources.is_marked(data):
             return data
@@ -163,7 +167,7 @@ class Customs:
         return None
 
     def _demand_same_handle(self, key: Key, data: Json) -> None:
-        """Objects have names of one case: waiting for the other handle to go, as for a rival, would not help."""
+        """Raise StoreError if an object has another handle's ID. Object names are lower case, so a retry would fail too."""
         found = (data.get("spec") or {}).get("handleID")
         if isinstance(key, HandleKey) and found != key.handle:
             details = "let the names of networks differ in more than upper and lower case"
@@ -197,7 +201,7 @@ class Customs:
         return shelf.settle(key, send, partial(self._was_marked, key, revision))
 
     def _marked_block(self, key: BlockKey, revision: str) -> Json:
-        """A block goes with all that it holds: there is no short form of it that its schema takes."""
+        """Return the whole block with a tombstone, because the schema of blocks accepts no shorter document."""
         data = self._present(key)
         if data is None:
             raise NotFound(key)
@@ -236,10 +240,10 @@ def _given_group(names: Names, api_group: str) -> Group:
 
 
 def _served_group(client: Client, names: Names) -> Group | None:
-    """The plain group where only that one is served; None when neither is."""
+    """Return the served API group; None if neither is. Return the plain group only if the other one is not served."""
     try:
         groups = {str(group.get("name")) for group in client.get("/apis").get("groups") or ()}
-    except ApiError:  # whoever may not ask is an old deployment
+    except ApiError:  # only old deployments lack the right to list API groups
         return Group(names, names.crd_api_version)
     plain, backing = (version.partition("/")[0] for version in (names.api_version, names.crd_api_version))
     if backing in groups:

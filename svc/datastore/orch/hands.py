@@ -1,4 +1,4 @@
-"""Doing several things side by side, with as many threads as the system gives."""
+"""Run independent writes in parallel, with as many threads as the system provides."""
 
 import threading
 from collections import deque
@@ -13,7 +13,7 @@ Outcome = TypeVar("Outcome")
 
 
 class Hands:
-    """At most so many threads, which are begun when they are needed. From any thread."""
+    """Pool of at most `most` threads, which start when they are needed. Thread-safe."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
@@ -22,15 +22,16 @@ class Hands:
         self._pool: ThreadPoolExecutor | None = None
 
     def map(self, do: Callable[[Item], Outcome], items: Iterable[Item]) -> Sequence[Outcome]:
-        """What came of each, in their order; nothing is still being done when it returns, or raises what one of them raised.
+        """Run `do` for each item and return the results in order. Raise the exception of an item if one fails.
 
-        The caller lends a hand, and helpers take what is left: an item that is handed to a pool for which there is no thread
-        would be done at any time, or never, and nobody would be told."""
+        No item is running when it returns or raises. The calling thread works through the items, and helper threads take the
+        items that are left. If the system provides no thread, an item that only waits in a pool might never run.
+        """
         outcomes: dict[int, Outcome] = {}
         todo = deque(enumerate(items))
 
         def work() -> None:
-            with suppress(IndexError):  # nothing is left
+            with suppress(IndexError):  # all items are taken
                 while True:
                     number, item = todo.popleft()
                     outcomes[number] = do(item)
@@ -57,7 +58,7 @@ class Hands:
         found: list[Future[None]] = []
         with self._lock:
             self._pool = self._pool or ThreadPoolExecutor(self._most, thread_name_prefix=self._name)
-            with suppress(RuntimeError):  # no further thread
+            with suppress(RuntimeError):  # the system provides no further thread
                 while len(found) < count:
                     found.append(self._pool.submit(copy_context().run, work))
         return found

@@ -1,6 +1,6 @@
 """Claims on the names of nodes, as Leases of the Kubernetes API.
 
-The claim is a JSON document in an annotation. The fields of the Lease's spec repeat it for people; nothing here reads them.
+The claim is a JSON document in an annotation. The spec of the Lease repeats it for users; svc does not read the spec.
 """
 
 import hashlib
@@ -23,15 +23,15 @@ Json = dict[str, Any]
 Answer = TypeVar("Answer")
 
 NAMESPACE = "kube-system"
-LEASE_SECONDS = 15  # after which a claimant whose counter has stopped is replaced
+LEASE_SECONDS = 15  # after which another machine may take over a claim whose counter has stopped
 _API_VERSION = "coordination.k8s.io/v1"
 _LEASES = f"/apis/{_API_VERSION}/namespaces/{NAMESPACE}/leases"
 _MAX_NAME = 253
-_DIGITS = 11  # of the hash that ends a shortened name
+_DIGITS = 11  # hexadecimal digits of the hash at the end of a shortened name
 
 
 class Leases:
-    """The node claims of one deployment. Raise Forbidden if the session may not use Leases."""
+    """Node claims of one deployment. Its methods raise Forbidden if the session may not use Leases."""
 
     def __init__(self, client: Client, names: Names) -> None:
         self._client = client
@@ -39,7 +39,7 @@ class Leases:
         self._annotation = f"{names.label_prefix}/node-claim"
 
     def of(self, node: str) -> Entries[NodeClaim]:
-        """Return the claim on a node's name, or nothing."""
+        """Return the claim on a node's name; no entry if it does not exist."""
         key = NodeClaimKey(node)
         try:
             return Entries([self.get(key)])
@@ -78,7 +78,7 @@ class Leases:
         _permitted(lambda: shelf.settle(write.key, send, lambda: None))
 
     def _written(self, key: Key, body: Json) -> Json | None:
-        """Return the object if a write without an answer was applied."""
+        """Return the object if a write without an answer was applied, else None."""
         data = shelf.present(self._client, self._path(key))
         return data if data is not None and _annotations(data) == _annotations(body) else None
 
@@ -112,7 +112,7 @@ class Leases:
 
 
 def lease_name(plugin: str, node: str) -> str:
-    """Return the name of the Lease of a node; a name that is too long is cut and ends in a hash of the whole."""
+    """Return the name of the Lease of a node; a name of more than 253 characters is cut and ends in a hash."""
     name = f"{plugin}-cni-{node}".lower()
     if len(name) <= _MAX_NAME:
         return name
@@ -125,7 +125,7 @@ def _annotations(data: Json) -> Json:
 
 
 def _permitted(step: Callable[[], Answer]) -> Answer:
-    """Raise Forbidden if the API server refuses the right, or serves no Leases."""
+    """Return the result of a step. Raise Forbidden if the session lacks the right, or the API server serves no Leases."""
     try:
         return step()
     except ApiError as error:

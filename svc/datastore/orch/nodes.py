@@ -1,4 +1,4 @@
-"""Nodes: the orchestrator's own, which are only read."""
+"""Nodes of Kubernetes, which svc only reads."""
 
 from collections.abc import Hashable, Iterator
 from functools import partial
@@ -19,7 +19,7 @@ _NODES = "/api/v1/nodes"
 
 
 class Nodes:
-    """The nodes of one cluster."""
+    """Nodes of one cluster."""
 
     def __init__(self, client: Client, names: Names) -> None:
         self._client = client
@@ -34,7 +34,7 @@ class Nodes:
             raise missing
         return Entry(key, node_resource(self._names, node), revision_of(node))
 
-    def source(self, query: Query) -> Collection:  # noqa: ARG002 there is one collection of them
+    def source(self, query: Query) -> Collection:  # noqa: ARG002 all nodes are in one collection
         return Collection(_NODES, partial(_read, self._names), fingerprint=partial(_fingerprint, self._names))
 
     def create(self, write: Create) -> Entry:
@@ -53,7 +53,7 @@ def _read(names: Names, node: Json) -> Iterator[tuple[Key, Value]]:
 
 
 def _fingerprint(names: Names, node: Json) -> Hashable:
-    """Labels and our own annotations: a node's status changes all the time, and nothing of ours with it."""
+    """Return the parts of a node that its resource uses, such as labels. The status of a node changes often without them."""
     resource = node_resource(names, {"metadata": node["metadata"]})
     return repr((resource.labels, resource.spec, resource.status, resource.metadata.get("annotations")))
 

@@ -1,7 +1,7 @@
-"""Endpoints of pods: read from the pod, written into its annotations through the status subresource.
+"""Endpoints of pods: read from the pod, and written to its annotations through the status subresource.
 
-A pod has one endpoint per interface for as long as it exists, so that creating one is not refused where an earlier sandbox
-has left its own: it is written over. The endpoint of a bare container has no place here.
+A pod has one endpoint per interface during its whole life. A `Create` therefore overwrites the endpoint of a previous sandbox,
+and does not fail with Conflict. A container that is not a pod cannot have an endpoint here.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _NO_POD = "pass K8S_POD_NAME and K8S_POD_NAMESPACE in CNI_ARGS, or use another d
 
 
 class Pods:
-    """The endpoints of one deployment's pods."""
+    """Endpoints of one deployment's pods."""
 
     def __init__(self, client: Client, names: Names) -> None:
         self._client = client
@@ -40,7 +40,7 @@ class Pods:
         return entry
 
     def source(self, query: Query) -> Collection:
-        """A query for the endpoints of one pod only asks for that pod."""
+        """Return the collection of a query. For the endpoints of one pod, it contains only that pod."""
         assert isinstance(query, ResourceQuery)
         read = partial(_read, self._names)
         interface = pod_interface(self._names, query)
@@ -50,7 +50,7 @@ class Pods:
         return Collection(_pods(query.namespace) if query.namespace else "/api/v1/pods", read)
 
     def one(self, query: Query) -> Entries | None:
-        """The answers to a query for the endpoints of one pod, by a right that is narrower than to list; else None."""
+        """Return the endpoints of one pod, for which the right `get` suffices; None if the query covers several pods."""
         interface = isinstance(query, ResourceQuery) and pod_interface(self._names, query)
         if not interface:
             return None

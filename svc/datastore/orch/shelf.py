@@ -1,4 +1,4 @@
-"""What one part of the store offers for the keys that it keeps, and what its errors become."""
+"""Interface of the parts of the store, one per group of kinds, and their common error handling."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -11,11 +11,11 @@ from svc.model.keys import Key, Query
 Json = dict[str, Any]
 Answer = TypeVar("Answer")
 
-TRIES = 2  # of a write whose answer was lost and that, by the look of it, was not carried out
+TRIES = 2  # attempts of a write whose answer is lost and that was not applied, as far as a read shows
 
 
 class Shelf(Protocol):
-    """Keys of some kinds, and how they are read and written."""
+    """Part of the store that reads and writes the keys of some kinds."""
 
     def get(self, key: Key) -> Entry: ...
     def source(self, query: Query) -> Collection: ...
@@ -25,7 +25,7 @@ class Shelf(Protocol):
 
 
 def present(client: Client, path: str) -> Json | None:
-    """The object there; None when there is none."""
+    """Return the object at a path; None if it does not exist."""
     try:
         return client.get(path)
     except ApiError as error:
@@ -35,13 +35,13 @@ def present(client: Client, path: str) -> Json | None:
 
 
 def is_missing(error: ApiError) -> bool:
-    """Whether an object is missing, and not the whole kind."""
+    """Return whether the object is missing, but its kind is served."""
     return error.status == 404 and error.reason == "NotFound"
 
 
 def refuse(key: Key, error: ApiError) -> NoReturn:
-    """NotFound or Conflict where that is what the server says, else its own error."""
-    replaced = error.status == 409 and "precondition" in error.msg.lower() and "UID" in error.msg  # by one of the same name
+    """Raise NotFound or Conflict if the server's error means that, else the error itself."""
+    replaced = error.status == 409 and "precondition" in error.msg.lower() and "UID" in error.msg  # by one with the same name
     if is_missing(error) or replaced or error.fields == {"metadata.uid"}:
         raise NotFound(key) from None
     if error.status == 409 or error.fields == {"metadata.resourceVersion"}:
@@ -50,13 +50,16 @@ def refuse(key: Key, error: ApiError) -> NoReturn:
 
 
 def settle(key: Key, send: Callable[[], Answer], look: Callable[[], Answer | None]) -> Answer:
-    """Sends a write. When its answer is lost, `look` tells what has become of it: the answer, or None when it was not carried
-    out, whereupon it is sent again. NotFound, Conflict, StoreError."""
+    """Send a write and return its answer. Raise NotFound, Conflict or another StoreError if it fails.
+
+    If the answer is lost, `look` determines the outcome: it returns the answer, or None if the write was not applied. The
+    write is then sent again, for TRIES attempts in total.
+    """
     for attempt in range(1, TRIES + 1):
         try:
             return send()
         except ApiError as error:
-            found = look() if attempt > 1 else None  # the first one may have come late, and be what stands in the way
+            found = look() if attempt > 1 else None  # the first attempt may have been applied late, and cause this error
             if found is None:
                 refuse(key, error)
         except Unreachable as error:
@@ -69,5 +72,5 @@ def settle(key: Key, send: Callable[[], Answer], look: Callable[[], Answer | Non
 
 
 def fate_unknown(key: Key) -> StoreError:
-    """Somebody else has changed what a write without an answer was meant to change: it cannot be told any more."""
+    """Return the error for a write without an answer, if another writer has changed the key since: its outcome is unknown."""
     return StoreError(f"a write of {key} had no answer, and the key was changed since", details="read it again, and repeat")

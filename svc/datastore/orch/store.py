@@ -1,8 +1,8 @@
-"""The orchestrator's API as a datastore: custom resources for what IPAM keeps, pods for endpoints, nodes as they are.
+"""Kubernetes API as a datastore: custom resources for IPAM, annotations of pods for endpoints, and nodes, read only.
 
-Writes of one call are made one after the other, in their order: there is no transaction. Only handles that are created, or
-deleted, next to each other are written side by side. What was created past one that failed is taken back; what was deleted
-past it is gone, as if somebody else had done it.
+The API has no transactions. The writes of a call are applied one after the other, in their order. Only consecutive creations
+or consecutive deletions of handles run in parallel. If one of them fails, the store deletes the handles that it created after
+the failed one. Handles that it deleted after the failed one stay deleted, as if another writer had deleted them.
 """
 
 import logging
@@ -58,12 +58,12 @@ from svc.model.keys import (
 from svc.model.kv_codec import Codec, matches
 from svc.names import Names
 
-SIDE_BY_SIDE = 8  # writes at a time
+SIDE_BY_SIDE = 8  # parallel writes
 
 _log = logging.getLogger(__name__)
 
 _APPLY: dict[type, Callable[[Shelf, Any], Entry | None]] = {
-    Check: lambda _shelf, _write: None,  # they were made before the first write
+    Check: lambda _shelf, _write: None,  # `demand_checks` made it before the first write
     Create: lambda shelf, write: shelf.create(write),
     Update: lambda shelf, write: shelf.update(write),
     Delete: lambda shelf, write: shelf.delete(write),
@@ -71,8 +71,11 @@ _APPLY: dict[type, Callable[[Shelf, Any], Entry | None]] = {
 
 
 class OrchStore(Backend):
-    """A session. Settings, all optional: kubeconfig, orch_api_root, api_group, k8s_auth_token, k8s_client_certificate,
-    k8s_client_key, k8s_certificate_authority. CallerError when they lead to no server; nothing is asked of it yet."""
+    """Session with an API server. Raise CallerError if the settings are invalid. The first call sends the first request.
+
+    Settings, all optional: kubeconfig, orch_api_root, api_group, k8s_auth_token, k8s_client_certificate, k8s_client_key,
+    k8s_certificate_authority.
+    """
 
     atomic = False
     needs_node = True
@@ -94,7 +97,7 @@ class OrchStore(Backend):
         return self.client.place
 
     def is_current(self) -> bool:
-        """Changed credentials are read again by the session itself."""
+        """Return True, because the session itself reloads changed credentials."""
         return True
 
     def get(self, key: Key) -> Entry:
@@ -114,7 +117,7 @@ class OrchStore(Backend):
         return Entries(sorted(answers, key=lambda entry: self._spelling.path(entry.key)), found.left_out)
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:  # noqa: ARG002 always durable
-        """In order; PartialWrite once something was done."""
+        """Apply the writes in order; they are always durable. Raise PartialWrite if one fails after others were applied."""
         self._demand_storable(writes)
         demand_checks(self.get, writes)
         done: list[Entry | None] = []
@@ -130,13 +133,13 @@ class OrchStore(Backend):
         return done
 
     def check_writable(self) -> None:
-        """Nothing can be told: rights and quotas are those of each kind."""
+        """Do nothing: each kind has its own rights and quotas, which cannot be tested without a change."""
 
     def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
         return tuple(map(self._generations.current, kinds))
 
     def position(self) -> Position:
-        """The API's revisions must not be compared."""
+        """Return an empty position, because clients must not compare the revisions of the API."""
         return Position()
 
     def watch(self, query: Query) -> EventStream:
@@ -145,16 +148,14 @@ class OrchStore(Backend):
         return self._watches.add(EventStream(watch, EventReader(collection, lambda key: matches(query, key)).events))
 
     def close(self) -> None:
-        """Returns when the threads of the session have ended; a watch ends in its own thread."""
+        """Close the session and wait for its threads. An open watch ends in the thread that iterates."""
         self.client.close()
         self._watches.close()
         self._generations.close()
         self._hands.close()
 
     def _shelf(self, key: Key | Query) -> Shelf:
-        if isinstance(
-            key, LegacyHostKey | NodeFenceKey
-        ):  # old programs kept it elsewhere; without transactions nothing compares it
+        if isinstance(key, LegacyHostKey | NodeFenceKey):  # kept by other datastores only: by old programs, or for transactions
             raise NotFound(key)
         if isinstance(key, NodeClaimKey | NodeClaimQuery):
             return self._leases
@@ -166,7 +167,7 @@ class OrchStore(Backend):
         return self._core[key.kind]
 
     def _counted(self, kind: str) -> Collection:
-        """Where what is counted under this name is kept."""
+        """Return the collection whose changes advance the generation of this kind."""
         return self._customs.settings() if kind == IPAM_CONFIG else self._source(ResourceQuery(kind))
 
     def _counter(self, kind: str) -> tuple[CollectionWatch, Callable[[Change], bool]]:
@@ -177,7 +178,7 @@ class OrchStore(Backend):
         return self._shelf(query).source(query)
 
     def _demand_storable(self, writes: Sequence[Write]) -> None:
-        """What cannot be spelled must not stop the writes half-way: ValueError or TypeError before the first."""
+        """Raise ValueError or TypeError if a key or value cannot be encoded, which would later cause a partial write."""
         for write in writes:
             self._spelling.path(write.key).encode()
             if isinstance(write, Create | Update):
@@ -190,7 +191,7 @@ class OrchStore(Backend):
             return error
 
     def _take_back(self, outcomes: Sequence[Entry | StoreError | None]) -> None:
-        """What was created past the write that failed: nobody is told of it, so nobody else would."""
+        """Delete the objects that were created after the failed write. The caller cannot: it does not get them."""
         for entry in outcomes:
             if isinstance(entry, Entry):
                 failure = self._attempt(Delete(entry.key, entry.revision))
@@ -199,7 +200,10 @@ class OrchStore(Backend):
 
 
 def _batches(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:
-    """Writes that may be made together: different handles created, or deleted, in a row. Any other write is alone."""
+    """Yield groups of writes that may run in parallel: consecutive creations, or deletions, of different handles.
+
+    Any other write is a group of its own.
+    """
     for (kind, is_handle), run in groupby(writes, lambda write: (type(write), isinstance(write.key, HandleKey))):
         batch = list(run)
         if is_handle and kind is not Update and len({write.key for write in batch}) == len(batch):

@@ -1,4 +1,4 @@
-"""The answer to a watch: one JSON document a line, for as long as the server has something to tell."""
+"""Answer to a watch: a stream of JSON documents, one per line."""
 
 import socket
 from collections.abc import Iterator
@@ -12,17 +12,17 @@ Json = dict[str, Any]
 
 
 class Stream:
-    """Iterate in one thread; close from any, which ends the iteration."""
+    """Stream of changes. One thread iterates; `close`, from any thread, ends the iteration."""
 
     def __init__(self, reply: urllib3.BaseHTTPResponse, seconds: float) -> None:
-        """`seconds` without a word from the server end it."""
+        """Set the timeout in seconds: the stream ends if the server sends nothing for that long."""
         self._reply = reply
         self._socket: socket.socket | None = getattr(reply.connection, "sock", None)
         if self._socket is not None:
             self._socket.settimeout(seconds)
 
     def __iter__(self) -> Iterator[tuple[str, Json]]:
-        """Type and object of each change. A broken connection ends it like a server that has nothing more to say."""
+        """Yield type and object of each change, until the server ends the stream or the connection breaks."""
         rest = b""
         with suppress(urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError):
             for chunk in self._reply.stream():
@@ -32,11 +32,11 @@ class Stream:
                     yield event["type"], event["object"]
 
     def close(self) -> None:
-        """Wakes the thread that reads: closing alone would not."""
+        """Shut the socket down, which wakes the reading thread; closing the socket would not."""
         if self._socket is not None:
             with suppress(OSError):
-                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # not of SSLSocket: that one drops what the reader uses
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # SSLSocket's own discards state that the reader uses
 
     def release(self) -> None:
-        """By the thread that reads, when it has done."""
+        """Close the reply. The reading thread calls it after its last read."""
         self._reply.close()

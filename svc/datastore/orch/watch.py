@@ -1,4 +1,4 @@
-"""Watches of collections of the Kubernetes API: every object, then each change, over lost connections and expired revisions."""
+"""Watches of collections of the Kubernetes API, which continue after broken connections and expired revisions."""
 
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -13,20 +13,21 @@ from svc.model.errors import SvcError
 from svc.model.keys import Key
 
 Json = dict[str, Any]
-Change = tuple[str, Any]  # its type and the object; for LISTED all objects
+Change = tuple[str, Any]  # type and object; for LISTED, all objects
 
 MAX_BACKOFF = 30.0  # seconds
 LISTED, OPENED, DELETED = "LISTED", "OPENED", "DELETED"
 _EXPIRED = 410  # the revision is too old to continue from
-_REFUSED = (401, 403, 404)  # no retry helps
+_REFUSED = (401, 403, 404)  # a retry cannot resolve these
 
 _log = logging.getLogger(__name__)
 
 
 class CollectionWatch(Reconnecting[Change]):
-    """Yield LISTED first and if the revision has expired, OPENED for each stream, and the changes with the metadata of objects.
+    """Watch of a collection, with the metadata of its objects.
 
-    Without `lists` the changes begin at the present revision.
+    It yields LISTED at first and after an expired revision, OPENED for each stream, and then the changes. Without `lists` it
+    yields no LISTED, and the changes begin at the present revision.
     """
 
     accept = METADATA_ONLY
@@ -44,7 +45,7 @@ class CollectionWatch(Reconnecting[Change]):
         self._client = client
         self._collection = collection
         self._lists = lists
-        self._revision = ""  # to continue from; empty if the collection has to be read
+        self._revision = ""  # to continue from; empty to read the collection first
 
     def _is_refusal(self, failure: SvcError) -> bool:
         return failure.status in _REFUSED if isinstance(failure, ApiError) else not isinstance(failure, Unreachable)
@@ -90,13 +91,13 @@ class CollectionWatch(Reconnecting[Change]):
 
 
 class ObjectWatch(CollectionWatch):
-    """The same with whole objects."""
+    """Watch of a collection, with whole objects."""
 
     accept = "application/json"
 
 
 class EventReader:
-    """The events that the changes of a collection mean for a query."""
+    """Conversion of the changes of a collection to the events of a query."""
 
     def __init__(self, collection: Collection, wanted: Callable[[Key], bool]) -> None:
         self._collection = collection
@@ -117,7 +118,7 @@ class EventReader:
 
 
 class ChangeFilter:
-    """Tells changes of resources from those of other parts of the objects, such as the status of a node."""
+    """Filter for changes of resources. It ignores changes of other parts of the objects, such as the status of a node."""
 
     def __init__(self, collection: Callable[[], Collection]) -> None:
         self._collection = collection
