@@ -197,7 +197,8 @@ class Client:
                 explain(partial(_described, request, error.msg, began))
                 again = request.is_read or not error.perhaps_done
                 delay = backoff.next()
-                if not again or time.monotonic() + delay > min(until, start + UNREACHABLE_SECONDS) or self._closed.wait(delay):
+                left = min(until - delay, start + UNREACHABLE_SECONDS) - time.monotonic()  # a retry needs time for its answer
+                if not again or delay > left or self._closed.wait(delay):
                     raise
                 continue
             if answer.status == 401 and not renewed:
