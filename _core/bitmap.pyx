@@ -2,7 +2,7 @@
 
 A block is one array with a slot for every ordinal and one more, the sentinel. A slot holds the tag of its ordinal and
 two links. The free slots and the sentinel form a ring: the sentinel is between the tail and the head of the queue.
-Taking and releasing any ordinal are a few stores, whatever the size, and no end of the ring is special.
+An ordinal is taken or released with a few stores, whatever the size of the block and its place in the ring.
 
 Rules:
 1. A slot is in the ring exactly if its tag is FREE; the links of a taken slot mean nothing.
@@ -186,7 +186,7 @@ cdef class Ordinals:
         self.free -= 1
 
     cdef int candidate(self, OrdinalSet reserved) noexcept:
-        """Return the first free ordinal that is not reserved; the sentinel if there is none."""
+        """Return the first free ordinal that is not reserved, or the sentinel."""
         cdef int ordinal = self.slots[self.size].next
         if reserved is not None:
             while ordinal != self.size and reserved.has(ordinal):
@@ -206,7 +206,7 @@ cdef class Ordinals:
         return count
 
     def allocate(self, tag, OrdinalSet reserved=None):
-        """Take the first free ordinal that is not reserved; -1 if there is none."""
+        """Take the first free ordinal that is not reserved, and return it, or -1."""
         cdef int number = tag_of(tag), ordinal = self.candidate(reserved)
         if ordinal == self.size:
             return -1

@@ -24,7 +24,7 @@ cdef int32_t slot_of(Table *table, Prefix network) noexcept nogil:
 
 
 cdef int32_t find(Table *table, Prefix network) noexcept nogil:
-    """Return the number of the entry, EMPTY if there is none."""
+    """Return the number of the entry, or EMPTY."""
     return table.slots[slot_of(table, network)]
 
 
@@ -83,7 +83,7 @@ cdef void backshift(Table *table, int32_t hole) noexcept nogil:
 
 
 cdef int32_t remove(Table *table, Prefix network) noexcept nogil:
-    """Remove a network; return the number of its entry, where the last one is now, EMPTY if there was none."""
+    """Remove a network. Return the number of its entry, which the last entry has now, or EMPTY."""
     cdef int32_t slot = slot_of(table, network), number = table.slots[slot]
     if number == EMPTY:
         return EMPTY

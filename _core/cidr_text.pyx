@@ -262,7 +262,7 @@ cdef char *put_ipv4(char *at, uint32_t value) noexcept nogil:
 
 
 cdef int longest_zeros(u128 value, int *start) noexcept nogil:
-    """Return the length of the run of zero groups to leave out, 0 if there is none."""
+    """Return the length of the run of zero groups to leave out, or 0."""
     cdef int place, run = 0, longest = 1
     for place in range(8):
         run += 1

@@ -37,7 +37,7 @@ int read_some(int fd, char *data, size_t least, size_t most, size_t *have, int64
     return 0;
 }
 
-// A pipe or socket that is ready takes PIPE_BUF bytes without blocking: the deadline holds where nobody reads.
+// A pipe or socket that is ready takes PIPE_BUF bytes without blocking, so the deadline holds if the peer does not read.
 int write_all(int fd, const char *data, size_t size, int64_t until) {
     for (size_t written = 0; written < size;) {
         if (!wait_for(fd, POLLOUT, until))
