@@ -67,8 +67,14 @@ class _Counter(Generic[Step]):
             return self._number
 
     def _run(self) -> None:
-        for step in self._watch.steps():
-            if step is None or self._is_change(step):
-                with self._lock:
-                    self._is_watched = step is not None
-                    self._number += 1
+        try:
+            for step in self._watch.steps():
+                if step is None or self._is_change(step):
+                    self._note(is_watched=step is not None)
+        finally:
+            self._note(is_watched=False)
+
+    def _note(self, *, is_watched: bool) -> None:
+        with self._lock:
+            self._is_watched = is_watched
+            self._number += 1

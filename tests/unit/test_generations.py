@@ -1,0 +1,26 @@
+"""Generations of a remote store: no cache is trusted without a watch."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from svc.datastore.generations import Generations
+from svc.datastore.watching import Reconnecting
+
+
+class Broken(Reconnecting[str]):
+    """A watch that reports one change and ends with a bug."""
+
+    def _attempt(self) -> Iterator[str]:
+        yield "opened"
+        raise RuntimeError("a bug")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_no_number_stays_after_an_unexpected_end_of_the_watch() -> None:
+    with closing(Generations(lambda kind: (Broken(kind, 1.0), lambda _step: True))) as generations:
+        generations.current("IPPool")
+        generations.current("IPPool")
+        generations._counters["IPPool"].thread.join()
+        assert len({generations.current("IPPool") for _ in range(3)}) == 3
