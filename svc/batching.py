@@ -3,16 +3,12 @@
 The first caller leads. It takes all waiting requests, runs the work once for the batch, and distributes the results. Requests
 that arrive during the work form the next batch. A caller of that batch leads it, so that a caller leads only one batch.
 
-If a batch is expensive and a further request is cheap, callers announce requests. A leader waits for announced requests.
-
 No caller waits past the deadline of its call. Among the waiting callers, the one with the latest deadline leads, so that the
 deadline of one request does not end other requests.
 """
 
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from svc import deadline
@@ -60,7 +56,7 @@ class Batcher(Generic[Request, Result]):
 
     `work` gets 1 to `limit` requests, and returns one outcome for each, in order. `run` raises an outcome that is an
     exception in its caller. It raises an exception of `work` in all callers of the batch. `place` returns the server of `work`,
-    for errors. `patience` is the maximum time in seconds that a leader waits for a request after its announcement.
+    for errors.
     """
 
     def __init__(
@@ -69,28 +65,13 @@ class Batcher(Generic[Request, Result]):
         place: Callable[[], str],
         *,
         limit: int = 256,
-        patience: float = 0.0,
     ) -> None:
         self._work = work
         self._place = place
         self._limit = limit
-        self._patience = patience
         self._lock = threading.Lock()
-        self._arrival = threading.Condition(self._lock)
-        self._announced: dict[int, float] = {}  # by thread: the monotonic time until which a leader waits for it
         self._waiting: list[_Ticket[Request, Result]] = []
         self._led = False
-
-    @contextmanager
-    def announced(self) -> Iterator[None]:
-        """Announce that this thread will probably `run` a request inside the block."""
-        with self._lock:
-            self._announced[threading.get_ident()] = time.monotonic() + self._patience
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._arrive()
 
     def run(self, request: Request) -> Result:
         """Return the result of a request, or raise its failure. Block until then; the caller may lead a batch.
@@ -99,7 +80,6 @@ class Batcher(Generic[Request, Result]):
         executed.
         """
         with self._lock:
-            self._arrive()
             if deadline.is_over():
                 raise _not_begun(self._place())
             ticket: _Ticket[Request, Result] = _Ticket(request, threading.Event() if self._led else None)
@@ -129,27 +109,9 @@ class Batcher(Generic[Request, Result]):
             self._waiting.remove(ticket)
         raise _not_begun(self._place())
 
-    def _arrive(self) -> None:
-        if self._announced.pop(threading.get_ident(), None) is not None:
-            self._arrival.notify_all()
-
-    def _await_announced(self) -> None:
-        """Wait while the announced requests outnumber the waiting ones: only then does the larger batch repay the wait.
-
-        Only requests that are already announced count, because new announcements could extend the wait without limit.
-        """
-        awaited = self._announced.copy()
-        while len(self._waiting) < self._limit:
-            now = time.monotonic()
-            awaited = {thread: until for thread, until in awaited.items() if self._announced.get(thread) == until > now}
-            if len(awaited) <= len(self._waiting):
-                return
-            self._arrival.wait(min(awaited.values()) - now)
-
     def _lead(self, leader: _Ticket[Request, Result]) -> bool:
         """Execute a batch and return True. Return False if a caller with a later deadline has to lead it."""
         with self._lock:
-            self._await_announced()
             group = self._waiting[: self._limit]
             latest = _latest(group)
             if latest.deadline > leader.deadline + _SLACK_SECONDS:

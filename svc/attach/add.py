@@ -95,21 +95,20 @@ def _attach(
     trace: CallTrace,
 ) -> "AddTransaction | Result":
     """Carry out the part of an ADD that does not wait. Return the finished transaction, or the result of a shared interface."""
-    with request.source.announced(session):
-        if pod is None:
-            pod = read_pod(context, session, request, trace)
-        if session.held_seconds() > 0:
-            raise StoreReplaced
-        addressing = resolve_current_addressing(session.names, request, pod, trace)
-        if previous is not None and previous.state != WAITING:
-            tear_down_previous(context, previous, request, trace)
-        try:
-            return _run(context, session, request, addressing, intent, trace)
-        except SvcError as refusal:
-            shared = join_interface(context, session, request, trace) if can_join(refusal) else None
-            if shared is None:
-                raise
-            return shared
+    if pod is None:
+        pod = read_pod(context, session, request, trace)
+    if session.held_seconds() > 0:
+        raise StoreReplaced
+    addressing = resolve_current_addressing(session.names, request, pod, trace)
+    if previous is not None and previous.state != WAITING:
+        tear_down_previous(context, previous, request, trace)
+    try:
+        return _run(context, session, request, addressing, intent, trace)
+    except SvcError as refusal:
+        shared = join_interface(context, session, request, trace) if can_join(refusal) else None
+        if shared is None:
+            raise
+        return shared
 
 
 def _run(

@@ -5,7 +5,6 @@ read and planned again. A request is refused only after the cache was reloaded.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 from svc._core.cidr import Address, Cidr
 from svc.batching import Batcher
@@ -35,7 +34,6 @@ from svc.values import dataclass
 
 GROUP = (MAX_WRITES - 1) // 4  # requests of one write: each changes a handle, one block per family, and one extra object
 ONE_BY_ONE = MAX_WRITES // 3  # the same for stores without atomic writes, which get no extra write
-PATIENCE = 0.25  # seconds that a batch waits for an announced request, in stores without atomic writes
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +59,7 @@ class Ipam:
             self._carry_out,
             lambda: backend.place,
             limit=GROUP if backend.atomic else ONE_BY_ONE,
-            patience=0.0 if backend.atomic else PATIENCE,
         )
-
-    def announced(self) -> AbstractContextManager[None]:
-        """Announce a request of this thread for the duration of the context.
-
-        In a store without atomic writes, a batch waits up to `PATIENCE` seconds for announced requests. Fewer, larger batches
-        need fewer writes. In other stores this does nothing.
-        """
-        return nullcontext() if self._backend.atomic else self._combiner.announced()
 
     def assign(self, request: Assign) -> AssignResult:
         """Assign all addresses of the request, or none.

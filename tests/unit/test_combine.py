@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from svc import deadline
-from svc.batching import Batcher, NotBegun
+from svc.batching import Batcher, NotBegun, _Ticket
 from svc.datastore.api import OutcomeUnknown
 
 THREADS = 16
@@ -19,8 +19,8 @@ PATIENCE = 20.0  # seconds
 class Workshop:
     """Does the work of a Combiner when it is let to: doubles numbers, refuses negative ones, and remembers the groups."""
 
-    def __init__(self, limit: int = 256, patience: float = 0.0) -> None:
-        self.combiner: Batcher[int, int] = Batcher(self._work, lambda: PLACE, limit=limit, patience=patience)
+    def __init__(self, limit: int = 256, batcher: type[Batcher[int, int]] = Batcher) -> None:
+        self.combiner: Batcher[int, int] = batcher(self._work, lambda: PLACE, limit=limit)
         self.groups: list[list[int]] = []
         self.leaders: list[int] = []
         self.failure: BaseException | None = None
@@ -198,46 +198,6 @@ def test_answers_that_do_not_fit_the_questions_are_told_to_all(callers: ThreadPo
         assert isinstance(future.exception(PATIENCE), ValueError)
 
 
-def test_a_leader_waits_for_those_who_are_announced(callers: ThreadPoolExecutor) -> None:
-    """Those who turn out to have no request are not waited for any more; who leads does not wait for itself."""
-    workshop, on_their_way = Workshop(patience=PATIENCE), threading.Barrier(4)
-    workshop.gate.release(3)
-
-    def call(number: int) -> int:
-        with workshop.combiner.announced():
-            on_their_way.wait(PATIENCE)
-            return workshop.combiner.run(number) if number else 0
-
-    futures = [callers.submit(call, number) for number in range(4)]
-    assert [future.result(PATIENCE) for future in futures] == [0, 2, 4, 6]
-    assert len(workshop.groups[0]) > 1
-    assert sorted(number for group in workshop.groups for number in group) == [1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("limit", "patience", "others"),
-    [(256, 0.05, 2), (1, PATIENCE, 2), (256, PATIENCE, 1)],
-    ids=["too long", "a full group", "too few"],
-)
-def test_nobody_is_waited_for_without_end(callers: ThreadPoolExecutor, limit: int, patience: float, others: int) -> None:
-    """Neither who takes too long, nor by a group that takes no more, nor where it would not make much of a group."""
-    workshop, on_their_way, served = Workshop(limit, patience), threading.Barrier(others + 1), threading.Event()
-    workshop.gate.release(1 + others)
-
-    def late() -> int:
-        with workshop.combiner.announced():
-            on_their_way.wait(PATIENCE)
-            assert served.wait(PATIENCE)
-            return workshop.combiner.run(2)
-
-    futures = [callers.submit(late) for _ in range(others)]
-    on_their_way.wait(PATIENCE)
-    assert workshop.combiner.run(1) == 2
-    served.set()
-    assert [future.result(PATIENCE) for future in futures] == [4] * others
-    assert workshop.groups[0] == [1]
-
-
 # deadlines
 
 
@@ -310,24 +270,32 @@ def test_the_caller_with_the_most_time_leads(callers: ThreadPoolExecutor) -> Non
     assert left[1] > 50.0
 
 
+class SlowToLead(Batcher[int, int]):
+    """The first leader begins only when `arrived` is set."""
+
+    arrived: threading.Event
+
+    def _lead(self, leader: "_Ticket[int, int]") -> bool:
+        assert self.arrived.wait(PATIENCE)
+        return super()._lead(leader)
+
+
 def test_a_leader_without_time_hands_over_to_a_later_caller(callers: ThreadPoolExecutor) -> None:
-    """One that is announced comes while the leader waits for it, with more time than that has."""
-    workshop = Workshop(patience=PATIENCE)
-    on_their_way, led = threading.Barrier(3), threading.Event()
+    """Two requests with more time arrive after the first caller became the leader and before it takes its batch."""
+    workshop = Workshop(batcher=SlowToLead)
+    SlowToLead.arrived = threading.Event()
     workshop.gate.release(2)
 
-    def late() -> tuple[int, int]:
-        with workshop.combiner.announced():
-            on_their_way.wait(PATIENCE)
-            assert led.wait(PATIENCE)
-            return threading.get_ident(), run_within(workshop, 60.0, 2)
+    def call(seconds: float, number: int) -> tuple[int, int]:
+        return threading.get_ident(), run_within(workshop, seconds, number)
 
-    futures = [callers.submit(late) for _ in range(2)]
-    on_their_way.wait(PATIENCE)
-    first = callers.submit(run_within, workshop, 10.0, 1)
+    first = callers.submit(call, 10.0, 1)
     wait_for(lambda: workshop.waiting() == 1)
-    led.set()
-    served = dict(future.result(PATIENCE) for future in futures)
-    assert (first.result(PATIENCE), set(served.values())) == (2, {4})
+    others = [callers.submit(call, 60.0, 2) for _ in range(2)]
+    wait_for(lambda: workshop.waiting() == 3)
+    SlowToLead.arrived.set()
+    served = dict(future.result(PATIENCE) for future in others)
+    assert first.result(PATIENCE)[1] == 2
+    assert set(served.values()) == {4}
     assert workshop.groups[0][0] == 1
     assert workshop.leaders[0] in served

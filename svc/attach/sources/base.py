@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 
 from svc._core.cidr import Address
@@ -80,10 +79,6 @@ class AddressSource(ABC):
         """Set the fields of the record from which `source_of` creates the source again."""
 
     # ADD
-
-    def announced(self, _session: Session) -> AbstractContextManager[None]:
-        """Return a context that announces a call of `assign` on this thread, so that a batch can wait for it."""
-        return nullcontext()
 
     def require_supported(self, names: Names, wishes: AnnotationSettings) -> None:  # noqa: B027
         """Raise CallerError if annotations request what the source cannot assign."""

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Final
 
@@ -34,9 +33,6 @@ class PoolSource(AddressSource):
 
     def __init__(self, *, point_to_point: bool = False) -> None:
         self._point_to_point = point_to_point
-
-    def announced(self, session: Session) -> AbstractContextManager[None]:
-        return session.ipam.announced()
 
     def require_own_handle(self, context: Context, session: Session, record: Record) -> None:
         pool_release.require_own_handle(context, session, record)
