@@ -59,7 +59,11 @@ def _limit_malloc_arenas() -> None:
 
 
 def _raise_priority() -> None:
-    """Raise the priority unless the caller has set one. Otherwise calls on a busy node mostly wait for a CPU."""
+    """Raise the priority unless the caller has set one. Otherwise calls on a busy node mostly wait for a CPU.
+
+    Measured without it: with all CPUs busy an ADD takes 1.65 times as long, a DEL 1.58 times; on an idle node a burst of ADDs
+    takes 7 % longer. The systemd unit sets the priority too; this is for agents that are started otherwise.
+    """
     if os.getpriority(os.PRIO_PROCESS, 0) == 0:
         with suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, _NICE)
