@@ -43,7 +43,7 @@ def get(backend: Backend, name: str, own: str) -> list[Resource]:
     """Return all nodes in the order of their names, or the one of this name.
 
     A store that needs no registered nodes also has the node `own` and those with blocks. Raise CallerError if there is none."""
-    if backend.needs_node:
+    if backend.requires_node:
         return resources.get(backend, KIND, name)
     hosts = {key.host for key in block_release.affinities(backend) if key.kind == NODE} | {own} - {""}
     known = {host: Resource(KIND, {"name": host}) for host in hosts}

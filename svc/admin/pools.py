@@ -134,9 +134,9 @@ def _draft(write: Create) -> Create:
 
 
 def _present(backend: Backend, wanted: Collection[str] = ()) -> dict[str, Entry]:
-    """Return every pool by name. Raise Damaged if the document of a wanted one cannot be decoded."""
+    """Return every pool by name. Raise UndecodableEntry if the document of a wanted one cannot be decoded."""
     entries = backend.list(ResourceQuery(KIND))
-    for place in entries.left_out:
+    for place in entries.skipped:
         if (name := place.rpartition("/")[2]) in wanted:
             backend.get(ResourceKey(KIND, name))
     return {entry.key.name: entry for entry in entries if isinstance(entry.key, ResourceKey)}

@@ -10,7 +10,7 @@ from svc.datastore.open import open_client
 from svc.imports import whole_imports
 
 if TYPE_CHECKING:
-    from svc.orch.pods import Pods
+    from svc.orch.pods import PodReader
 
 Access = tuple[tuple[str, str], ...]
 
@@ -23,11 +23,11 @@ class ApiClientPool:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._opening: dict[Access, Batcher[None, Pods]] = {}
-        self._pods: dict[Access, Pods] = {}
+        self._opening: dict[Access, Batcher[None, PodReader]] = {}
+        self._pods: dict[Access, PodReader] = {}
         self._used: dict[Access, float] = {}
 
-    def pods(self, access: Access) -> "Pods":
+    def pods(self, access: Access) -> "PodReader":
         """Return the client; open it at first use. Raise CallerError if the settings are invalid."""
         with self._lock:
             self._used[access] = time.monotonic()
@@ -36,20 +36,20 @@ class ApiClientPool:
             opening = self._opening.setdefault(access, self._new_opening(access))
         return opening.run(None)
 
-    def _new_opening(self, access: Access) -> "Batcher[None, Pods]":
+    def _new_opening(self, access: Access) -> "Batcher[None, PodReader]":
         return Batcher(
             lambda waiting: [self._open(access)] * len(waiting),
             lambda: orchestrator_place(dict(access)),
         )
 
-    def _open(self, access: Access) -> "Pods":
+    def _open(self, access: Access) -> "PodReader":
         """Open the client. A kubeconfig may execute a program, so no lock of the pool is held."""
         if access not in self._pods:
             client = open_client(dict(access))
             with whole_imports():
-                from svc.orch.pods import Pods  # imported late: it loads the package of the client
+                from svc.orch.pods import PodReader  # imported late: it loads the package of the client
 
-            self._pods[access] = Pods(client)
+            self._pods[access] = PodReader(client)
         return self._pods[access]
 
     def close_idle(self, seconds: float) -> None:

@@ -13,11 +13,11 @@ from svc.datastore.api import (
     Backend,
     Check,
     Conflict,
-    Damaged,
     Entry,
     Found,
     NotFound,
     StoreError,
+    UndecodableEntry,
     Watch,
     Write,
     found_by,
@@ -110,7 +110,7 @@ def _demand_ready(found: Found[Resource]) -> Entry[Resource]:
     """Return the entry if it says ready. Raise DatastoreLocked if it does not, StoreError if it is damaged."""
     if isinstance(found, NotFound):
         raise _not_initialised()
-    if isinstance(found, Damaged):  # not raised as Damaged, because IPAM skips damaged documents
+    if isinstance(found, UndecodableEntry):  # not raised as UndecodableEntry, because IPAM skips damaged documents
         raise StoreError(found.msg, details=found.details)
     ready = found.value.spec.get("datastoreReady")
     if ready is not True:
@@ -132,7 +132,7 @@ class ReadyCheckedBackend:
         self._readiness = readiness
         self._claim = claim
         self.atomic = inner.atomic
-        self.needs_node = inner.needs_node
+        self.requires_node = inner.requires_node
         self.get = inner.get
         self.find = inner.find
         self.get_all = inner.get_all

@@ -56,7 +56,7 @@ def write_endpoint(session: Session, resource: Resource) -> None:
 def deletion(record: Record, found: Found[Resource]) -> Delete | None:
     """Return the write that deletes the endpoint at its revision.
 
-    Return None if it does not exist, or another sandbox of the workload has it. Raise Damaged if it cannot be decoded.
+    Return None if it does not exist, or another sandbox of the workload has it. Raise UndecodableEntry if it cannot be decoded.
     """
     entry = entry_of(found)
     if entry is None or not _is_own(entry.value, record):

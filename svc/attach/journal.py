@@ -21,7 +21,7 @@ from svc.attach.record import DELETING, AttachmentId, Record
 from svc.attach.reserve import Reserve
 from svc.datastore import sqlite
 from svc.datastore.api import StoreError
-from svc.datastore.checkpoint import Checkpoints
+from svc.datastore.checkpoint import WalCheckpointer
 from svc.datastore.disk_space import require_disk_space
 from svc.model.errors import Code, PeerError
 
@@ -60,7 +60,7 @@ class Journal:
         self._lock = threading.Lock()
         self._reading, self._writing = sqlite.LockWait(), sqlite.LockWait()  # a readable file can still be locked for writes
         self._errors = sqlite.Errors(path, _DAMAGED)
-        self._checkpoints = Checkpoints(path)
+        self._checkpoints = WalCheckpointer(path)
         self._generation = 0
         self._changes = 0  # by earlier connections
         self._path = path

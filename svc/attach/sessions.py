@@ -209,7 +209,7 @@ class SessionPool:
             return session
 
     def _claim(self, backend: Backend, node: str) -> NodeNameClaim | None:
-        if self._claimant is None or not backend.needs_node:
+        if self._claimant is None or not backend.requires_node:
             return None
         return NodeNameClaim(backend, node, self._claimant, renews=self._renews)
 

@@ -77,7 +77,7 @@ def _datastore(context: Context, wanted: Wanted) -> Dependency:
         session = context.session(where)
         with probe.answering():
             session.readiness.require_unshared()
-            if not session.backend.needs_node:  # a file, as fast to reach as the journal
+            if not session.backend.requires_node:  # a file, as fast to reach as the journal
                 session.backend.check_writable()
         _require_room(session, wanted, probe)
 

@@ -82,7 +82,7 @@ class StoreIdentity:
     def has_moved(self, backend: Backend) -> bool:
         """Return whether answers since the last observation show that data was lost. Sends no request."""
         before, setbacks = self._setbacks
-        return backend.needs_node and before is backend and backend.position().setbacks > setbacks
+        return backend.requires_node and before is backend and backend.position().setbacks > setbacks
 
     def held_seconds(self, has_pools: Callable[[], bool]) -> float:
         """Return for how many seconds, at most HOLD_SECONDS, ADDs must still wait.

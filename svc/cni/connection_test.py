@@ -45,10 +45,10 @@ def _outcomes(names_of: NamesOf, sessions: SessionPool, inputs: CallInput) -> It
 
 def server_version(kubeconfig: str) -> str:
     """Return the version of the API server. Raise CallerError for an unusable file, StoreError if the server fails."""
-    from svc.datastore.orch.access import Access  # takes 0.2 s, and most networks do not need it
+    from svc.datastore.orch.auth import ApiAuth  # takes 0.2 s, and most networks do not need it
     from svc.datastore.orch.client import Client
 
-    with deadline.limit(LIMIT / 2), closing(Client(Access({"kubeconfig": kubeconfig}))) as client:
+    with deadline.limit(LIMIT / 2), closing(Client(ApiAuth({"kubeconfig": kubeconfig}))) as client:
         return str(client.get("/version")["gitVersion"])
 
 

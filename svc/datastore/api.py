@@ -35,15 +35,15 @@ class Entry(Generic[V_co]):
 
 
 class Entries(list[Entry[V]]):
-    """Result of a query. `left_out` maps the path of each document that cannot be decoded to its error."""
+    """Result of a query. `skipped` maps the path of each document that cannot be decoded to its error."""
 
-    def __init__(self, entries: Iterable[Entry[V]] = (), left_out: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(self, entries: Iterable[Entry[V]] = (), skipped: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(entries)
-        self.left_out = dict(left_out)
+        self.skipped = dict(skipped)
 
-    def leave_out(self, place: str, fault: Exception) -> None:
-        """Record a document that cannot be decoded. Log it as well, because most callers ignore `left_out`."""
-        self.left_out[place] = str(fault)
+    def skip(self, place: str, fault: Exception) -> None:
+        """Record a document that cannot be decoded. Log it as well, because most callers ignore `skipped`."""
+        self.skipped[place] = str(fault)
         _log.warning("left out %s: %s", place, fault)
 
 
@@ -138,7 +138,7 @@ class Backend(Protocol):
         """Return whether `write` applies all of its writes or none."""
 
     @property
-    def needs_node(self) -> bool:
+    def requires_node(self) -> bool:
         """Return whether a node needs a Node resource to get addresses: true for clusters, false for the store of one node."""
 
     @property
@@ -146,10 +146,10 @@ class Backend(Protocol):
         """Return the kind and the address or path of the store, for errors."""
 
     def get(self, key: Key[V]) -> Entry[V]:
-        """Return the entry of a key. Raise NotFound if the key does not exist, Damaged if its value cannot be decoded."""
+        """Return the entry of a key. Raise NotFound or UndecodableEntry."""
 
     def find(self, key: Key[V]) -> Entry[V] | None:
-        """Return the entry, or None if the key does not exist. Raise Damaged if its value cannot be decoded."""
+        """Return the entry, or None if the key does not exist. Raise UndecodableEntry."""
         try:
             return self.get(key)
         except NotFound:
@@ -162,7 +162,7 @@ class Backend(Protocol):
         """
 
     def list(self, query: Query[V]) -> Entries[V]:
-        """Return the entries of a query in key order. Documents that cannot be decoded are in `left_out` of the result."""
+        """Return the entries of a query in key order. Documents that cannot be decoded are in `skipped` of the result."""
 
     def update(self, key: Key[V], change: Callable[[V | None], V | None], *, durable: bool = False) -> Entry[V] | None:
         """Replace the value of a key by the one that `change` returns. Return the resulting entry, if any.
@@ -226,13 +226,13 @@ class Forbidden(StoreError):
 class KeyedError(StoreError):
     """Failure of a read or write because of the state of one key.
 
-    `found` has the entries that the failed write observed, if the store returns them. A retry need not read them again.
+    `observed` has the entries that the failed write observed, if the store returns them. A retry need not read them again.
     """
 
-    def __init__(self, key: Key, found: "Sequence[Entry]" = ()) -> None:
+    def __init__(self, key: Key, observed: "Sequence[Entry]" = ()) -> None:
         super().__init__(f"{type(self).__name__}: {key}")
         self.key = key
-        self.found = found
+        self.observed = observed
 
 
 class NotFound(KeyedError):
@@ -261,11 +261,11 @@ class OutcomeUnknown(StoreError):
     """Failure that leaves the outcome of a request unknown: it may have been applied, or may still be applied."""
 
 
-class Damaged(StoreError):
+class UndecodableEntry(StoreError):
     """Failure to decode the value of one key. Other keys are not affected."""
 
 
-Found = Entry[V] | NotFound | Damaged
+Found = Entry[V] | NotFound | UndecodableEntry
 """Result of `get_all` for one key."""
 
 
@@ -273,7 +273,7 @@ def found_by(get: Callable[[Key[V]], Entry[V]], key: Key[V]) -> Found[V]:
     """Return the result of `get_all` for one key, by means of `get`."""
     try:
         return get(key)
-    except (NotFound, Damaged) as reason:
+    except (NotFound, UndecodableEntry) as reason:
         return reason
 
 
@@ -284,8 +284,8 @@ def _replacement(key: Key[V], entry: Entry[V] | None, value: V | None) -> Write:
 
 
 def entry_of(found: Found[V]) -> Entry[V] | None:
-    """Return the entry; None if the key does not exist. Raise Damaged if its value cannot be decoded."""
-    if isinstance(found, Damaged):
+    """Return the entry; None if the key does not exist. Raise UndecodableEntry if its value cannot be decoded."""
+    if isinstance(found, UndecodableEntry):
         raise found
     return found if isinstance(found, Entry) else None
 

@@ -20,7 +20,7 @@ COMMITS = 256  # between two checkpoints: a WAL file of about 10 MB
 _log = logging.getLogger(__name__)
 
 
-class Checkpoints:
+class WalCheckpointer:
     """Checkpoints of the file at `path`. The thread starts when the first one is due: short processes do not need it."""
 
     def __init__(self, path: Path) -> None:

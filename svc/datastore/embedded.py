@@ -25,7 +25,6 @@ from svc.datastore.api import (
     Check,
     Conflict,
     Create,
-    Damaged,
     Delete,
     Entries,
     Entry,
@@ -33,12 +32,13 @@ from svc.datastore.api import (
     NotFound,
     Position,
     StoreError,
+    UndecodableEntry,
     Update,
     Write,
 )
-from svc.datastore.checkpoint import Checkpoints
+from svc.datastore.change_feed import ChangeFeed, Watcher
+from svc.datastore.checkpoint import WalCheckpointer
 from svc.datastore.disk_space import require_disk_space
-from svc.datastore.feed import Feed, Watcher
 from svc.model.keys import Key, Query, ResourceKey, counted_kind
 from svc.model.kv_codec import Codec, matches
 from svc.model.resource import Resource, stamp
@@ -99,13 +99,13 @@ class EmbeddedStore(Backend):
     """Session with the file at `path`. If the file or its directory does not exist, the session creates it."""
 
     atomic = True
-    needs_node = False
+    requires_node = False
 
     def __init__(self, path: Path, names: Names = DEFAULT) -> None:
         self._path = path
         self._codec = Codec(names)
-        self._feed = Feed()
-        self._checkpoints = Checkpoints(path)
+        self._feed = ChangeFeed()
+        self._checkpoints = WalCheckpointer(path)
         self._reading = threading.Lock()
         self._writing = threading.Lock()
         self._read_wait, self._write_wait = sqlite.LockWait(), sqlite.LockWait()
@@ -136,7 +136,6 @@ class EmbeddedStore(Backend):
             return False
 
     def get(self, key: Key) -> Entry:
-        """Return the entry of a key. Raise NotFound if the key does not exist, Damaged if its value cannot be decoded."""
         rows = self._fetch(_GET, (self._codec.path(key),))
         found = self._found(key, rows[0] if rows else None)
         if not isinstance(found, Entry):
@@ -280,7 +279,7 @@ class EmbeddedStore(Backend):
         try:
             return Entry(key, self._codec.decode(key, row[1]), str(row[2]))
         except ValueError as error:
-            return Damaged(f"store {str(self._path)!r} holds no valid document at {key}: {error}", details=_REPAIR)
+            return UndecodableEntry(f"store {str(self._path)!r} holds no valid document at {key}: {error}", details=_REPAIR)
 
     def _numbers(self) -> dict[str, int]:
         """Return all counters by name."""
@@ -336,7 +335,7 @@ class EmbeddedStore(Backend):
                 try:
                     found.append(Entry(key, self._codec.decode(key, data), str(revision)))
                 except ValueError as error:
-                    found.leave_out(path, error)
+                    found.skip(path, error)
         return found
 
     def _fill(self, connection: sqlite3.Connection) -> None:

@@ -47,9 +47,9 @@ def open_client(settings: Mapping[str, str]) -> "Client":
     Raise CallerError if the settings are invalid.
     """
     with _extra("orch"), whole_imports():
-        from svc.datastore.orch.access import Access
+        from svc.datastore.orch.auth import ApiAuth
         from svc.datastore.orch.client import Client
-    return Client(Access(settings))
+    return Client(ApiAuth(settings))
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def give_up(backend: Backend, key: AffinityKey, rest: Cooldown, *, only_empty: b
 
     Raise BlockInUse if `only_empty` is true and the block is not empty. Raise ClaimConflict if the block has another affinity,
     after deleting the host's stale one, or if its sequence number is not `sequence`. Raise PeerError if every attempt
-    conflicts, Damaged if a value cannot be decoded.
+    conflicts, UndecodableEntry if a value cannot be decoded.
     """
     for _ in attempts():
         with suppress(Conflict, NotFound):
@@ -40,7 +40,7 @@ def drop_abandoned(backend: Backend, cidr: Cidr, rest: Cooldown) -> None:
     """Delete an empty unclaimed block.
 
     Raise ClaimConflict if the block has an affinity, BlockInUse if it is not empty. Raise KeyedError if it does not exist or
-    was changed concurrently, Damaged if it cannot be decoded.
+    was changed concurrently, UndecodableEntry if it cannot be decoded.
     """
     entry = backend.get(BlockKey(cidr))
     block = _collected(entry, rest)

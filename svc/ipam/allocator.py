@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from svc._core.cidr import Address, Cidr
 from svc.batching import Batcher
-from svc.datastore.api import MAX_WRITES, Backend, Damaged, Entry, Found, OutcomeUnknown, entry_of
+from svc.datastore.api import MAX_WRITES, Backend, Entry, Found, OutcomeUnknown, UndecodableEntry, entry_of
 from svc.ipam import blocks
 from svc.ipam.assigning import pools_for
 from svc.ipam.cache import IpamCache, read_pools
@@ -104,7 +104,7 @@ class Ipam:
     def addresses_of(self, handle: str) -> tuple[Address, ...]:
         """Return the addresses that the handle holds, read now. Skip missing blocks.
 
-        Raise Damaged if a value cannot be decoded.
+        Raise UndecodableEntry if a value cannot be decoded.
         """
         return tuple(
             block.cidr.address(ordinal) for block in self._blocks_of(handle) for ordinal in blocks.held_by(block, handle)
@@ -113,7 +113,7 @@ class Ipam:
     def owners_of(self, handle: str) -> dict[Address, dict[str, str]]:
         """Return the attributes of each address that the handle holds, read now.
 
-        If an allocation has no attribute `node`, the block's affinity supplies it. Raise Damaged if a value cannot be decoded.
+        If an allocation has no attribute `node`, the block's affinity supplies it. Raise UndecodableEntry.
         """
         return {
             block.cidr.address(ordinal): _owner(block, block.cidr.address(ordinal))
@@ -162,7 +162,7 @@ class Ipam:
     def not_held(self, held: Iterable[tuple[str, Address]]) -> set[tuple[str, Address]]:
         """Return the pairs of handle and address that the datastore does not record as allocations, read now.
 
-        Read each block once. Raise StoreError if the datastore fails, Damaged if a block cannot be decoded.
+        Read each block once. Raise StoreError if the datastore fails, UndecodableEntry if a block cannot be decoded.
         """
         pools, found = read_pools(self._backend), dict[Cidr, Block | None]()
         missing = set()
@@ -228,12 +228,12 @@ class Ipam:
                 yield block
 
     def _carry_out(self, calls: Sequence[_Call]) -> list[Outcome]:
-        """Carry out a batch. If it fails with Damaged or an unexpected exception, carry out each request by itself."""
+        """Carry out a batch. If it fails with UndecodableEntry or an unexpected exception, carry out each request by itself."""
         known = [call.handle for call in calls if call.handle is not None]
         try:
             return Group(self._backend, self._view, self._host, [call.request for call in calls], known).carry_out()
         except Exception as failure:
-            if isinstance(failure, SvcError) and not isinstance(failure, Damaged):
+            if isinstance(failure, SvcError) and not isinstance(failure, UndecodableEntry):
                 raise
             if len(calls) == 1:
                 return [failure]

@@ -99,7 +99,7 @@ class IpamCache:
         return (*self._pools.get().unreadable.values(), *self._reserved.get().unreadable.values())
 
     def settings(self) -> IpamConfig:
-        """Return the IPAM settings. Raise Damaged if they cannot be decoded."""
+        """Return the IPAM settings. Raise UndecodableEntry if they cannot be decoded."""
         return self._settings.get()
 
     def selected(self, version: int, namespace_labels: Mapping[str, str], use: str) -> Sequence[Pool]:
@@ -132,7 +132,7 @@ class IpamCache:
         return block.cidr in self._resting if block.cidr in self._blocks else blocks.has_resting(block)
 
     def block(self, cidr: Cidr) -> Entry[Block]:
-        """Return the cached block, or read it. Raise NotFound if it does not exist, Damaged if it cannot be decoded."""
+        """Return the cached block, or read it. Raise NotFound or UndecodableEntry."""
         if cidr not in self._blocks:
             entry = self._backend.get(BlockKey(cidr))
             self.remember(entry)
@@ -227,7 +227,7 @@ def read_pools(backend: Backend) -> PoolSet:
     """Read the pools. The set lists the unreadable ones with their faults."""
     entries = backend.list(ResourceQuery("IPPool"))
     pools: list[Pool] = []
-    unreadable = undecodable("IP pool", entries.left_out)
+    unreadable = undecodable("IP pool", entries.skipped)
     for entry in entries:
         try:
             pools.append(Pool.from_resource(entry.value))
@@ -252,7 +252,7 @@ def node_labels(backend: Backend, host: Host) -> Mapping[str, str]:
     try:
         entry = backend.get(ResourceKey("Node", host.name))
     except NotFound as missing:
-        if backend.needs_node:
+        if backend.requires_node:
             raise errors.node_missing(host.name, missing.details) from None
         return {}
     return entry.value.labels
@@ -261,4 +261,4 @@ def node_labels(backend: Backend, host: Host) -> Mapping[str, str]:
 def read_reserved(backend: Backend) -> Reserved:
     """Read the reservations. The result lists the unreadable ones with their faults."""
     entries = backend.list(ResourceQuery(RESERVATION))
-    return read_reservations((entry.value for entry in entries), entries.left_out)
+    return read_reservations((entry.value for entry in entries), entries.skipped)

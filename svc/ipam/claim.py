@@ -7,7 +7,7 @@ finds a pending affinity completes or deletes it. The `affinity` field of the bl
 from datetime import datetime, timezone
 
 from svc._core.cidr import Cidr
-from svc.datastore.api import Backend, Conflict, Create, Damaged, Delete, Entry, NotFound, Update
+from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, UndecodableEntry, Update
 from svc.ipam import blocks
 from svc.ipam.host import Host
 from svc.model.ipam import CONFIRMED, PENDING, Affinity, Block
@@ -21,15 +21,15 @@ class ClaimConflict(Exception):
 def claim(backend: Backend, cidr: Cidr, host: Host) -> Entry[Block]:
     """Claim the block for the host and return it. Create the block if it does not exist.
 
-    Raise ClaimConflict if the block has another affinity, Conflict after a concurrent write, Damaged if a value cannot be
-    decoded. Idempotent.
+    Raise ClaimConflict if the block has another affinity, Conflict after a concurrent write, UndecodableEntry if a
+    value cannot be decoded. Idempotent.
     """
     key = host.claim_on(cidr)
     affinity = _pending_affinity(backend, key)
     try:
         affinity = _write(backend, moved(affinity, PENDING))
         block = _create_or_adopt(backend, cidr, host)
-    except (ClaimConflict, Damaged):
+    except (ClaimConflict, UndecodableEntry):
         _drop(backend, affinity)
         raise
     _confirm(backend, affinity)

@@ -16,7 +16,6 @@ from svc._core.cidr import Cidr
 from svc.datastore.api import (
     Backend,
     Create,
-    Damaged,
     Delete,
     Entry,
     KeyedError,
@@ -24,6 +23,7 @@ from svc.datastore.api import (
     OutcomeUnknown,
     PartialWrite,
     StoreError,
+    UndecodableEntry,
     Write,
 )
 from svc.ipam import errors
@@ -185,7 +185,7 @@ class Group:
             self._view.forget_all()
         elif isinstance(lost, KeyedError) and isinstance(lost.key, BlockKey) and not thoroughly:
             self._view.forget_block(lost.key.cidr)
-            self._remember(lost.found)
+            self._remember(lost.observed)
         else:
             self._view.forget_blocks()
 
@@ -274,7 +274,7 @@ def _planned(plan: Plan, request: Request) -> Planned:
     """
     try:
         return _WAYS[type(request)](plan, request)
-    except Damaged as damage:
+    except UndecodableEntry as damage:
         return Planned(damage)
     except (StoreError, ClaimConflict):
         raise

@@ -57,7 +57,7 @@ class Plan:
     def block(self, cidr: Cidr) -> Block:
         """Return a block that the caller must not change. Addresses whose cooldown is over are free in it.
 
-        Raise NotFound if the block does not exist, Damaged if it cannot be decoded.
+        Raise NotFound if the block does not exist, UndecodableEntry if it cannot be decoded.
         """
         return self._blocks.get(cidr) or self._collected.get(cidr) or self._read(cidr)
 

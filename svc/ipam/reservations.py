@@ -61,12 +61,12 @@ class Reserved:
         return ordinals
 
 
-def read_reservations(resources: Iterable[Resource], left_out: Mapping[str, str]) -> Reserved:
+def read_reservations(resources: Iterable[Resource], skipped: Mapping[str, str]) -> Reserved:
     """Return the reserved addresses of IPReservation resources.
 
-    `unreadable` of the result has the faults of invalid entries and, from `left_out`, of undecodable documents.
+    `unreadable` of the result has the faults of invalid entries and, from `skipped`, of undecodable documents.
     """
-    unreadable = undecodable("IP reservation", left_out)
+    unreadable = undecodable("IP reservation", skipped)
     ranges: list[Cidr] = []
     for resource in resources:
         found, faults = read_entries(resource)
@@ -76,9 +76,9 @@ def read_reservations(resources: Iterable[Resource], left_out: Mapping[str, str]
     return Reserved(ranges, unreadable)
 
 
-def undecodable(noun: str, left_out: Mapping[str, str]) -> dict[str, str]:
+def undecodable(noun: str, skipped: Mapping[str, str]) -> dict[str, str]:
     """Return the faults of documents that cannot be decoded, by the names of their resources."""
-    return {place.rpartition("/")[2]: f"{noun} {place}: {fault}" for place, fault in left_out.items()}
+    return {place.rpartition("/")[2]: f"{noun} {place}: {fault}" for place, fault in skipped.items()}
 
 
 def read_entries(resource: Resource) -> tuple[list[Cidr], list[Fault]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from svc._core.cidr import Address, Cidr
-from svc.datastore.api import Backend, Damaged, KeyedError, NotFound
+from svc.datastore.api import Backend, KeyedError, NotFound, UndecodableEntry
 from svc.ipam import blocks, errors
 from svc.ipam.affinity_release import BlockInUse, drop_abandoned, give_up
 from svc.ipam.block_index import BlockIndex
@@ -25,7 +25,7 @@ from svc.model.errors import PeerError
 from svc.model.ipam import Block, IpamConfig
 from svc.model.pool import WORKLOAD, Pool
 
-Peek = Callable[[Cidr], Block]  # returns the block of a draft, read-only; raises NotFound, Damaged
+Peek = Callable[[Cidr], Block]  # returns the block of a draft, read-only; raises NotFound, UndecodableEntry
 
 
 class BlockFinder:
@@ -52,7 +52,7 @@ class BlockFinder:
 
     @property
     def settings(self) -> IpamConfig:
-        """The IPAM settings, read once per plan. Raise Damaged if they cannot be decoded."""
+        """The IPAM settings, read once per plan. Raise UndecodableEntry if they cannot be decoded."""
         if self._settings is None:
             self._settings = self._view.settings()
         return self._settings
@@ -77,7 +77,7 @@ class BlockFinder:
         """Return the block that has the address, with any affinity. Claim the block if it does not exist.
 
         Raise CallerError if no usable pool for this use has the address, or if the host may not use the block. Raise
-        ClaimConflict if another host claims the block first, Damaged if it cannot be decoded.
+        ClaimConflict if another host claims the block first, UndecodableEntry if it cannot be decoded.
         """
         cidr = self._view.pools().block_of(address, use)
         block = self._found(peek, cidr)
@@ -96,7 +96,7 @@ class BlockFinder:
         """Return the block that has the address of a live attachment, with any affinity. Claim the block if it does not exist.
 
         Ignore settings and selectors. Raise PeerError if no pool has the address, CallerError if a block of another size is in
-        the way. Raise ClaimConflict if another host claims the block first, Damaged if it cannot be decoded.
+        the way. Raise ClaimConflict if another host claims the block first, UndecodableEntry if it cannot be decoded.
         """
         pool = self._view.pools().pool_of(address)
         if pool is None:
@@ -113,7 +113,7 @@ class BlockFinder:
     def block_holding(self, peek: Peek, address: Address) -> Cidr | None:
         """Return the block that has the address, inside or outside of a pool; None if it does not exist.
 
-        Raise Damaged if the block cannot be decoded.
+        Raise UndecodableEntry if the block cannot be decoded.
         """
         pool = self._view.pools().pool_of(address)
         if pool is not None:
@@ -136,7 +136,7 @@ class BlockFinder:
     def tidy(self, peek: Peek, version: int) -> None:
         """Release the affinities to empty ineligible blocks, so that other nodes can claim these blocks."""
         for cidr in self._view.strays(version):
-            with suppress(KeyedError, ClaimConflict, BlockInUse, Damaged):
+            with suppress(KeyedError, ClaimConflict, BlockInUse, UndecodableEntry):
                 block = self._found(peek, cidr)
                 if block is None or blocks.is_empty(block):
                     give_up(self._backend, self._host.claim_on(cidr), self._rest(), only_empty=True)
@@ -153,7 +153,7 @@ class BlockFinder:
             block = None if self._view.is_doubtful(cidr) else self._found(peek, cidr)
             if block is None or not self._is_own(block):
                 block = self._repaired(peek, cidr)
-        except Damaged:
+        except UndecodableEntry:
             return False
         return block is not None and self._available(block) > 0
 
@@ -179,7 +179,7 @@ class BlockFinder:
         settings = self.settings
         if not settings.auto_allocate_blocks:
             raise errors.claims_off(version, self._host)
-        limit = effective_limit(settings, max_blocks, shared=self._backend.needs_node)
+        limit = effective_limit(settings, max_blocks, shared=self._backend.requires_node)
         owned = sum(1 for pool in pools for _ in self._own(pool))
         return errors.block_limit(version, self._host, owned, limit) if limit and owned >= limit else None
 
@@ -204,7 +204,7 @@ class BlockFinder:
         try:
             self._view.own(claim(self._backend, cidr, self._host))
             return self._available(peek(cidr)) > 0
-        except (ClaimConflict, Damaged):
+        except (ClaimConflict, UndecodableEntry):
             return False
 
     def _takes_over(self, block: Block) -> bool:
@@ -214,7 +214,7 @@ class BlockFinder:
                 drop_abandoned(self._backend, block.cidr, self._rest())
             else:
                 give_up(self._backend, owner.claim_on(block.cidr), self._rest(), only_empty=True, sequence=block.sequence)
-        except (KeyedError, ClaimConflict, BlockInUse, Damaged):
+        except (KeyedError, ClaimConflict, BlockInUse, UndecodableEntry):
             return False
         return True
 
@@ -224,7 +224,7 @@ class BlockFinder:
     def _to_borrow(self, peek: Peek, version: int, pools: Sequence[Pool]) -> Iterator[Cidr]:
         for pool in pools:
             for cidr in self._space(version).lendable(pool):
-                with suppress(Damaged):
+                with suppress(UndecodableEntry):
                     block = self._found(peek, cidr)
                     if block is not None and self._available(block) > 0:
                         yield cidr
@@ -238,14 +238,14 @@ class BlockFinder:
     def _may_have_room(self, peek: Peek, pool: Pool) -> bool:
         """Return whether a block of the host in this pool may have room. Repair nothing; a missing block can be created."""
         for cidr in self._own(pool):
-            with suppress(Damaged):
+            with suppress(UndecodableEntry):
                 block = self._found(peek, cidr)
                 if block is None or (self._is_own(block) and self._available(block) > 0):
                     return True
         return False
 
     def _found(self, peek: Peek, cidr: Cidr) -> Block | None:
-        """Return the block, or None if it does not exist. Raise Damaged if it cannot be decoded."""
+        """Return the block, or None if it does not exist. Raise UndecodableEntry if it cannot be decoded."""
         try:
             return peek(cidr)
         except NotFound:
@@ -280,7 +280,7 @@ class BlockFinder:
 
     def _readable(self, peek: Peek, pool: Pool) -> Iterator[Block]:
         for cidr in self._own(pool):
-            with suppress(Damaged):
+            with suppress(UndecodableEntry):
                 block = self._found(peek, cidr)
                 if block is not None and self._is_own(block):
                     yield block

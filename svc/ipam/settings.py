@@ -29,7 +29,7 @@ def _set_field(field: str, value: str) -> str:
 
 
 def read_settings(backend: Backend) -> IpamConfig:
-    """Read the settings. Return the defaults if none are stored. Raise Damaged if they cannot be decoded."""
+    """Read the settings. Return the defaults if none are stored. Raise UndecodableEntry if they cannot be decoded."""
     present = backend.find(IpamConfigKey())
     if present is None:
         return IpamConfig()

@@ -35,7 +35,7 @@ def uses_pod_cidr(environment: Mapping[str, str]) -> bool:
     return environment.get(VARIABLE, "").lower() in _TRUE
 
 
-def not_told(plugin: str, datastore: str, environment: Mapping[str, str]) -> str:
+def config_warning(plugin: str, datastore: str, environment: Mapping[str, str]) -> str:
     """Return a warning if a network with this IPAM plugin and datastore requires pod CIDRs, and this is not set; else empty."""
     if plugin != "host-local" or datastore != "orch" or uses_pod_cidr(environment):
         return ""

@@ -30,7 +30,7 @@ class Forbidden(PeerError):
     """The caller has no permission to read the object."""
 
 
-class Pods:
+class PodReader:
     """Pods and namespaces of one API server, for any thread. Pods are not cached. `close` ends its threads."""
 
     def __init__(self, client: Client) -> None:

@@ -93,7 +93,7 @@ def test_creating_twice_is_a_conflict(backend: Backend, key: Key, value: Value, 
     with pytest.raises(Conflict) as caught:
         backend.write([Create(key, other)])
     assert caught.value.key == key
-    assert list(caught.value.found) in ([], [entry])
+    assert list(caught.value.observed) in ([], [entry])
     assert backend.get(key) == entry
 
 
@@ -107,7 +107,7 @@ def test_another_revision_is_a_conflict(backend: Backend, key: Key, value: Value
         with pytest.raises(Conflict) as caught:
             backend.write([write])
         assert caught.value.key == key
-        assert list(caught.value.found) in ([], [entry])
+        assert list(caught.value.observed) in ([], [entry])
     assert backend.get(key) == entry
 
 

@@ -200,7 +200,7 @@ def test_nodes_without_a_pool_are_told(backend: Backend) -> None:
 def test_nodes_are_registered_where_the_datastore_is_shared(backend: Backend, needed: bool) -> None:
     """A datastore of one node needs no record of it; in any other its labels decide."""
     put_pool(backend, "pool4", POOL4)
-    shared = type("Shared", (Through,), {"needs_node": needed})(backend)
+    shared = type("Shared", (Through,), {"requires_node": needed})(backend)
     if not needed:
         assert inside(take(Ipam(shared, NODE), "net.c1"), POOL4)
         return

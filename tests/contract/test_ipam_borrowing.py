@@ -48,7 +48,7 @@ def store(backend: Backend) -> Backend:
 class Shared(Through):
     """A datastore of many nodes."""
 
-    needs_node = True
+    requires_node = True
 
 
 def owned_by(store: Backend, node: str, *cidrs: str, claimed_at: str | None = "", holders: tuple[str, ...] = ()) -> None:

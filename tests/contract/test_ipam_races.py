@@ -29,7 +29,7 @@ from harness.ipam import (
 )
 from harness.wrapped import Gated, Interfering, Recording, Through, wait_until_combined
 from svc._core.cidr import Address, Cidr
-from svc.datastore.api import Backend, Damaged, Entries, Entry, StoreError
+from svc.datastore.api import Backend, Entries, Entry, StoreError, UndecodableEntry
 from svc.ipam.allocator import GROUP, Ipam
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.keys import AffinityQuery, BlockKey, BlockQuery, HandleKey, Key, Query, ResourceKey
@@ -179,7 +179,7 @@ class Harmed(Through):
 
     def get(self, key: Key) -> Entry:
         if key in self.keys:
-            raise Damaged(f"no valid document at {key}")
+            raise UndecodableEntry(f"no valid document at {key}")
         return super().get(key)
 
     def list(self, query: Query) -> Entries:
@@ -192,8 +192,8 @@ def test_a_damaged_handle_is_its_owners_trouble_alone(store: Backend) -> None:
     harmed = Harmed(store)
     harmed.keys = frozenset({HandleKey("net.bad")})
     outcomes = together(harmed, lambda ipam: taking(ipam, "net.bad", "net.c1"))
-    assert [type(outcome) for outcome in outcomes] == [Damaged, tuple]
-    with pytest.raises(Damaged):
+    assert [type(outcome) for outcome in outcomes] == [UndecodableEntry, tuple]
+    with pytest.raises(UndecodableEntry):
         free(Ipam(harmed, NODE), "net.bad")
     assert len(holdings(store)["net.bad"]) == 1
 
@@ -332,7 +332,7 @@ def test_what_was_wiped_is_made_anew(store: Backend, ipam: Ipam, queries: tuple[
 def test_a_datastore_wiped_to_the_ground_serves_again(store: Backend, ipam: Ipam) -> None:
     """First there is no pool, and no node, then there is one again, in another place."""
     wipe(store, *EVERYTHING)
-    with pytest.raises(PeerError, match="does not exist" if store.needs_node else "no IPv4 pool is available"):
+    with pytest.raises(PeerError, match="does not exist" if store.requires_node else "no IPv4 pool is available"):
         take(ipam, "net.c1")
     free(ipam, "net.warm")
     put_node(store)

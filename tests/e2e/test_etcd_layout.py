@@ -93,4 +93,4 @@ def test_a_lost_race_shows_how_the_keys_stand(server: Cluster, store: EtcdStore)
     made = store.write([Create(first, COUNT), Create(second, COUNT)])
     with pytest.raises(Conflict) as lost:
         store.write([Create(absent, COUNT), Create(first, COUNT), Update(second, COUNT, "1")])
-    assert lost.value.found == made
+    assert lost.value.observed == made

@@ -246,7 +246,7 @@ def test_everything_before_a_block_is_written_before_it(store: OrchStore, front:
 def marked(store: OrchStore, clean_kube: Kube, key: Key, value: Value) -> str:
     """The path of an object that somebody has begun to delete."""
     write(store, Create(key, value))
-    path = store._customs._path(key)
+    path = store._crds._path(key)
     mark = "true" if isinstance(key, AffinityKey) else True
     clean_kube.call("PATCH", path, {"spec": {"deleted": mark}}, "application/merge-patch+json")
     return path

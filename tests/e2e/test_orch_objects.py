@@ -15,7 +15,7 @@ from harness.kube import Kube
 from harness.orch import install, open_store, put_core_node, put_pod, wire
 from svc._core.cidr import Cidr
 from svc.ctl.main import main
-from svc.datastore.api import Conflict, Create, Damaged, Delete, NotFound, StoreError, Update
+from svc.datastore.api import Conflict, Create, Delete, NotFound, StoreError, UndecodableEntry, Update
 from svc.datastore.orch.client import ApiError
 from svc.datastore.orch.store import OrchStore
 from svc.deploy.crds import definitions
@@ -66,7 +66,7 @@ def test_damaged_objects_are_told_or_left_out(clean_kube: Kube, tmp_path: Path, 
     body = {"apiVersion": DEFAULT.crd_api_version, "kind": "IPAMBlock", "metadata": {"name": "10-0-0-0-30"}, "spec": spec}
     clean_kube.call("POST", f"/apis/{DEFAULT.crd_api_version}/ipamblocks", body)
     with closing(open_store(clean_kube, tmp_path)) as store:
-        with pytest.raises(Damaged, match="10-0-0-0-30"):
+        with pytest.raises(UndecodableEntry, match="10-0-0-0-30"):
             store.get(BlockKey(Cidr("10.0.0.0/30")))
         assert store.list(BlockQuery()) == []
         assert "10-0-0-0-30" in caplog.text

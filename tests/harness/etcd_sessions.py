@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from svc.datastore.api import Backend, Create, Entry, Update
-from svc.datastore.etcd import link
+from svc.datastore.etcd import connection
 from svc.datastore.etcd.store import EtcdStore
 from svc.model.ipam import Handle
 from svc.model.keys import HandleKey, Key
@@ -58,7 +58,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> Hurry:
     """Shortens the patience of every session: seconds for a whole call, and for one try."""
 
     def shorten(call: float, one_try: float) -> None:
-        monkeypatch.setattr(link, "CALL_SECONDS", call)
-        monkeypatch.setattr(link, "TRY_SECONDS", one_try)
+        monkeypatch.setattr(connection, "CALL_SECONDS", call)
+        monkeypatch.setattr(connection, "TRY_SECONDS", one_try)
 
     return shorten

@@ -94,8 +94,8 @@ class FaultyBackend(Backend):
         return self._inner.atomic
 
     @property
-    def needs_node(self) -> bool:
-        return self._inner.needs_node
+    def requires_node(self) -> bool:
+        return self._inner.requires_node
 
     @property
     def place(self) -> str:

@@ -43,8 +43,8 @@ class Through(Backend):
         return self.inner.atomic
 
     @property
-    def needs_node(self) -> bool:
-        return self.inner.needs_node
+    def requires_node(self) -> bool:
+        return self.inner.requires_node
 
     @property
     def place(self) -> str:

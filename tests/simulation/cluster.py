@@ -130,7 +130,7 @@ class RemoteStore(Backend):
     """A process's session with the cluster."""
 
     atomic = True
-    needs_node = True
+    requires_node = True
     place = "the simulated cluster"
 
     def __init__(self, cluster: Cluster, *, atomic: bool) -> None:

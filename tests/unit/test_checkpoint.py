@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from svc.datastore import checkpoint, sqlite
-from svc.datastore.checkpoint import Checkpoints
+from svc.datastore.checkpoint import WalCheckpointer
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def _fill(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE TABLE t (n INTEGER)")
 
 
-def commit(connection: sqlite3.Connection, checkpoints: Checkpoints, times: int) -> None:
+def commit(connection: sqlite3.Connection, checkpoints: WalCheckpointer, times: int) -> None:
     for number in range(times):
         connection.execute("INSERT INTO t VALUES (?)", (number,))
         checkpoints.committed()
@@ -53,7 +53,7 @@ def eventually(condition: Callable[[], bool]) -> None:
 
 
 def test_what_was_committed_gets_into_the_file(path: Path) -> None:
-    checkpoints = Checkpoints(path)
+    checkpoints = WalCheckpointer(path)
     with closing(sqlite.connect(path)) as connection:
         commit(connection, checkpoints, 2)
         assert in_file(path) == 0
@@ -66,7 +66,7 @@ def test_what_was_committed_gets_into_the_file(path: Path) -> None:
 
 
 def test_a_reader_and_a_writer_under_way_stop_nobody(path: Path) -> None:
-    checkpoints = Checkpoints(path)
+    checkpoints = WalCheckpointer(path)
     with closing(sqlite.connect(path)) as connection, closing(sqlite.connect(path)) as other:
         commit(connection, checkpoints, 1)
         other.execute("BEGIN IMMEDIATE")
@@ -80,7 +80,7 @@ def test_a_reader_and_a_writer_under_way_stop_nobody(path: Path) -> None:
 
 
 def test_a_file_that_is_gone_is_logged_and_tried_again(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    checkpoints = Checkpoints(path)
+    checkpoints = WalCheckpointer(path)
     aside = path.with_name("aside.db")
     with closing(sqlite.connect(path)) as connection, caplog.at_level(logging.WARNING):
         path.rename(aside)
@@ -98,7 +98,7 @@ def test_a_thread_that_the_system_refuses_fails_no_commit(path: Path, monkeypatc
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    checkpoints = Checkpoints(path)
+    checkpoints = WalCheckpointer(path)
     with closing(sqlite.connect(path)) as connection:
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", refuse)
@@ -115,7 +115,7 @@ def test_the_log_is_cut_off_after_a_long_reader(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "file.db"
     sqlite.create(path, _fill_blobs)
     log = tmp_path / "file.db-wal"
-    checkpoints = checkpoint.Checkpoints(path)
+    checkpoints = checkpoint.WalCheckpointer(path)
     with closing(sqlite.connect(path)) as writer, closing(sqlite.connect(path)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM t").fetchone()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.datastore import feed
+from svc.datastore import change_feed
 from svc.datastore.api import Conflict, Create, Delete, Entry, Event, NotFound, StoreError, Update
 from svc.datastore.embedded import EmbeddedStore
 from svc.model.ipam import Handle
@@ -160,11 +160,11 @@ def test_slow_watcher_is_told_anew(store: EmbeddedStore) -> None:
     with closing(store.watch(HandleQuery())) as watch:
         assert [next(watch), next(watch)] == [Event(gone.key, gone), Event(kept.key, kept)]
         store.write([Delete(gone.key)])
-        for number in range(feed.LIMIT):
+        for number in range(change_feed.LIMIT):
             write_one(store, f"new.{number}")
-        assert len(watch._changes) <= feed.LIMIT
+        assert len(watch._changes) <= change_feed.LIMIT
         listed = store.list(HandleQuery())
-        assert [next(watch) for _ in range(feed.LIMIT + 2)] == [
+        assert [next(watch) for _ in range(change_feed.LIMIT + 2)] == [
             Event(gone.key, None),
             *(Event(entry.key, entry) for entry in listed),
         ]

@@ -182,7 +182,7 @@ def test_settings_of_files_do_not_matter_without_tls(files: Files) -> None:
 def test_open_backend_speaks_to_nobody(tmp_path: Path) -> None:
     """A session is there without a server; what is wrong with the settings shows at once."""
     store = open_backend({"kind": "etcdv3", "etcd_endpoints": "http://127.0.0.1:1"}, tmp_path, DEFAULT)
-    assert (store.atomic, store.needs_node, store.is_current()) == (True, True, True)
+    assert (store.atomic, store.requires_node, store.is_current()) == (True, True, True)
     store.close()
     store.close()
     with pytest.raises(CallerError):

@@ -40,8 +40,8 @@ LAYERS = (  # from the ground up: a part imports itself and what is in the rows 
 KEPT_APART = {("dataplane", "datastore"), ("netconf", "datastore")}  # downward, and still no business of theirs
 ONLY_IN = {
     "pyroute2": "",
-    "kubernetes": "svc/datastore/orch/access.py",
-    "grpc": "svc/datastore/etcd/link.py",
+    "kubernetes": "svc/datastore/orch/auth.py",
+    "grpc": "svc/datastore/etcd/connection.py",
     "etcd3": "svc/datastore/etcd/messages.py",
 }  # the one module that may import it, if any
 COMPILED = ("bitmap", "cidr", "cidr_table", "cidr_text", "netlink", "netns", "rtnl", "syscalls")

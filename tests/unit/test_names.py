@@ -34,7 +34,7 @@ ALLOWED = {
     "svc/deploy/rbac.py": {"rbac.authorization.k8s.io", "coordination.k8s.io"},
     "svc/datastore/orch/leases.py": {"coordination.k8s.io/v1"},
     "svc/model/pod_endpoint.py": {"k8s.v1.cni.cncf.io/network-status"},  # another program's
-    "svc/datastore/orch/access.py": {"/var/run/secrets/kubernetes.io/serviceaccount", *ACCESS},  # where every pod finds it
+    "svc/datastore/orch/auth.py": {"/var/run/secrets/kubernetes.io/serviceaccount", *ACCESS},  # where every pod finds it
 }  # fmt: skip
 PLAIN = {
     "orch_section",

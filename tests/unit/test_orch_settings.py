@@ -17,9 +17,9 @@ from harness.skips import ONE_PROCESSOR
 from svc.cpu_pinning import CPU_PINNING
 from svc.datastore.api import Conflict, NotFound, StoreError
 from svc.datastore.open import open_backend, open_client
-from svc.datastore.orch.access import Access
+from svc.datastore.orch.auth import ApiAuth
 from svc.datastore.orch.client import ApiError
-from svc.datastore.orch.shelf import refuse
+from svc.datastore.orch.resource_store import refuse
 from svc.model.errors import CallerError
 from svc.model.keys import HandleKey
 from svc.names import DEFAULT
@@ -99,7 +99,7 @@ def test_faults_of_a_kubeconfig_are_named(folder: Path, content: Json | str, exp
     """With its path and a remedy, and without quoting a secret from it."""
     path = kubeconfig(folder, content)
     with pytest.raises(CallerError) as refusal:
-        Access({"kubeconfig": path})
+        ApiAuth({"kubeconfig": path})
     assert expected in refusal.value.msg
     assert path in refusal.value.msg
     assert refusal.value.details
@@ -109,7 +109,7 @@ def test_faults_of_a_kubeconfig_are_named(folder: Path, content: Json | str, exp
 def test_a_missing_kubeconfig_is_named(folder: Path) -> None:
     """The file, why it cannot be read, and what to do."""
     with pytest.raises(CallerError, match=r"kubeconfig '/none/kc' cannot be read: No such file") as refusal:
-        Access({"kubeconfig": "/none/kc"})
+        ApiAuth({"kubeconfig": "/none/kc"})
     assert "name a file" in refusal.value.details
 
 
@@ -127,7 +127,7 @@ def test_faults_of_settings_are_named(settings: dict[str, str], expected: str, m
     """Field, value and remedy."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(CallerError) as refusal:
-        Access(settings)
+        ApiAuth(settings)
     assert expected in refusal.value.msg
     assert refusal.value.details
 
@@ -145,27 +145,27 @@ def test_an_unknown_group_is_named(tmp_path: Path) -> None:
 )
 def test_a_path_of_the_api_is_cut(root: str) -> None:
     """Only that: a server behind a path of its own stays there."""
-    with closing(Access({"orch_api_root": root})) as access:
-        assert access.current().root == "http://h:8080"
-        assert access.current().authorization() == ""
-    with closing(Access({"orch_api_root": "http://h/k8s/c-1/api/v1"})) as access:
-        assert access.current().root == "http://h/k8s/c-1"
+    with closing(ApiAuth({"orch_api_root": root})) as auth:
+        assert auth.current().root == "http://h:8080"
+        assert auth.current().authorization() == ""
+    with closing(ApiAuth({"orch_api_root": "http://h/k8s/c-1/api/v1"})) as auth:
+        assert auth.current().root == "http://h/k8s/c-1"
 
 
 def test_single_fields_go_before_the_kubeconfig(folder: Path) -> None:
     """Server and token."""
     settings = {"kubeconfig": kubeconfig(folder, document()), "orch_api_root": "https://other:1", "k8s_auth_token": "mine"}
-    with closing(Access(settings)) as access:
-        assert access.current().root == "https://other:1"
-        assert access.current().authorization() == "Bearer mine"
+    with closing(ApiAuth(settings)) as auth:
+        assert auth.current().root == "https://other:1"
+        assert auth.current().authorization() == "Bearer mine"
 
 
 def test_relative_paths_are_relative_to_the_kubeconfig(folder: Path) -> None:
     """Of the authority and of a token, which is read without its line's end."""
     (folder / "token").write_text(f"{SECRET}\n")
     path = kubeconfig(folder, document(users=[{"name": "u", "user": {"tokenFile": "token"}}]))
-    with closing(Access({"kubeconfig": path})) as access:
-        credentials = access.current()
+    with closing(ApiAuth({"kubeconfig": path})) as auth:
+        credentials = auth.current()
         assert credentials.root == "https://127.0.0.1:6443"
         assert credentials.configuration.ssl_ca_cert == str(folder / "ca.crt")
         assert credentials.authorization() == f"Bearer {SECRET}"
@@ -174,25 +174,25 @@ def test_relative_paths_are_relative_to_the_kubeconfig(folder: Path) -> None:
 def test_changed_files_are_read_again(folder: Path) -> None:
     """Also when they are written in place; unchanged ones are not read."""
     path = kubeconfig(folder, yaml.safe_dump(document()))
-    with closing(Access({"kubeconfig": path})) as access:
-        first = access.current()
-        assert access.current() is first
+    with closing(ApiAuth({"kubeconfig": path})) as auth:
+        first = auth.current()
+        assert auth.current() is first
         kubeconfig(folder, document(users=[{"name": "u", "user": {"token": "another"}}]))
-        assert access.current().authorization() == "Bearer another"
-        assert access.renewed(first) is access.current()
+        assert auth.current().authorization() == "Bearer another"
+        assert auth.renewed(first) is auth.current()
 
 
 def test_what_is_half_written_does_not_count_yet(folder: Path) -> None:
     """Whoever replaces a kubeconfig in place is given the time; whoever was refused is told."""
     path = kubeconfig(folder, document())
-    with closing(Access({"kubeconfig": path})) as access:
-        first = access.current()
+    with closing(ApiAuth({"kubeconfig": path})) as auth:
+        first = auth.current()
         kubeconfig(folder, "clusters: [")
-        assert access.current() is first
+        assert auth.current() is first
         with pytest.raises(CallerError, match="is no YAML"):
-            access.renewed(first)
+            auth.renewed(first)
         kubeconfig(folder, document(users=[{"name": "u", "user": {"token": "another"}}]))
-        assert access.current().authorization() == "Bearer another"
+        assert auth.current().authorization() == "Bearer another"
 
 
 def test_a_token_file_that_vanishes_is_named(folder: Path) -> None:
@@ -200,21 +200,21 @@ def test_a_token_file_that_vanishes_is_named(folder: Path) -> None:
     token = folder / "token"
     token.write_text(SECRET)
     path = kubeconfig(folder, document(users=[{"name": "u", "user": {"tokenFile": "token"}}]))
-    with closing(Access({"kubeconfig": path})) as access:
+    with closing(ApiAuth({"kubeconfig": path})) as auth:
         token.unlink()
         with pytest.raises(CallerError, match=r"token file '.*' cannot be read: No such file"):
-            access.current().authorization()
+            auth.current().authorization()
 
 
 def test_a_pod_has_an_account_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Path) -> None:
     """Then nothing needs to be set."""
     (tmp_path / "token").write_text(SECRET)
-    monkeypatch.setattr("svc.datastore.orch.access._INSIDE", tmp_path)
+    monkeypatch.setattr("svc.datastore.orch.auth._INSIDE", tmp_path)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
-    with closing(Access({})) as access:
-        assert access.current().root == "https://[fd00::1]:6443"
-        assert access.current().authorization() == f"Bearer {SECRET}"
+    with closing(ApiAuth({})) as auth:
+        assert auth.current().root == "https://[fd00::1]:6443"
+        assert auth.current().authorization() == f"Bearer {SECRET}"
 
 
 def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,11 +298,11 @@ def test_program_that_gives_a_token_may_run_anywhere(folder: Path) -> None:
 
     def call_in_a_crowd() -> None:
         CPU_PINNING.call_begins(concurrent=True)
-        access = Access({"kubeconfig": path})
+        auth = ApiAuth({"kubeconfig": path})
         CPU_PINNING.unpin()
         CPU_PINNING.call_begins(concurrent=True)
         assert len(os.sched_getaffinity(0)) == 1
-        assert access.current().authorization() == f"Bearer {SECRET}"
+        assert auth.current().authorization() == f"Bearer {SECRET}"
 
     try:
         with ThreadPoolExecutor() as worker:

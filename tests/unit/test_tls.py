@@ -16,7 +16,7 @@ import pytest
 from urllib3.connection import HTTPSConnection
 
 from harness.certificates import Authority
-from svc.datastore.orch.access import Access
+from svc.datastore.orch.auth import ApiAuth
 from svc.datastore.orch.client import Client, Unreachable
 from svc.model.gate import parse_gate
 from svc.model.waits import Trust
@@ -78,7 +78,7 @@ def test_the_api_server_breaks_off(listener: socket.socket, monkeypatch: pytest.
 
     monkeypatch.setattr(HTTPSConnection, "_new_conn", connect_too_late)
     root = f"https://127.0.0.1:{listener.getsockname()[1]}"
-    with closing(Client(Access({"orch_api_root": root, "k8s_auth_token": "t"}))) as client:
+    with closing(Client(ApiAuth({"orch_api_root": root, "k8s_auth_token": "t"}))) as client:
         with nothing_unclosed(), pytest.raises(Unreachable, match="the connection broke off"):
             client.watch("/api/v1/nodes", "1")
 

@@ -27,7 +27,7 @@ from svc.model.result import IpConfig, Result, Route
 from svc.names import Names
 from svc.netconf import host_local
 from svc.netconf.annotations import demand_own_ipam
-from svc.orch.pod_cidrs import node_ranges, not_told
+from svc.orch.pod_cidrs import config_warning, node_ranges
 from svc.values import dataclass
 
 Json = dict[str, Any]
@@ -156,7 +156,7 @@ class DelegatedSource(AddressSource):
         return []
 
     def warning(self, datastore: str) -> str:
-        return not_told(self.plugin, datastore, os.environ)
+        return config_warning(self.plugin, datastore, os.environ)
 
     def dependencies(self, context: Context, network: Hashable) -> Sequence[Dependency]:
         def look(_probe: Probe) -> None:

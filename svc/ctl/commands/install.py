@@ -27,7 +27,7 @@ from svc.netconf import netconf as netconfs
 from svc.netconf.installed import FILE_NAME, Installed, add_installed
 from svc.netconf.names_profiles import canonical
 from svc.netconf.networklist import check_file, read_file, read_others, read_plugin
-from svc.orch.pod_cidrs import not_told
+from svc.orch.pod_cidrs import config_warning
 from svc.values import dataclass
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def _others(context: CliContext, options: Options) -> list[conflist.Json]:
 
 
 def _warn_of_ranges(netconf: netconfs.NetConf) -> None:
-    if warning := not_told(netconf.ipam.type, netconf.datastore.kind, os.environ):
+    if warning := config_warning(netconf.ipam.type, netconf.datastore.kind, os.environ):
         click.echo(warning, err=True)
 
 

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from svc.datastore.api import Backend, Damaged, Entries, Entry, Event, Found, NotFound, Position, Write, found_by
+from svc.datastore.api import Backend, Entries, Entry, Event, Found, NotFound, Position, UndecodableEntry, Write, found_by
 from svc.datastore.etcd import txn
 from svc.datastore.etcd.commit import commit
+from svc.datastore.etcd.connection import EtcdConnection, RetryBudget
 from svc.datastore.etcd.discovery import Resolver
-from svc.datastore.etcd.link import Link, Tries
 from svc.datastore.etcd.messages import Message, RangeRequest
 from svc.datastore.etcd.settings import read_settings
 from svc.datastore.etcd.watch import Listing, QueryWatch, Span, SpanWatch, is_change
@@ -37,32 +37,36 @@ class EtcdStore(Backend):
     """Session with an etcd cluster. Raise CallerError if the settings are invalid. The first call opens the connection."""
 
     atomic = True
-    needs_node = True
+    requires_node = True
 
     def __init__(self, settings: dict[str, str], names: Names, *, resolver: Resolver | None = None) -> None:
         cluster = read_settings(settings, resolver)
         self._codec = Codec(names)
         self._origin = cluster.origin
         self._files = {path: _identity(path) for path in cluster.files}
-        self._link = Link(cluster, lambda: read_settings(settings, resolver)) if cluster.discovered else Link(cluster)
+        self._connection = (
+            EtcdConnection(cluster, lambda: read_settings(settings, resolver))
+            if cluster.discovered
+            else EtcdConnection(cluster)
+        )
         self._watches: OpenWatches[EventStream] = OpenWatches()
-        self._generations = Generations(lambda kind: (SpanWatch(self._link, self._counted(kind), kind), is_change))
+        self._generations = Generations(lambda kind: (SpanWatch(self._connection, self._counted(kind), kind), is_change))
 
     @property
     def place(self) -> str:
-        return self._link.place
+        return self._connection.place
 
     def is_current(self) -> bool:
         """Return False if a certificate or key file was replaced or changed."""
         return all(_identity(path) == identity for path, identity in self._files.items())
 
     def get(self, key: Key) -> Entry:
-        answer = self._range(RangeRequest(key=self._codec.path(key).encode()), self._link.tries())
+        answer = self._range(RangeRequest(key=self._codec.path(key).encode()), self._connection.budget())
         return self._valid(key, txn.first(answer.kvs))
 
     def get_all(self, keys: Sequence[Key]) -> Sequence[Found]:
         request = txn.reading([self._codec.path(key).encode() for key in keys])
-        answer = self._link.tries().repeat(lambda seconds: self._link.txn(request, seconds))
+        answer = self._connection.budget().repeat(lambda seconds: self._connection.txn(request, seconds))
         stored = dict(zip(keys, txn.states(answer), strict=True))
         return [found_by(lambda key: self._valid(key, stored[key]), key) for key in keys]
 
@@ -74,35 +78,35 @@ class EtcdStore(Backend):
         if not writes:
             return ()
         changes = [txn.change(self._codec, write) for write in writes]
-        revision = commit(self._link, changes, self._decoded)
+        revision = commit(self._connection, changes, self._decoded)
         return [change.entry(revision) for change in changes]
 
     def check_writable(self) -> None:
         """Send a write whose condition is never true. etcd refuses even such a write if its space is exceeded."""
         request = txn.impossible(self._codec.path(IpamConfigKey()).encode())
-        self._link.tries().repeat(lambda seconds: self._link.txn(request, seconds))
+        self._connection.budget().repeat(lambda seconds: self._connection.txn(request, seconds))
 
     def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
         return tuple(map(self._generations.current, kinds))
 
     def position(self) -> Position:
-        return self._link.position
+        return self._connection.position
 
     def watch(self, query: Query) -> EventStream:
         """Return a watch of the changes of all processes. It continues after broken connections and restarts of servers."""
         span = self._span(query)
-        watch = QueryWatch(self._link, span, lambda: self._listing(query), lambda kv: self._event(query, kv))
+        watch = QueryWatch(self._connection, span, lambda: self._listing(query), lambda kv: self._event(query, kv))
         return self._watches.add(EventStream(watch, lambda events: events))
 
     def close(self) -> None:
         self._watches.close()
         self._generations.close()
-        self._link.close()
+        self._connection.close()
 
     # reading
 
-    def _range(self, request: Message, tries: Tries) -> Message:
-        return tries.repeat(lambda seconds: self._link.range(request, seconds))
+    def _range(self, request: Message, budget: RetryBudget) -> Message:
+        return budget.repeat(lambda seconds: self._connection.range(request, seconds))
 
     def _valid(self, key: Key, kv: Message | None) -> Entry:
         if kv is None:
@@ -111,15 +115,15 @@ class EtcdStore(Backend):
             return self._entry(key, kv)
         except ValueError as error:
             message = f"etcd ({self._origin}) holds no valid document at {self._codec.path(key)}: {error}"
-            raise Damaged(message, details="delete the key, or restore it from a copy") from error
+            raise UndecodableEntry(message, details="delete the key, or restore it from a copy") from error
 
     def _listing(self, query: Query) -> Listing:
         """Return the entries of a query at one revision, and the revision."""
         first, end = self._span(query)
         request = RangeRequest(key=first, range_end=end, limit=PAGE)
-        tries, entries = self._link.tries(), Entries()
+        budget, entries = self._connection.budget(), Entries()
         while True:
-            answer = self._range(request, tries)
+            answer = self._range(request, budget)
             self._gather(query, answer.kvs, entries)
             request.revision = request.revision or answer.header.revision
             if not answer.more:
@@ -145,7 +149,7 @@ class EtcdStore(Backend):
                 try:
                     entries.append(self._entry(key, kv))
                 except ValueError as error:
-                    entries.leave_out(self._codec.path(key), error)
+                    entries.skip(self._codec.path(key), error)
 
     def _event(self, query: Query, kv: Message) -> Event | None:
         """Return the event for a KeyValue; None if the key does not match the query. A deleted key has version 0."""

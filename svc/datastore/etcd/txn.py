@@ -150,7 +150,7 @@ class History:
     first_event: Callable[[bytes, int], Any]  # arguments: the key, and the first revision to look at
 
 
-def made_at(changes: Sequence[Change], found: Sequence[Any], since: int, history: History) -> int | None:
+def applied_at(changes: Sequence[Change], found: Sequence[Any], since: int, history: History) -> int | None:
     """Return the revision of a transaction whose answer was lost and whose retry failed; None if it was not applied.
 
     If another writer applied the same changes to the same state of the keys, return the revision of that transaction.

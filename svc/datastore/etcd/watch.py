@@ -7,7 +7,7 @@ after the last revision that it has received. If etcd has compacted that revisio
 from collections.abc import Callable, Iterator, Sequence
 
 from svc.datastore.api import Entries, Event
-from svc.datastore.etcd.link import Compacted, Link, Unanswered
+from svc.datastore.etcd.connection import Compacted, EtcdConnection, NoResponse
 from svc.datastore.etcd.messages import Message, WatchCreateRequest
 from svc.datastore.watching import PresentKeys, Reconnecting, Step
 from svc.model.errors import SvcError
@@ -33,22 +33,22 @@ Reading = Callable[[Message], Event | None]
 class _EtcdWatch(Reconnecting[Step]):
     """Watch of one span of keys."""
 
-    def __init__(self, link: Link, span: Span, what: str, *, raises_refusals: bool = False) -> None:
+    def __init__(self, connection: EtcdConnection, span: Span, what: str, *, raises_refusals: bool = False) -> None:
         super().__init__(what, MAX_BACKOFF, raises_refusals=raises_refusals)
-        self._link = link
+        self._connection = connection
         self._span = span
 
     def _is_refusal(self, failure: SvcError) -> bool:
-        return not isinstance(failure, Unanswered)
+        return not isinstance(failure, NoResponse)
 
     def _before_retry(self, seconds: float) -> None:
-        self._link.connect(seconds)
+        self._connection.connect(seconds)
 
     def _answers(self, *, revision: int = 0) -> Iterator[Message]:
         """Yield WatchResponses from a revision on; by default from the present one."""
         key, end = self._span
         create = WatchCreateRequest(key=key, range_end=end, start_revision=revision, progress_notify=bool(revision))
-        stream = self._link.watch(create)
+        stream = self._connection.watch(create)
         with self._holding(stream):
             while True:
                 yield stream.receive()
@@ -69,8 +69,8 @@ def is_change(answer: Message) -> bool:
 class QueryWatch(_EtcdWatch[Sequence[Event]]):
     """Watch of the events of a query."""
 
-    def __init__(self, link: Link, span: Span, listing: Callable[[], Listing], read: Reading) -> None:
-        super().__init__(link, span, span[0].decode(), raises_refusals=True)
+    def __init__(self, connection: EtcdConnection, span: Span, listing: Callable[[], Listing], read: Reading) -> None:
+        super().__init__(connection, span, span[0].decode(), raises_refusals=True)
         self._listing = listing
         self._read = read
         self._next = 0  # the revision to continue from; 0 to list first

@@ -5,7 +5,7 @@ import threading
 
 from svc.datastore.api import KeyedError, NotFound, Update
 from svc.datastore.orch.client import Client
-from svc.datastore.orch.custom import Customs
+from svc.datastore.orch.crd_store import CrdStore
 from svc.model.keys import AffinityKey, ResourceKey
 from svc.model.resource import Resource
 
@@ -17,9 +17,9 @@ _log = logging.getLogger(__name__)
 class AffinityLabels:
     """Completion of missing labels, once per host in a session. Thread-safe."""
 
-    def __init__(self, client: Client, customs: Customs) -> None:
+    def __init__(self, client: Client, crds: CrdStore) -> None:
         self._client = client
-        self._customs = customs
+        self._crds = crds
         self._lock = threading.Lock()
         self._complete: set[str] = set()
 
@@ -38,18 +38,18 @@ class AffinityLabels:
 
     def _is_ready(self) -> bool:
         try:
-            information = self._customs.get(_INFORMATION).value
+            information = self._crds.get(_INFORMATION).value
         except NotFound:
             return False
         return isinstance(information, Resource) and information.spec.get("datastoreReady") is True
 
     def _write_missing(self, host: str) -> None:
-        source = self._customs.unlabelled_affinities()
+        source = self._crds.unlabelled_affinities()
         for entry in source.entries(self._client.list(source.path, **source.params).items):
             if not isinstance(entry.key, AffinityKey) or entry.key.host != host:
                 continue
             try:
-                self._customs.update(Update(entry.key, entry.value, entry.revision))
+                self._crds.update(Update(entry.key, entry.value, entry.revision))
                 _log.info("affinity of %r to %s has its labels now", host, entry.key.cidr)
             except KeyedError:
                 _log.info("affinity of %r to %s was changed by another program", host, entry.key.cidr)

@@ -3,7 +3,7 @@
 1. Every request has a deadline. Every connection and every read has a timeout.
 2. Until the deadline, the client retries requests that the server did not apply: refused connections, 429 and 503 after the
    delay that the server requests, and 401 once with reloaded credentials. It also retries reads whose answer is lost.
-3. A write whose answer is lost raises Unreachable with `perhaps_done`. The caller has to determine the outcome.
+3. A write whose answer is lost raises Unreachable with `maybe_applied`. The caller has to determine the outcome.
 """
 
 import re
@@ -22,7 +22,7 @@ from urllib3 import exceptions as failures
 from svc import __version__, deadline
 from svc.call_trace import explain
 from svc.datastore.api import StoreError
-from svc.datastore.orch.access import Access, Credentials
+from svc.datastore.orch.auth import ApiAuth, Credentials
 from svc.datastore.orch.stream import Stream
 from svc.retry import Backoff
 from svc.values import dataclass
@@ -62,11 +62,11 @@ class ApiError(StoreError):
 
 
 class Unreachable(StoreError):
-    """Failure to get an answer. `perhaps_done` is true if the server may have applied the request."""
+    """Failure to get an answer. `maybe_applied` is true if the server may have applied the request."""
 
-    def __init__(self, msg: str, *, details: str, perhaps_done: bool) -> None:
+    def __init__(self, msg: str, *, details: str, maybe_applied: bool) -> None:
         super().__init__(msg, details=details)
-        self.perhaps_done = perhaps_done
+        self.maybe_applied = maybe_applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +102,13 @@ class _Answer:
 class Client:
     """Session with one API server. Thread-safe. Paths are absolute, such as /api/v1/nodes/NAME."""
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
+    def __init__(self, auth: ApiAuth) -> None:
+        self._auth = auth
         self._closed = threading.Event()
 
     @property
     def place(self) -> str:
-        return self._access.place
+        return self._auth.place
 
     def get(self, path: str, **params: str) -> Json:
         return self._call("GET", path, params=params)
@@ -144,10 +144,10 @@ class Client:
         wanted = {"watch": "true", "resourceVersion": revision, "allowWatchBookmarks": "true"}
         wanted["timeoutSeconds"] = str(WATCH_SECONDS)
         request = _Request("GET", _with_params(path, wanted | params), None, {"Accept": accept})
-        reply = self._send(request, time.monotonic() + CALL_SECONDS, self._access.current())  # for the start of the answer
+        reply = self._send(request, time.monotonic() + CALL_SECONDS, self._auth.current())  # for the start of the answer
         if reply.status == 401:
             reply.drain_conn()
-            renewed = self._access.renewed(self._access.current())
+            renewed = self._auth.renewed(self._auth.current())
             reply = self._send(request, time.monotonic() + CALL_SECONDS, renewed)
         if reply.status != 200:
             with reply:
@@ -157,7 +157,7 @@ class Client:
     def close(self) -> None:
         """End the waits of threads that retry. Streams stay open: their callers close them."""
         self._closed.set()
-        self._access.close()
+        self._auth.close()
 
     def _pages(self, path: str, params: Params) -> Listing:
         items: list[Json] = []
@@ -188,21 +188,21 @@ class Client:
         start, backoff, renewed = time.monotonic(), Backoff(_MIN_BACKOFF, _MAX_BACKOFF), False
         until = start + deadline.remaining(CALL_SECONDS)
         while True:
-            credentials = self._access.current()
+            credentials = self._auth.current()
             began = time.monotonic()
             try:
                 answer = self._attempt(request, credentials, until)
                 explain(partial(_described, request, str(answer.status), began))
             except Unreachable as error:
                 explain(partial(_described, request, error.msg, began))
-                again = request.is_read or not error.perhaps_done
+                again = request.is_read or not error.maybe_applied
                 delay = backoff.next()
                 left = min(until - delay, start + UNREACHABLE_SECONDS) - time.monotonic()  # a retry needs time for its answer
                 if not again or delay > left or self._closed.wait(delay):
                     raise
                 continue
             if answer.status == 401 and not renewed:
-                self._access.renewed(credentials)
+                self._auth.renewed(credentials)
                 renewed = True
                 continue
             if answer.status not in _WAIT:
@@ -216,16 +216,16 @@ class Client:
             try:
                 answer = _Answer(reply.status, reply.data, reply.headers.get("Retry-After", ""))
             except (failures.HTTPError, OSError) as error:
-                raise _unreachable(credentials, error, perhaps_done=True) from None
+                raise _unreachable(credentials, error, maybe_applied=True) from None
         if answer.status in _UNCERTAIN and not request.is_read:
             raise Unreachable(
-                f"{request}: {answer.status} {_message(answer)}", details="see the API server's log", perhaps_done=True
+                f"{request}: {answer.status} {_message(answer)}", details="see the API server's log", maybe_applied=True
             )
         return answer
 
     def _send(self, request: _Request, until: float, credentials: Credentials) -> urllib3.BaseHTTPResponse:
         if self._closed.is_set():
-            raise Unreachable(f"{request} was not sent", details="the store was closed: open it again", perhaps_done=False)
+            raise Unreachable(f"{request} was not sent", details="the store was closed: open it again", maybe_applied=False)
         headers = {"User-Agent": f"svc/{__version__}", **request.headers}
         try:
             if authorization := credentials.authorization():
@@ -241,10 +241,10 @@ class Client:
                 preload_content=False,
             )
         except (failures.HTTPError, OSError) as error:
-            raise _unreachable(credentials, error, perhaps_done=not _never_sent(error)) from None
+            raise _unreachable(credentials, error, maybe_applied=not _never_sent(error)) from None
         except ValueError:  # the message of urllib3 may quote a token
             details = "the token, or the server's URL, has characters that no header can have"
-            raise Unreachable(f"{request} cannot be sent", details=details, perhaps_done=False) from None
+            raise Unreachable(f"{request} cannot be sent", details=details, maybe_applied=False) from None
 
 
 def _described(request: _Request, outcome: str, began: float) -> str:
@@ -327,11 +327,11 @@ def _is_distrust(error: Exception) -> bool:
     return isinstance(error, failures.SSLError) and isinstance(error.args[0], ssl.SSLCertVerificationError)
 
 
-def _unreachable(credentials: Credentials, error: Exception, *, perhaps_done: bool) -> Unreachable:
+def _unreachable(credentials: Credentials, error: Exception, *, maybe_applied: bool) -> Unreachable:
     reason = next((text for kind, text in _BREAKS if isinstance(error, kind)), str(error))
     details = "see whether the API server runs there, and is reached from here"
     if _is_distrust(error):
         details = "its certificate is not signed by the certificate-authority of the kubeconfig: give the right one"
     elif isinstance(error, failures.NewConnectionError):  # a subclass of ConnectTimeoutError that is not a timeout
         reason = str(error).rpartition(": ")[2]
-    return Unreachable(f"{credentials.place} does not answer: {reason}", details=details, perhaps_done=perhaps_done)
+    return Unreachable(f"{credentials.place} does not answer: {reason}", details=details, maybe_applied=maybe_applied)

@@ -32,13 +32,13 @@ class Collection:
     fingerprint: Callable[[Json], Hashable] = changes_every_time
 
     def entries(self, objects: Iterable[Json]) -> Entries:
-        """Return the entries of the objects. Objects that cannot be decoded are in `left_out` of the result."""
+        """Return the entries of the objects. Objects that cannot be decoded are in `skipped` of the result."""
         found = Entries()
         for data in objects:
             try:
                 found.extend(Entry(key, value, revision_of(data)) for key, value in self.read(data))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                found.leave_out(f"{self.path}/{'/'.join(filter(None, name_of(data)))}", error)
+                found.skip(f"{self.path}/{'/'.join(filter(None, name_of(data)))}", error)
         return found
 
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import orjson
 
-from svc.datastore.api import Create, Damaged, Delete, Entries, Entry, Forbidden, NotFound, StoreError, Update
-from svc.datastore.orch import shelf
+from svc.datastore.api import Create, Delete, Entries, Entry, Forbidden, NotFound, StoreError, UndecodableEntry, Update
+from svc.datastore.orch import resource_store
 from svc.datastore.orch.client import ApiError, Client, segment
 from svc.datastore.orch.collection import Collection, revision_of
 from svc.model.claim import NodeClaim
@@ -30,7 +30,7 @@ _MAX_NAME = 253
 _DIGITS = 11  # hexadecimal digits of the hash at the end of a shortened name
 
 
-class Leases:
+class LeaseStore:
     """Node claims of one deployment. Its methods raise Forbidden if the session may not use Leases."""
 
     def __init__(self, client: Client, names: Names) -> None:
@@ -47,7 +47,7 @@ class Leases:
             return Entries()
 
     def get(self, key: Key) -> Entry[NodeClaim]:
-        data = _permitted(lambda: shelf.present(self._client, self._path(key)))
+        data = _permitted(lambda: resource_store.present(self._client, self._path(key)))
         if data is None:
             raise NotFound(key)
         return self._entry(key, data)
@@ -59,7 +59,7 @@ class Leases:
         body = self._lease(write.key, write.value)
         send = partial(self._client.create, _LEASES, body)
         try:
-            data = _permitted(lambda: shelf.settle(write.key, send, partial(self._written, write.key, body)))
+            data = _permitted(lambda: resource_store.write_verified(write.key, send, partial(self._written, write.key, body)))
         except NotFound:
             raise Forbidden(f"namespace {NAMESPACE} does not exist", details="create it: node claims are kept there") from None
         return self._entry(write.key, data)
@@ -68,18 +68,19 @@ class Leases:
         body = self._lease(write.key, write.value, write.revision)
         send = partial(self._client.replace, self._path(write.key), body)
         return self._entry(
-            write.key, _permitted(lambda: shelf.settle(write.key, send, partial(self._written, write.key, body)))
+            write.key,
+            _permitted(lambda: resource_store.write_verified(write.key, send, partial(self._written, write.key, body))),
         )
 
     def delete(self, write: Delete) -> None:
         preconditions = {} if write.revision is None else {"resourceVersion": write.revision}
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
         send = partial(self._client.delete, self._path(write.key), options)
-        _permitted(lambda: shelf.settle(write.key, send, lambda: None))
+        _permitted(lambda: resource_store.write_verified(write.key, send, lambda: None))
 
     def _written(self, key: Key, body: Json) -> Json | None:
         """Return the object if a write without an answer was applied, else None."""
-        data = shelf.present(self._client, self._path(key))
+        data = resource_store.present(self._client, self._path(key))
         return data if data is not None and _annotations(data) == _annotations(body) else None
 
     def _lease(self, key: Key, value: NodeClaim, revision: str | None = None) -> Json:
@@ -101,7 +102,7 @@ class Leases:
             return Entry(key, NodeClaim.from_json(document), revision_of(data))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"{self._path(key)} is not a node claim: annotation {self._annotation}: {error}"
-            raise Damaged(message, details="delete the Lease") from error
+            raise UndecodableEntry(message, details="delete the Lease") from error
 
     def _path(self, key: Key) -> str:
         return f"{_LEASES}/{segment(self._name(key))}"

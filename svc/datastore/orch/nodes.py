@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from svc.datastore.api import Create, Delete, Entry, NotFound, StoreError, Update
-from svc.datastore.orch import shelf
+from svc.datastore.orch import resource_store
 from svc.datastore.orch.client import Client, segment
 from svc.datastore.orch.collection import Collection, revision_of
 from svc.model.keys import Key, Query, ResourceKey
@@ -18,7 +18,7 @@ Json = dict[str, Any]
 _NODES = "/api/v1/nodes"
 
 
-class Nodes:
+class NodeStore:
     """Nodes of one cluster."""
 
     def __init__(self, client: Client, names: Names) -> None:
@@ -27,7 +27,7 @@ class Nodes:
 
     def get(self, key: Key) -> Entry:
         assert isinstance(key, ResourceKey)
-        node = shelf.present(self._client, f"{_NODES}/{segment(key.name)}")
+        node = resource_store.present(self._client, f"{_NODES}/{segment(key.name)}")
         if node is None:
             missing = NotFound(key)
             missing.details = "see `kubectl get nodes`, and set `nodename` in the network configuration to the name there"

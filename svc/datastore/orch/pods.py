@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from svc.datastore.api import Create, Delete, Entries, Entry, NotFound, StoreError, Update
-from svc.datastore.orch import shelf
+from svc.datastore.orch import resource_store
 from svc.datastore.orch.client import STRATEGIC_PATCH, Client, segment
 from svc.datastore.orch.collection import Collection, revision_of
 from svc.model.keys import Key, Query, ResourceKey, ResourceQuery
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 _NO_POD = "pass K8S_POD_NAME and K8S_POD_NAMESPACE in CNI_ARGS, or use another datastore"
 
 
-class Pods:
+class PodEndpointStore:
     """Endpoints of one deployment's pods."""
 
     def __init__(self, client: Client, names: Names) -> None:
@@ -33,7 +33,7 @@ class Pods:
     def get(self, key: Key) -> Entry:
         assert isinstance(key, ResourceKey)
         interface = pod_interface(self._names, key)
-        pod = shelf.present(self._client, _path(interface)) if interface else None
+        pod = resource_store.present(self._client, _path(interface)) if interface else None
         entry = pod and self._entry(key, pod)
         if not entry:
             raise NotFound(key)
@@ -54,7 +54,7 @@ class Pods:
         interface = isinstance(query, ResourceQuery) and pod_interface(self._names, query)
         if not interface:
             return None
-        pod = shelf.present(self._client, _path(interface))
+        pod = resource_store.present(self._client, _path(interface))
         return (
             Entries(Entry(key, value, revision_of(pod)) for key, value in endpoints_of(self._names, pod)) if pod else Entries()
         )
@@ -76,17 +76,17 @@ class Pods:
         path = _path(self._interface(key))
         metadata: Json = {"annotations": notes} | ({} if revision is None else {"resourceVersion": revision})
         send = partial(self._client.patch, f"{path}/status", {"metadata": metadata}, STRATEGIC_PATCH)
-        return shelf.settle(key, send, partial(self._patched, key, path, notes, revision))
+        return resource_store.write_verified(key, send, partial(self._patched, key, path, notes, revision))
 
     def _patched(self, key: Key, path: str, notes: dict[str, str], revision: str | None) -> Json | None:
-        pod = shelf.present(self._client, path)
+        pod = resource_store.present(self._client, path)
         if pod is None:
             raise NotFound(key)
         present = pod["metadata"].get("annotations") or {}
         if notes.items() <= present.items():
             return pod
         if revision not in (None, revision_of(pod)):
-            raise shelf.fate_unknown(key)
+            raise resource_store.outcome_unknown(key)
         return None
 
     def _entry(self, key: Key, pod: Json) -> Entry | None:

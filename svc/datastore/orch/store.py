@@ -29,16 +29,16 @@ from svc.datastore.api import (
     found_by,
 )
 from svc.datastore.generations import Generations
-from svc.datastore.orch.access import Access
 from svc.datastore.orch.affinity_labels import AffinityLabels
+from svc.datastore.orch.auth import ApiAuth
 from svc.datastore.orch.client import Client
 from svc.datastore.orch.collection import Collection
-from svc.datastore.orch.custom import Customs
-from svc.datastore.orch.hands import Hands
-from svc.datastore.orch.leases import Leases
-from svc.datastore.orch.nodes import Nodes
-from svc.datastore.orch.pods import Pods
-from svc.datastore.orch.shelf import Shelf
+from svc.datastore.orch.crd_store import CrdStore
+from svc.datastore.orch.leases import LeaseStore
+from svc.datastore.orch.nodes import NodeStore
+from svc.datastore.orch.parallel import ParallelWriter
+from svc.datastore.orch.pods import PodEndpointStore
+from svc.datastore.orch.resource_store import ResourceStore
 from svc.datastore.orch.watch import Change, ChangeFilter, CollectionWatch, EventReader, ObjectWatch
 from svc.datastore.watching import EventStream, OpenWatches
 from svc.model import custom_resources, endpoint, kubernetes_node
@@ -62,11 +62,11 @@ SIDE_BY_SIDE = 8  # parallel writes
 
 _log = logging.getLogger(__name__)
 
-_APPLY: dict[type, Callable[[Shelf, Any], Entry | None]] = {
-    Check: lambda _shelf, _write: None,  # `demand_checks` made it before the first write
-    Create: lambda shelf, write: shelf.create(write),
-    Update: lambda shelf, write: shelf.update(write),
-    Delete: lambda shelf, write: shelf.delete(write),
+_APPLY: dict[type, Callable[[ResourceStore, Any], Entry | None]] = {
+    Check: lambda _store, _write: None,  # `demand_checks` made it before the first write
+    Create: lambda store, write: store.create(write),
+    Update: lambda store, write: store.update(write),
+    Delete: lambda store, write: store.delete(write),
 }
 
 
@@ -78,19 +78,19 @@ class OrchStore(Backend):
     """
 
     atomic = False
-    needs_node = True
+    requires_node = True
 
     def __init__(self, settings: Mapping[str, str], names: Names) -> None:
-        self.client = Client(Access(settings))
+        self.client = Client(ApiAuth(settings))
         self._spelling = Codec(names)
-        self._customs = Customs(self.client, names, settings.get("api_group", ""))
-        self._labels = AffinityLabels(self.client, self._customs)
-        self._pods = Pods(self.client, names)
-        self._core: dict[str, Shelf] = {kubernetes_node.KIND: Nodes(self.client, names), endpoint.KIND: self._pods}
-        self._leases = Leases(self.client, names)
+        self._crds = CrdStore(self.client, names, settings.get("api_group", ""))
+        self._labels = AffinityLabels(self.client, self._crds)
+        self._pods = PodEndpointStore(self.client, names)
+        self._core: dict[str, ResourceStore] = {kubernetes_node.KIND: NodeStore(self.client, names), endpoint.KIND: self._pods}
+        self._leases = LeaseStore(self.client, names)
         self._generations = Generations(self._counter)
         self._watches: OpenWatches[EventStream] = OpenWatches()
-        self._hands = Hands(SIDE_BY_SIDE, "orch store")
+        self._parallel = ParallelWriter(SIDE_BY_SIDE, "orch store")
 
     @property
     def place(self) -> str:
@@ -101,10 +101,10 @@ class OrchStore(Backend):
         return True
 
     def get(self, key: Key) -> Entry:
-        return self._shelf(key).get(key)
+        return self._store(key).get(key)
 
     def get_all(self, keys: Sequence[Key]) -> Sequence[Found]:
-        return self._hands.map(lambda key: found_by(self.get, key), keys)
+        return self._parallel.map(lambda key: found_by(self.get, key), keys)
 
     def list(self, query: Query) -> Entries:
         if isinstance(query, AffinityQuery) and query.host:
@@ -114,7 +114,7 @@ class OrchStore(Backend):
             source = self._source(query)
             found = source.entries(self.client.list(source.path, **source.params).items)
         answers = (entry for entry in found if matches(query, entry.key))
-        return Entries(sorted(answers, key=lambda entry: self._spelling.path(entry.key)), found.left_out)
+        return Entries(sorted(answers, key=lambda entry: self._spelling.path(entry.key)), found.skipped)
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:  # noqa: ARG002 always durable
         """Apply the writes in order; they are always durable. Raise PartialWrite if one fails after others were applied."""
@@ -122,7 +122,7 @@ class OrchStore(Backend):
         demand_checks(self.get, writes)
         done: list[Entry | None] = []
         for batch in _batches(writes):
-            outcomes = self._hands.map(self._attempt, batch) if len(batch) > 1 else [self._attempt(batch[0])]
+            outcomes = self._parallel.map(self._attempt, batch) if len(batch) > 1 else [self._attempt(batch[0])]
             failed = next((number for number, outcome in enumerate(outcomes) if isinstance(outcome, StoreError)), len(batch))
             done += [outcome for outcome in outcomes[:failed] if not isinstance(outcome, StoreError)]
             if failed < len(batch):
@@ -152,15 +152,15 @@ class OrchStore(Backend):
         self.client.close()
         self._watches.close()
         self._generations.close()
-        self._hands.close()
+        self._parallel.close()
 
-    def _shelf(self, key: Key | Query) -> Shelf:
+    def _store(self, key: Key | Query) -> ResourceStore:
         if isinstance(key, LegacyHostKey | NodeFenceKey):  # kept by other datastores only: by old programs, or for transactions
             raise NotFound(key)
         if isinstance(key, NodeClaimKey | NodeClaimQuery):
             return self._leases
         if custom_resources.is_custom(key):
-            return self._customs
+            return self._crds
         assert isinstance(key, ResourceKey | ResourceQuery)
         if key.kind not in self._core:
             raise StoreError(f"{key.kind} is not kept in this datastore", details="it follows from namespaces and accounts")
@@ -168,14 +168,14 @@ class OrchStore(Backend):
 
     def _counted(self, kind: str) -> Collection:
         """Return the collection whose changes advance the generation of this kind."""
-        return self._customs.settings() if kind == IPAM_CONFIG else self._source(ResourceQuery(kind))
+        return self._crds.settings() if kind == IPAM_CONFIG else self._source(ResourceQuery(kind))
 
     def _counter(self, kind: str) -> tuple[CollectionWatch, Callable[[Change], bool]]:
         collection = partial(self._counted, kind)
         return CollectionWatch(self.client, kind, collection, lists=False), ChangeFilter(collection).is_change
 
     def _source(self, query: Query) -> Collection:
-        return self._shelf(query).source(query)
+        return self._store(query).source(query)
 
     def _demand_storable(self, writes: Sequence[Write]) -> None:
         """Raise ValueError or TypeError if a key or value cannot be encoded, which would later cause a partial write."""
@@ -186,7 +186,7 @@ class OrchStore(Backend):
 
     def _attempt(self, write: Write) -> Entry | StoreError | None:
         try:
-            return _APPLY[type(write)](self._shelf(write.key), write)
+            return _APPLY[type(write)](self._store(write.key), write)
         except StoreError as error:
             return error
 

@@ -101,7 +101,7 @@ class Credentials:
         return _header(self.configuration)
 
 
-class Access:
+class ApiAuth:
     """Current credentials. Thread-safe. Raise CallerError if the settings are invalid."""
 
     def __init__(self, settings: Settings) -> None:

@@ -14,7 +14,7 @@ Answer = TypeVar("Answer")
 TRIES = 2  # attempts of a write whose answer is lost and that was not applied, as far as a read shows
 
 
-class Shelf(Protocol):
+class ResourceStore(Protocol):
     """Part of the store that reads and writes the keys of some kinds."""
 
     def get(self, key: Key) -> Entry: ...
@@ -49,28 +49,28 @@ def refuse(key: Key, error: ApiError) -> NoReturn:
     raise error
 
 
-def settle(key: Key, send: Callable[[], Answer], look: Callable[[], Answer | None]) -> Answer:
+def write_verified(key: Key, send: Callable[[], Answer], look_up: Callable[[], Answer | None]) -> Answer:
     """Send a write and return its answer. Raise NotFound, Conflict or another StoreError if it fails.
 
-    If the answer is lost, `look` determines the outcome: it returns the answer, or None if the write was not applied. The
+    If the answer is lost, `look_up` determines the outcome: it returns the answer, or None if the write was not applied. The
     write is then sent again, for TRIES attempts in total.
     """
     for attempt in range(1, TRIES + 1):
         try:
             return send()
         except ApiError as error:
-            found = look() if attempt > 1 else None  # the first attempt may have been applied late, and cause this error
+            found = look_up() if attempt > 1 else None  # the first attempt may have been applied late, and cause this error
             if found is None:
                 refuse(key, error)
         except Unreachable as error:
-            found = look() if error.perhaps_done else None
-            if found is None and (attempt == TRIES or not error.perhaps_done):
+            found = look_up() if error.maybe_applied else None
+            if found is None and (attempt == TRIES or not error.maybe_applied):
                 raise
         if found is not None:
             return found
     raise AssertionError
 
 
-def fate_unknown(key: Key) -> StoreError:
+def outcome_unknown(key: Key) -> StoreError:
     """Return the error for a write without an answer, if another writer has changed the key since: its outcome is unknown."""
     return StoreError(f"a write of {key} had no answer, and the key was changed since", details="read it again, and repeat")

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from svc.datastore.api import Conflict, Create, Damaged, Delete, Entry, NotFound, StoreError, Update
-from svc.datastore.orch import shelf
+from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, StoreError, UndecodableEntry, Update
+from svc.datastore.orch import resource_store
 from svc.datastore.orch.client import ApiError, Client, Unreachable, segment
 from svc.datastore.orch.collection import Collection, revision_of
 from svc.model import custom_resources
@@ -34,7 +34,7 @@ _REPAIR = "delete the object, or put it right with kubectl edit"
 _log = logging.getLogger(__name__)
 
 
-class Customs:
+class CrdStore:
     """Custom resources of one deployment. If `api_group` is empty, the API server is asked which group it serves."""
 
     def __init__(self, client: Client, names: Names, api_group: str = "") -> None:
@@ -43,7 +43,7 @@ class Customs:
         self._found: CustomResourceCodec | None = CustomResourceCodec(_given_group(names, api_group)) if api_group else None
 
     def get(self, key: Key) -> Entry:
-        """Return the entry of a key. Raise NotFound if it does not exist, Damaged if its object cannot be decoded.
+        """Return the entry of a key. Raise NotFound if it does not exist, UndecodableEntry if its object cannot be decoded.
 
         An object with a tombstone is removed, and counts as missing.
         """
@@ -53,7 +53,7 @@ class Customs:
         try:
             found, value = self._objects.decode(self._objects.kind(key), data)
         except ValueError as error:
-            raise Damaged(f"{self._path(key)} is no valid object: {error}", details=_REPAIR) from error
+            raise UndecodableEntry(f"{self._path(key)} is no valid object: {error}", details=_REPAIR) from error
         if found != key:  # a handle whose name differs in case, or another kind of affinity
             raise NotFound(key)
         return Entry(key, value, revision_of(data))
@@ -77,25 +77,27 @@ class Customs:
         key, body = write.key, self._objects.encode(write.key, write.value)
         send = partial(self._client.create, self._collection(key), body)
         try:
-            return self._entry(key, shelf.settle(key, send, partial(self._created, key, body)))
+            return self._entry(key, resource_store.write_verified(key, send, partial(self._created, key, body)))
         except Conflict:
             data = self._present(key)
             if data is not None:
                 self._demand_same_handle(key, data)
                 raise
-        return self._entry(key, shelf.settle(key, send, partial(self._created, key, body)))
+        return self._entry(key, resource_store.write_verified(key, send, partial(self._created, key, body)))
 
     def update(self, write: Update) -> Entry:
         key, body = write.key, self._objects.encode(write.key, write.value, write.revision)
         send = partial(self._client.replace, self._path(key), body)
-        return self._entry(key, shelf.settle(key, send, partial(self._updated, key, body)))
+        return self._entry(key, resource_store.write_verified(key, send, partial(self._updated, key, body)))
 
     def delete(self, write: Delete) -> None:
         if isinstance(write.key, _MARKED):
             self.remove(write.key, self.mark(write))
         else:
             key, revision = write.key, write.revision
-            shelf.settle(key, partial(self._delete_object, key, revision), partial(self._deleted, key, revision))
+            resource_store.write_verified(
+                key, partial(self._delete_object, key, revision), partial(self._deleted, key, revision)
+            )
 
     def mark(self, write: Delete) -> Json:
         """Write the tombstone, the first step of a deletion. Return the marked object; {} if it no longer exists."""
@@ -145,7 +147,7 @@ class Customs:
 
     def _find(self, key: Key) -> Json | None:
         if not (isinstance(key, ResourceKey) and key.kind in _LISTED):
-            return shelf.present(self._client, self._path(key))
+            return resource_store.present(self._client, self._path(key))
         name = re.sub(r"([\\,=])", r"\\\1", key.name)
         found = self._client.list(self._collection(key), fieldSelector=f"metadata.name={name}").items
         return found[0] if found else None
@@ -163,7 +165,7 @@ class Customs:
         if data.get("spec") == body["spec"]:
             return data
         if revision_of(data) != body["metadata"]["resourceVersion"]:
-            raise shelf.fate_unknown(key)
+            raise resource_store.outcome_unknown(key)
         return None
 
     def _demand_same_handle(self, key: Key, data: Json) -> None:
@@ -198,7 +200,7 @@ class Customs:
     def _mark(self, key: BlockKey | AffinityKey | HandleKey, revision: str) -> Json:
         body = self._marked_block(key, revision) if isinstance(key, BlockKey) else self._objects.tombstone(key, revision)
         send = partial(self._client.replace, self._path(key), body)
-        return shelf.settle(key, send, partial(self._was_marked, key, revision))
+        return resource_store.write_verified(key, send, partial(self._was_marked, key, revision))
 
     def _marked_block(self, key: BlockKey, revision: str) -> Json:
         """Return the whole block with a tombstone, because the schema of blocks accepts no shorter document."""
@@ -211,7 +213,7 @@ class Customs:
         return data
 
     def _was_marked(self, key: Key, revision: str) -> Json | None:
-        data = shelf.present(self._client, self._path(key))
+        data = resource_store.present(self._client, self._path(key))
         if data is None:
             return {}
         if custom_resources.is_marked(data):

@@ -22,8 +22,8 @@ import grpc
 from svc import deadline
 from svc.call_trace import explain
 from svc.datastore.api import Forbidden, Position, StoreError
+from svc.datastore.etcd.error_hints import NO_ANSWER_IN_TIME, remedy_for
 from svc.datastore.etcd.messages import KVStub, Message, RangeRequest, WatchRequest, WatchResponse
-from svc.datastore.etcd.refusals import NO_ANSWER_IN_TIME, remedy_for
 from svc.datastore.etcd.settings import Cluster, Endpoint
 from svc.datastore.etcd.tls import Tls
 from svc.model.errors import SvcError
@@ -34,7 +34,9 @@ _log = logging.getLogger(__name__)
 CALL_SECONDS = 10.0  # for one call of a Backend, with all its attempts
 TRY_SECONDS = 4.0  # for one attempt at one server
 DIAL_SECONDS = 4.0  # for opening a connection
-DEAF_ROUNDS = 5  # over all servers if none accepts connections; longer than gRPC's back-off, during which calls fail at once
+UNREACHABLE_ROUNDS = (
+    5  # over all servers if none accepts connections; longer than gRPC's back-off, during which calls fail at once
+)
 MIN_BACKOFF, MAX_BACKOFF = 0.1, 1.0  # seconds between two rounds over all servers
 
 _OPTIONS = (
@@ -67,10 +69,10 @@ _NOT_CONNECTED = ("failed to connect", "errors resolving", "DNS resolution faile
 Result = TypeVar("Result")
 
 
-class Unanswered(StoreError):
+class NoResponse(StoreError):
     """Failure to get an answer. The server may or may not have applied the request."""
 
-    deaf = False  # whether the connection could not be opened
+    unreachable = False  # whether the connection could not be opened
 
 
 class Compacted(StoreError):
@@ -88,31 +90,31 @@ class Stream:
     def receive(self) -> Message:
         """Wait for the next WatchResponse and return it.
 
-        Raise Unanswered if the watch ended or broke, Compacted if etcd has compacted its start revision.
+        Raise NoResponse if the watch ended or broke, Compacted if etcd has compacted its start revision.
         """
         answer = self._guarded(lambda: next(self._call, None))
         if answer is None:
-            raise Unanswered(f"{self._place} has ended a watch")
+            raise NoResponse(f"{self._place} has ended a watch")
         if answer.compact_revision:
             raise Compacted(f"{self._place} has compacted what was before revision {answer.compact_revision}")
         if answer.canceled:
-            raise Unanswered(f"{self._place} has cancelled a watch: {answer.cancel_reason or 'without a reason'}")
+            raise NoResponse(f"{self._place} has cancelled a watch: {answer.cancel_reason or 'without a reason'}")
         return answer
 
     def close(self) -> None:
         self._call.cancel()
 
 
-class Link:
+class EtcdConnection:
     """Connections to a cluster, opened when they are first used. Thread-safe.
 
-    `rediscover` returns the present servers of the cluster. The next call runs it after a call has failed at all servers.
+    `discover` returns the present servers of the cluster. The next call runs it after a call has failed at all servers.
     """
 
-    def __init__(self, cluster: Cluster, rediscover: Callable[[], Cluster] | None = None) -> None:
+    def __init__(self, cluster: Cluster, discover: Callable[[], Cluster] | None = None) -> None:
         self._lock = threading.Lock()
-        self._moving = threading.Lock()
-        self._rediscover = rediscover
+        self._rediscovering = threading.Lock()
+        self._discover = discover
         self.position = Position()
         self._failed = False  # whether a call has failed at all servers since the last discovery
         self._closed = False
@@ -124,12 +126,12 @@ class Link:
         with self._lock:
             return self._place(self._servers[self._current])
 
-    def tries(self) -> "Tries":
+    def budget(self) -> "RetryBudget":
         """Return the time and attempt budget of one call, which starts now. Rediscover the servers if the last call failed."""
         until = time.monotonic() + deadline.remaining(CALL_SECONDS)
-        if self._failed and self._rediscover is not None:
-            self._move(self._rediscover)
-        return Tries(self, len(self._servers), until)
+        if self._failed and self._discover is not None:
+            self._rediscover(self._discover)
+        return RetryBudget(self, len(self._servers), until)
 
     def connect(self, seconds: float, then: Callable[[], None] = lambda: None) -> None:
         """Connect to all servers in the background, for this time. Call `then` at the answer or timeout of each server.
@@ -173,18 +175,18 @@ class Link:
         self._current = random.randrange(len(cluster.endpoints))  # noqa: S311 no secret
         self.seen = 0  # revision of the latest answer
 
-    def _move(self, rediscover: Callable[[], Cluster]) -> None:
+    def _rediscover(self, discover: Callable[[], Cluster]) -> None:
         """Discover the servers again. Only one thread does it; other threads use the known servers."""
-        if not self._moving.acquire(blocking=False):
+        if not self._rediscovering.acquire(blocking=False):
             return
         try:
             if self._failed:
                 self._failed = False
-                self._use_found(rediscover())
+                self._use_found(discover())
         except SvcError as failure:
             _log.warning("etcd's servers cannot be looked up again: %s", failure)
         finally:
-            self._moving.release()
+            self._rediscovering.release()
 
     def _use_found(self, cluster: Cluster) -> None:
         if set(cluster.endpoints) == set(self._cluster.endpoints):
@@ -246,32 +248,32 @@ class Link:
         if code not in _NO_ANSWER and "too many requests" not in text:
             kind = Forbidden if code is grpc.StatusCode.PERMISSION_DENIED else StoreError
             return kind(f"etcd at {server.endpoint} refused a request: {text}", details=remedy_for(text))
-        self._pass_over(server)
+        self._fail_over(server)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             text = NO_ANSWER_IN_TIME
         message = f"{self._place(server)} does not answer: {text}"
-        failure = Unanswered(message, details=remedy_for(text, by_name=not server.endpoint.is_address))
-        failure.deaf = any(words in text for words in _NOT_CONNECTED)
+        failure = NoResponse(message, details=remedy_for(text, by_name=not server.endpoint.is_address))
+        failure.unreachable = any(words in text for words in _NOT_CONNECTED)
         return failure
 
     def _place(self, server: "_Server") -> str:
         return f"etcd at {server.endpoint} ({self._cluster.origin})"
 
-    def _pass_over(self, server: "_Server") -> None:
+    def _fail_over(self, server: "_Server") -> None:
         with self._lock:
             if self._servers[self._current] is server:
                 self._current = (self._current + 1) % len(self._servers)
 
 
-class Tries:
+class RetryBudget:
     """Time and attempts of one call. Not thread-safe."""
 
-    def __init__(self, link: Link, servers: int, until: float) -> None:
-        self._link = link
+    def __init__(self, connection: EtcdConnection, servers: int, until: float) -> None:
+        self._connection = connection
         self._until = until
         self._servers = servers
         self._failed = 0
-        self._deaf = 0
+        self._unreachable = 0
         self._backoff = Backoff(MIN_BACKOFF, MAX_BACKOFF)
         self.may_have_arrived = False  # whether a server may have applied an attempt that it did not answer
 
@@ -281,25 +283,25 @@ class Tries:
         return min(TRY_SECONDS, max(0.0, self._until - time.monotonic()))
 
     def repeat(self, step: Callable[[float], Result]) -> Result:
-        """Retry an idempotent step until a server answers. Return its result. Raise Unanswered if the budget is exhausted."""
+        """Retry an idempotent step until a server answers. Return its result. Raise NoResponse if the budget is exhausted."""
         while True:
             try:
                 return step(self.seconds)
-            except Unanswered as failure:
+            except NoResponse as failure:
                 self.after(failure)
 
-    def after(self, failure: Unanswered) -> None:
+    def after(self, failure: NoResponse) -> None:
         """Wait for the next attempt. Raise the failure if the time or the rounds of the call are exhausted."""
         self._failed += 1
-        self._deaf = self._deaf + 1 if failure.deaf else 0
-        self.may_have_arrived = self.may_have_arrived or not failure.deaf
+        self._unreachable = self._unreachable + 1 if failure.unreachable else 0
+        self.may_have_arrived = self.may_have_arrived or not failure.unreachable
         pause = 0.0 if self._failed % self._servers else self._backoff.next()
-        if self._deaf >= DEAF_ROUNDS * self._servers or time.monotonic() + pause >= self._until:
-            self._link.give_up()
+        if self._unreachable >= UNREACHABLE_ROUNDS * self._servers or time.monotonic() + pause >= self._until:
+            self._connection.give_up()
             raise failure
-        if pause and failure.deaf:
+        if pause and failure.unreachable:
             connected = threading.Event()
-            self._link.connect(pause, connected.set)
+            self._connection.connect(pause, connected.set)
             connected.wait(pause)
         else:
             time.sleep(pause)

@@ -103,7 +103,7 @@ class Watcher:
         return next(iter(self._present.changed(change.key, () if entry is None else (entry,))), None)
 
 
-class Feed(OpenWatches[Watcher]):
+class ChangeFeed(OpenWatches[Watcher]):
     """Watchers of one store."""
 
     def publish(self, changes: Sequence[Change]) -> None:

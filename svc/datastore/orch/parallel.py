@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
 
-class Hands:
+class ParallelWriter:
     """Pool of at most `most` threads, which start when they are needed. Thread-safe."""
 
     def __init__(self, most: int, name: str) -> None:

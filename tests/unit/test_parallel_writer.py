@@ -10,24 +10,24 @@ from pathlib import Path
 import pytest
 
 from harness.limits import no_further_thread
-from svc.datastore.orch.hands import Hands
+from svc.datastore.orch.parallel import ParallelWriter
 
 MOST = 4
 
 
 @pytest.fixture
-def hands() -> Iterator[Hands]:
-    with closing(Hands(MOST, "hands")) as hands:
-        yield hands
+def writer() -> Iterator[ParallelWriter]:
+    with closing(ParallelWriter(MOST, "writer")) as writer:
+        yield writer
 
 
-def test_outcomes_come_in_order(hands: Hands) -> None:
+def test_outcomes_come_in_order(writer: ParallelWriter) -> None:
     """Any number of them, again and again."""
     for count in (0, 1, MOST, 100):
-        assert hands.map(lambda item: item * 2, range(count)) == [item * 2 for item in range(count)]
+        assert writer.map(lambda item: item * 2, range(count)) == [item * 2 for item in range(count)]
 
 
-def test_so_many_are_done_at_once(hands: Hands) -> None:
+def test_so_many_are_done_at_once(writer: ParallelWriter) -> None:
     """And no more: the barrier lets nobody through before."""
     barrier, threads = threading.Barrier(MOST, timeout=30), set()
 
@@ -35,12 +35,12 @@ def test_so_many_are_done_at_once(hands: Hands) -> None:
         threads.add(threading.get_ident())
         return barrier.wait()
 
-    assert sorted(hands.map(meet, range(MOST))) == list(range(MOST))
+    assert sorted(writer.map(meet, range(MOST))) == list(range(MOST))
     assert len(threads) == MOST
 
 
 @pytest.mark.parametrize("bad", [0, 7, 49])
-def test_a_failure_is_raised_when_all_have_stopped(hands: Hands, bad: int) -> None:
+def test_a_failure_is_raised_when_all_have_stopped(writer: ParallelWriter, bad: int) -> None:
     """Nothing is begun, and nothing is under way, once the caller knows."""
     busy: set[int] = set()
 
@@ -53,23 +53,23 @@ def test_a_failure_is_raised_when_all_have_stopped(hands: Hands, bad: int) -> No
             busy.remove(item)
 
     with pytest.raises(KeyError, match=str(bad)):
-        hands.map(fail, range(50))
+        writer.map(fail, range(50))
     assert not busy
-    assert hands.map(str, range(3)) == ["0", "1", "2"]
+    assert writer.map(str, range(3)) == ["0", "1", "2"]
 
 
 PROGRAM = """
 import sys, threading
 from contextlib import closing
-from svc.datastore.orch.hands import Hands
+from svc.datastore.orch.parallel import ParallelWriter
 
 done = []
-with closing(Hands(4, "hands")) as hands:
-    hands.map(done.append, range(int(sys.argv[1])))
+with closing(ParallelWriter(4, "writer")) as writer:
+    writer.map(done.append, range(int(sys.argv[1])))
     before = threading.active_count()
     print(before, flush=True)
     sys.stdin.readline()
-    hands.map(done.append, range(100, 200))
+    writer.map(done.append, range(100, 200))
     print(threading.active_count() - before, flush=True)
     sys.stdin.readline()
 print(sorted(done[-100:]) == list(range(100, 200)), len(done))
