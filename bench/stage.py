@@ -85,13 +85,13 @@ class Stage:
 
     @staticmethod
     @contextmanager
-    def open() -> Iterator["Stage"]:
+    def open(node_type: type[Node] = Node) -> Iterator["Stage"]:
         """In quiet; afterwards everything is gone, also after a failure."""
         wait_until_quiet()
         with ExitStack() as stack:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="svc-bench-")))
             program = programs.build_runtime(directory)
-            node = stack.enter_context(Node(directory / "node"))
+            node = stack.enter_context(node_type(directory / "node"))
             node.apply_pools()
             runtime = stack.enter_context(Runtime(program, node.netns.path))
             stage = Stage(node, runtime, directory)

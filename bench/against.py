@@ -1,0 +1,109 @@
+"""Measure this checkout against another build of svc, to see whether a change made it slower.
+
+`python -m bench.against PROGRAMS`, where PROGRAMS is the directory of the other build's svcctl and svc-agent. Every repetition
+starts a new agent of each build, in alternating order, because two agents of one build differ by some percent. The ratio is the
+geometric mean over the repetitions of the ratio of the medians, with its standard error.
+"""
+
+import argparse
+import math
+import os
+import statistics
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from bench.memory import rss_mib
+from bench.options import AT_ONCE
+from bench.quiet import BUSY, busy_share, wait_until_quiet
+from bench.runtime import wall_ms
+from bench.stage import Stage
+from harness.node import BIN, Node
+
+PODS = 48  # of each build
+ROUNDS = 4  # in each repetition
+
+
+def node_of(programs: Path) -> type[Node]:
+    """Return the type of a node that runs the programs of this directory."""
+
+    class OtherNode(Node):
+        def prepare(self, *arguments: str, stdin: str | None = None) -> None:
+            self.svcctl(*arguments, stdin=stdin)
+
+        def start_agent(self, *program: str, **options: Any) -> None:
+            super().start_agent(*program, recovered=False, **options)  # another build may log the recovery in other words
+
+    OtherNode.programs = programs
+    return OtherNode
+
+
+def repetition(programs: tuple[Path, Path]) -> Iterator[tuple[str, float]]:
+    """Yield the ratio of the second build to the first, by name."""
+    with ExitStack() as stack:
+        stages = [stack.enter_context(Stage.open(node_of(each))) for each in programs]
+        for stage in stages:
+            _warm_up(stage)
+        samples: list[dict[str, list[float]]] = [{}, {}]
+        for number in range(ROUNDS):
+            turns = list(zip(stages, samples, strict=True))
+            for stage, found in turns if number % 2 == 0 else reversed(turns):
+                for name, value in _round(stage):
+                    found.setdefault(name, []).append(value)
+        for stage, found in zip(stages, samples, strict=True):
+            found["RSS"] = [rss_mib(stage.node.agent_pid)]
+    for name, values in samples[0].items():
+        yield name, statistics.median(samples[1][name]) / statistics.median(values)
+
+
+def _warm_up(stage: Stage) -> None:
+    pods = stage.pods(PODS)
+    for verb in ("ADD", "DEL"):
+        stage.execute_all(stage.ours(), verb, pods, AT_ONCE)
+
+
+def _round(stage: Stage) -> Iterator[tuple[str, float]]:
+    pods, plugin = stage.pods(PODS), stage.ours()
+    for kind, at_once in (("", 1), ("burst ", AT_ONCE)):
+        wait_until_quiet()
+        before = _cpu_ms(stage)
+        for verb in ("ADD", "DEL"):
+            outcomes = stage.execute_all(plugin, verb, pods, at_once)
+            if at_once == 1:
+                yield from ((verb, outcome.ms) for outcome in outcomes)
+            else:
+                yield f"{kind}{verb}", wall_ms(outcomes)
+        yield f"{kind}CPU of the agent", _cpu_ms(stage) - before
+
+
+def _cpu_ms(stage: Stage) -> float:
+    """Return the processor time of the agent's threads: user and system, see schedstat in proc(5)."""
+    tasks = Path(f"/proc/{stage.node.agent_pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e6
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("programs", type=Path, help="directory of the other build's svcctl and svc-agent")
+    parser.add_argument("--repetitions", type=int, default=20, metavar="N")
+    options = parser.parse_args()
+    if os.geteuid():
+        parser.error("it makes network namespaces: run it as root")
+    logs: dict[str, list[float]] = {}
+    busy = busy_share()
+    for number in range(options.repetitions):
+        order = (options.programs.resolve(), BIN)
+        for name, ratio in repetition(order if number % 2 == 0 else (order[1], order[0])):
+            logs.setdefault(name, []).append(math.log(ratio if number % 2 == 0 else 1 / ratio))
+    for name, values in logs.items():
+        error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+        print(f"{name:24} {math.exp(statistics.mean(values)):.3f} +- {error:.3f}  of the other build")
+    if busy > BUSY:
+        print(f"DOUBTFUL: processors {busy:.0%} busy before")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
