@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from bench import burst, cluster, core, density, executable, memory, node, single, verbs, waits
-from bench.figure import Figure, Missing, line, table
+from bench import burst, cluster, core, density, memory, node, sequential, shim_call, verbs, waits
+from bench.idle_wait import BUSY, busy_share, wait_until_idle, wait_until_quiet
+from bench.measurement import Figure, Missing, line, table
 from bench.options import Options
-from bench.quiet import BUSY, busy_share, wait_until_idle, wait_until_quiet
-from bench.stage import Failed
+from bench.testbed import Failed
 
 PHASES: dict[str, Callable[[Options], Iterator[Figure]]] = {
-    "single": single.run,
+    "single": sequential.run,
     "burst": burst.run,
-    "executable": executable.run,
+    "executable": shim_call.run,
     "memory": memory.run,
     "density": density.run,
     "verbs": verbs.run,

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from bench import programs
-from bench.figure import Figure, Goal, Sample, at_least, at_most
+from bench.idle_wait import wait_until_quiet
+from bench.measurement import Figure, Goal, Sample, at_least, at_most
 from bench.options import AT_ONCE, VERSIONS, Options
-from bench.quiet import wait_until_quiet
+from bench.phases import inside_ms
 from bench.runtime import wall_ms
-from bench.stage import Plugin, Pod, Stage, require_success
-from bench.trace import inside_ms
+from bench.testbed import Plugin, Pod, Stage, require_success
 
 AFTER_ROUND = 0.2  # seconds: what a round has left to the kernel is not to fall into the other's
 STATUS_EVERY = 4  # ADDs

@@ -19,14 +19,14 @@ from urllib.request import urlopen
 import pytest
 
 from bench import programs
-from bench.figure import Figure, Goal, Missing, Sample, at_least, at_most
+from bench.measurement import Figure, Goal, Missing, Sample, at_least, at_most
 from bench.memory import rss_mib
 from bench.options import AT_ONCE, VERSIONS, Options
 from bench.runtime import Outcome, wall_ms
-from bench.single import AFTER_DELETION, TURN
-from bench.stage import Plugin, Pod, Stage
+from bench.sequential import AFTER_DELETION, TURN
+from bench.testbed import Plugin, Pod, Stage
+from harness.enter_netns import entered
 from harness.etcd import cluster
-from harness.inside import entered
 from harness.kube import running
 from harness.orch import PODS, install, put_core_node, put_pod
 from harness.proxy import Proxy, proxy

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench import ROOT
 from bench._core_case import Case, measure
-from bench.figure import Figure, Missing, Sample, at_least
+from bench.measurement import Figure, Missing, Sample, at_least
 from bench.options import Options
 
 ROUNDS = 7

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from bench import programs
-from bench.figure import Figure, Sample, at_most
+from bench.measurement import Figure, Sample, at_most
 from bench.options import AT_ONCE, Options
+from bench.phases import medians
 from bench.runtime import Outcome
-from bench.single import AFTER_DELETION
-from bench.stage import Plugin, Pod, Stage
-from bench.trace import medians
+from bench.sequential import AFTER_DELETION
+from bench.testbed import Plugin, Pod, Stage
 
 PRESENT = 1  # pods on the empty node
 

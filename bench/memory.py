@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench.figure import Figure, Goal, Sample, at_most
+from bench.measurement import Figure, Goal, Sample, at_most
 from bench.options import AT_ONCE, Options
-from bench.stage import Stage
+from bench.testbed import Stage
 
 
 def run(options: Options) -> Iterator[Figure]:

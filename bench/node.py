@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from bench.figure import Figure, Missing, Sample, at_most
+from bench.idle_wait import wait_until_quiet
+from bench.measurement import Figure, Missing, Sample, at_most
 from bench.options import VERSIONS, Options
-from bench.quiet import wait_until_quiet
 from harness import kube as kubes
-from harness import realnode
+from harness import kubelet_node
 from harness.cluster_node import ClusterNode
+from harness.datastores import OrchSite, furnish
 from harness.installed import install
 from harness.kube import Kube
-from harness.realnode import RealNode
-from harness.site import OrchSite, furnish
+from harness.kubelet_node import RealNode
 from harness.workloads import clear_pods, is_ready, put_pod
 from svc.names import DEFAULT
 
@@ -125,7 +125,7 @@ def _node() -> Iterator[_Bench]:
         node = stack.enter_context(ClusterNode(folder / "node", "node1", site))
         log = folder / "cni.log"
         conf_dir = install(folder, node, kube, log_file_path=str(log))
-        real = stack.enter_context(realnode.running(folder, node, kube, conf_dir))
+        real = stack.enter_context(kubelet_node.running(folder, node, kube, conf_dir))
         real.wait_ready()
         yield _Bench(real, kube, log)
 

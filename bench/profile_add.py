@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from bench.figure import Sample
-from bench.single import AFTER_DELETION
-from bench.stage import Plugin, Pod, Stage
-from bench.trace import phases
-from harness.inside import entered
+from bench.measurement import Sample
+from bench.phases import phases
+from bench.sequential import AFTER_DELETION
+from bench.testbed import Plugin, Pod, Stage
+from harness.enter_netns import entered
 from harness.node import Node
 from svc.attach.context import Context
 from svc.call_trace import CallTrace, new_request_id

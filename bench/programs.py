@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from bench import ROOT
-from bench.figure import Missing
+from bench.measurement import Missing
 from svc import __version__
 
 PEER_DIR = Path("/usr/lib/cni")  # where Debian's containernetworking-plugins are

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from bench.figure import Figure, Sample, at_most
+from bench.measurement import Figure, Sample, at_most
 from bench.options import Options
-from bench.stage import Plugin, Stage, require_success
-from bench.trace import inside_ms
+from bench.phases import inside_ms
+from bench.testbed import Plugin, Stage, require_success
 
 
 def run(options: Options) -> Iterator[Figure]:

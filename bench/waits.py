@@ -3,11 +3,11 @@
 import statistics
 from collections.abc import Iterator
 
-from bench.figure import Figure, Sample, at_most
+from bench.measurement import Figure, Sample, at_most
 from bench.options import Options
-from bench.stage import Plugin, Pod, Stage
-from bench.trace import phases
-from harness.gate import serving, status
+from bench.phases import phases
+from bench.testbed import Plugin, Pod, Stage
+from harness.gate_server import serving, status
 
 ARGS = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0"
 GOALS = {"gates": 5.0, "policy": 1.0}  # milliseconds

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from harness.statements import SPECIFICATION, TESTS, Row, field_of, rows
+from harness.spec_rows import SPECIFICATION, TESTS, Row, field_of, rows
 from svc.netconf.fields import FIELDS, Field
 
 PAGE = TESTS.parent / "docs" / "reference" / "spec.md"

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import pytest
 
+from harness.backend_wrappers import NonAtomic
 from harness.etcd import Cluster, cluster
 from harness.kube import Kube
 from harness.orch import AdministratorStore, install, wipe
-from harness.wrapped import Piecemeal
 from svc.datastore.api import Backend
 from svc.datastore.embedded import EmbeddedStore
 from svc.names import DEFAULT, Names
@@ -42,7 +42,7 @@ class KeyByKey(Embedded):
     """The same, where every key is written by itself."""
 
     def open(self, folder: Path) -> Backend:
-        return Piecemeal(super().open(folder))
+        return NonAtomic(super().open(folder))
 
 
 class Etcd:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from harness.backend_wrappers import Through
 from harness.ipam import (
     NODE,
     affinities,
@@ -21,7 +22,6 @@ from harness.ipam import (
     put_pool,
     take,
 )
-from harness.wrapped import Through
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend, Delete
 from svc.ipam.allocator import Ipam

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from harness.backend_wrappers import Interfering, Recording, Through
 from harness.ipam import (
     NODE,
     block_of,
@@ -22,7 +23,6 @@ from harness.ipam import (
     take,
     wipe,
 )
-from harness.wrapped import Interfering, Recording, Through
 from svc._core.cidr import Address
 from svc.admin.owner_attributes import Owner, SetOwner, attributes_of, set_owners
 from svc.datastore.api import Backend

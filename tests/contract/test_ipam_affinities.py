@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from harness.faulty import Faults, FaultyBackend, Kind
+from harness.backend_wrappers import Interfering, Recording
+from harness.fault_injection import Faults, FaultyBackend, Kind
 from harness.ipam import (
     NODE,
     affinities,
@@ -21,7 +22,6 @@ from harness.ipam import (
     put_settings,
     take,
 )
-from harness.wrapped import Interfering, Recording
 from svc._core.cidr import Cidr
 from svc.admin.block_release import release_host, release_pool, release_range, remove_host
 from svc.admin.usage import ORPHANS, BlockUsage, PoolUsage, usage

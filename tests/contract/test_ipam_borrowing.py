@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from harness.backend_wrappers import Interfering, Recording, Through
 from harness.ipam import (
     NODE,
     affinities,
@@ -24,7 +25,6 @@ from harness.ipam import (
     take,
     wipe,
 )
-from harness.wrapped import Interfering, Recording, Through
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend
 from svc.ipam.allocator import Ipam

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from harness.faulty import Faults, FaultyBackend, Kind
+from harness.backend_wrappers import Interfering, NonAtomic, Recording
+from harness.fault_injection import Faults, FaultyBackend, Kind
 from harness.ipam import (
     NODE,
     affinities,
@@ -23,7 +24,6 @@ from harness.ipam import (
     take,
     wipe,
 )
-from harness.wrapped import Interfering, Piecemeal, Recording
 from svc._core.cidr import Cidr
 from svc.datastore.api import Backend, Delete, StoreError
 from svc.ipam.allocator import Ipam
@@ -336,7 +336,7 @@ def test_room_in_the_blocks_of_others_does_not_count(store: Backend) -> None:
 def test_lost_races_are_survived_where_writes_are_not_atomic(store: Backend) -> None:
     """The handle was written when the block turned out to be changed: what was done is taken back, or counted in."""
     crossed = Interfering(store, 6, lambda: take(Ipam(store, NODE), "net.rival"))
-    take(Ipam(Piecemeal(crossed), NODE), "net.c1")
+    take(Ipam(NonAtomic(crossed), NODE), "net.c1")
     assert set(holdings(store)) == {"net.rival", "net.c1"}
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from harness.backend_wrappers import Interfering, Recording
 from harness.ipam import NODE, holdings, in_threads, put_node, put_pool, take
-from harness.wrapped import Interfering, Recording
 from svc._core.cidr import Address
 from svc.datastore.api import Backend, Create, NotFound
 from svc.ipam.allocator import Ipam

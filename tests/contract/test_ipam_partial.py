@@ -10,9 +10,9 @@ from itertools import count
 
 import pytest
 
-from harness.faulty import Faults, FaultyBackend, Kind
+from harness.backend_wrappers import Interfering, NonAtomic, Slow
+from harness.fault_injection import Faults, FaultyBackend, Kind
 from harness.ipam import NODE, block_of, blocks, free, handles, holdings, in_threads, put_node, put_pool, put_settings, take
-from harness.wrapped import Interfering, Piecemeal, Slow
 from svc._core.cidr import Address
 from svc.admin.block_release import release_host
 from svc.datastore.api import Backend
@@ -134,7 +134,7 @@ def test_whatever_write_fails_the_books_agree_after_the_repair(store: Backend, n
     before = holdings(store)
     for number in count(1):
         faults = Faults()
-        faulty = Piecemeal(FaultyBackend(store, faults))
+        faulty = NonAtomic(FaultyBackend(store, faults))
         requests = CALLS[name](store)
         faults.arm(kind, number, "write")
         outcomes = carry_out(faulty, requests)
@@ -157,7 +157,7 @@ def test_whatever_read_fails_the_books_agree_after_the_repair(store: Backend, na
         crossed = Interfering(FaultyBackend(store, faults), 2, lambda: _another_address(store))
         requests = CALLS[name](store)
         faults.arm(kind, number, "get", "list")
-        outcomes = carry_out(Piecemeal(crossed), requests)
+        outcomes = carry_out(NonAtomic(crossed), requests)
         repair(store, requests, outcomes)
         demand_done(store, requests, outcomes)
         _restore(store, before)
@@ -204,12 +204,12 @@ DEEDS: dict[str, Callable[[Backend], object]] = {
 @EVERY_CALL
 @pytest.mark.parametrize("deed", DEEDS)
 def test_others_may_be_at_work_between_any_two_writes(store: Backend, name: str, deed: str) -> None:
-    """Nothing is owed afterwards: every call is served, and the books agree at once."""
+    """Nothing is owed afterwards: every call is served, and the audit finds no contradiction."""
     before = holdings(store)
     for number in count(1):
         requests = CALLS[name](store)
         crossed = Interfering(store, number, lambda: DEEDS[deed](store))
-        outcomes = carry_out(Piecemeal(crossed), requests)
+        outcomes = carry_out(NonAtomic(crossed), requests)
         assert not any(isinstance(outcome, BaseException) for outcome in outcomes)
         if "frees" in deed or "rest" in deed:
             holdings(store)
@@ -228,7 +228,7 @@ def test_others_may_have_been_at_work_since_a_handle_was_read(store: Backend, na
     requests = CALLS[name](store)
     read = [store.get(HandleKey(handle)) for handle in ("net.a", "net.b")]
     DEEDS[deed](store)
-    outcomes = Group(Piecemeal(store), IpamCache(store, Host(NODE)), Host(NODE), requests, read).carry_out()
+    outcomes = Group(NonAtomic(store), IpamCache(store, Host(NODE)), Host(NODE), requests, read).carry_out()
     assert not any(isinstance(outcome, BaseException) for outcome in outcomes)
     holdings(store)
 
@@ -237,7 +237,7 @@ def test_a_handle_that_counts_too_many_is_put_right_by_its_release(store: Backen
     """It was counted for an address that was never taken, for good."""
     faults = Faults()
     faults.arm(Kind.OUTAGE, 2, "write")
-    (outcome,) = carry_out(Piecemeal(FaultyBackend(store, faults)), [assign("net.c")])
+    (outcome,) = carry_out(NonAtomic(FaultyBackend(store, faults)), [assign("net.c")])
     assert isinstance(outcome, BaseException)
     assert sum(handles(store)["net.c"].values()) == 1
     free(Ipam(store, NODE), "net.c")
@@ -248,8 +248,8 @@ def test_a_release_overtakes_whoever_is_assigning(store: Backend) -> None:
     """The handle is counted, the block not yet written, when the same handle is released: no address is left without one."""
     (got,) = [str(address) for address in holdings(store)["net.a"] if address.version == 4]
     number = 2  # the block, after the handle
-    crossed = Interfering(store, number, lambda: free(Ipam(Piecemeal(store), NODE), "net.c"))
-    (outcome,) = carry_out(Piecemeal(crossed), [assign("net.c")])
+    crossed = Interfering(store, number, lambda: free(Ipam(NonAtomic(store), NODE), "net.c"))
+    (outcome,) = carry_out(NonAtomic(crossed), [assign("net.c")])
     assert isinstance(outcome, AssignResult)
     assert block_of(store, got).ordinals.used == 3
     assert {*holdings(store)["net.c"]} == {*outcome.addresses}
@@ -258,7 +258,7 @@ def test_a_release_overtakes_whoever_is_assigning(store: Backend) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_many_hands_on_few_handles_keep_the_books(open_store: OpenStore, store: Backend, seed: int) -> None:
     """Every write takes its time, and everybody assigns to the same handles and releases them, whole or by address."""
-    managers = [Ipam(Piecemeal(Slow(open_store(), 0.002)), node) for node in (NODE, NODE, "node2")]
+    managers = [Ipam(NonAtomic(Slow(open_store(), 0.002)), node) for node in (NODE, NODE, "node2")]
     failures = in_threads(
         [lambda number=number: _play(managers[number % 3], random.Random(seed * 10 + number)) for number in range(6)]  # type: ignore[misc]
     )

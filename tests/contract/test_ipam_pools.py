@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from harness.backend_wrappers import Through
 from harness.ipam import NODE, block_of, blocks, free, holdings, put, put_node, put_pool, put_reservation, take
-from harness.wrapped import Through
 from svc._core.cidr import Address
 from svc.datastore.api import Backend
 from svc.ipam.allocator import Ipam

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness.faulty import Faults, FaultyBackend, Kind
+from harness.backend_wrappers import Blockable, Interfering, Recording, Through, wait_until_combined
+from harness.fault_injection import Faults, FaultyBackend, Kind
 from harness.ipam import (
     EVERYTHING,
     IPAM_QUERIES,
@@ -27,7 +28,6 @@ from harness.ipam import (
     take,
     wipe,
 )
-from harness.wrapped import Gated, Interfering, Recording, Through, wait_until_combined
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend, Entries, Entry, StoreError, UndecodableEntry
 from svc.ipam.allocator import GROUP, Ipam
@@ -54,7 +54,7 @@ def together(
     store: Backend, make: Callable[[Ipam], Sequence[Call]], meanwhile: Callable[[], object] = lambda: None
 ) -> list[Any]:
     """The outcomes of calls that were certainly carried out as one group: they wait behind a write that is held up."""
-    gated = Gated(store)
+    gated = Blockable(store)
     ipam = Ipam(gated, NODE)
     calls = make(ipam)
     with ThreadPoolExecutor(len(calls) + 1) as pool:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from harness.backend_wrappers import Interfering
 from harness.ipam import (
     NODE,
     affinities,
@@ -21,7 +22,6 @@ from harness.ipam import (
     put_settings,
     take,
 )
-from harness.wrapped import Interfering
 from svc.datastore.api import Backend, Delete
 from svc.ipam.allocator import Ipam
 from svc.ipam.blocks import stamp

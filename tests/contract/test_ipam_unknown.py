@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from harness.backend_wrappers import Through
 from harness.ipam import put_node, put_pool
-from harness.wrapped import Through
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, OutcomeUnknown, Write
 from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Assign, Release

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from harness.datastores import set_ready
 from harness.ipam import handles, holdings, put_node, put_pool
-from harness.patience import wait_until
-from harness.site import set_ready
+from harness.polling import wait_until
 from svc.attach import node_claim
 from svc.attach.datastore_ready import Readiness, guarded
 from svc.attach.node_claim import NodeNameClaim

@@ -11,14 +11,14 @@ import pytest
 
 from harness.cluster_node import ClusterNode
 from harness.cluster_node import remains as cluster_remains
+from harness.datastores import EtcdSite, OrchSite, Site, furnish, site_called
 from harness.etcd import Cluster, cluster
+from harness.host_local import data_dir, held, offer, section
 from harness.kube import Kube
-from harness.local import data_dir, held, offer, section
 from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.orch import install, wipe
 from harness.pod import Pod
-from harness.site import EtcdSite, OrchSite, Site, furnish, site_called
 from harness.state import remains
 
 MakePod = Callable[..., Pod]

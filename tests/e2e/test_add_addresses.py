@@ -9,7 +9,7 @@ import pytest
 
 from harness.node import POOL4, POOL6, Node
 from harness.pod import Pod
-from harness.state import State, books, faults, store_of
+from harness.state import State, audit, faults, store_of
 from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Release
 from svc.model.keys import AffinityQuery, BlockQuery
@@ -145,7 +145,7 @@ def test_exhausted_pool_is_told_with_its_numbers(pods: MakePod, shared_node: Nod
     output = late.failed("ADD").output
     assert output["code"] == 101
     assert "blue 10.71.0.0/29 (2 of 2 blocks are the node's, 8 addresses used in them)" in output["details"]
-    assert len(books(shared_node).allocations) == 8
+    assert len(audit(shared_node).allocations) == 8
     made[3].delete()
     late.add()
     assert late.addresses == made[3].addresses
@@ -170,7 +170,7 @@ def test_one_family_short_leaves_nothing_of_the_other(pods: MakePod, shared_node
     late = pods(ipam={"assign_ipv6": "true", "ipv4_pools": ["blue"]})
     assert late.failed("ADD").output["code"] == 101
     assert faults(shared_node) == []
-    assert len(books(shared_node).allocations) == 8
+    assert len(audit(shared_node).allocations) == 8
     assert late.netns.links() == []
 
 

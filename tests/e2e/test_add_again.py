@@ -9,9 +9,9 @@ import pytest
 
 from harness.netns import Netns, run
 from harness.node import Node
-from harness.patience import wait_until
 from harness.pod import Pod
-from harness.state import State, books, faults, pod_links, remains
+from harness.polling import wait_until
+from harness.state import State, audit, faults, pod_links, remains
 
 pytestmark = pytest.mark.root
 
@@ -67,7 +67,7 @@ def test_new_sandbox_behind_the_same_container_is_attached_afresh(pods: MakePod,
     assert old.links() == []
     assert pod.netns.addresses("eth0") == [f"{pod.addresses[0]}/32"]
     assert pod.addresses != [address]
-    assert books(pod.node).allocations == {pod.addresses[0]: f"net.{pod.container}"}
+    assert audit(pod.node).allocations == {pod.addresses[0]: f"net.{pod.container}"}
     assert faults(pod.node) == []
 
 
@@ -107,7 +107,7 @@ def test_store_wiped_behind_the_agent_gets_the_addresses_anew(own_pods: MakePod,
     pod.add()
     wipe(node) if lost == "all of it" else forget_rows(node, "/svc/ipam/%")
     pod.add()
-    assert books(node).allocations == dict.fromkeys(pod.addresses, f"net.{pod.container}")
+    assert audit(node).allocations == dict.fromkeys(pod.addresses, f"net.{pod.container}")
     assert faults(node) == []
     assert pings(node.netns, pod.addresses[1])
 
@@ -233,7 +233,7 @@ def test_second_interface_is_an_attachment_of_its_own(pods: MakePod) -> None:
     second.delete()
     assert first.netns.links() == ["eth0"]
     assert first.check().status == 0
-    assert books(first.node).allocations == {first.addresses[0]: f"net.{first.container}"}
+    assert audit(first.node).allocations == {first.addresses[0]: f"net.{first.container}"}
     assert pings(first.node.netns, first.addresses[0])
 
 
@@ -253,7 +253,7 @@ def test_second_network_is_an_attachment_of_its_own(pods: MakePod) -> None:
     first.add()
     second = first.copy(ifname="net1", config=first.config | {"name": "other"})
     second.add()
-    assert set(books(first.node).handles) == {f"net.{first.container}", f"other.{first.container}"}
+    assert set(audit(first.node).handles) == {f"net.{first.container}", f"other.{first.container}"}
     second.delete()
     assert first.check().status == 0
     assert pings(first.node.netns, first.addresses[0])
@@ -321,7 +321,7 @@ def test_late_del_spares_the_new_sandbox_although_the_journal_forgot_both(own_po
     old.delete()
     assert list(pod_links(node)) == [new.host_name]
     assert pings(node.netns, new.addresses[0])
-    assert list(books(node).allocations) == new.addresses
+    assert list(audit(node).allocations) == new.addresses
     new.delete()
     assert remains(node) == []
 
@@ -352,7 +352,7 @@ def test_next_container_of_a_pod_takes_over_the_sandbox(own_pods: MakePod, node:
     old.call("DEL", netns="")
     assert new.check().status == 0, new.check()
     assert pings(node.netns, new.addresses[0])
-    assert books(node).allocations == {new.addresses[0]: "net.next"}
+    assert audit(node).allocations == {new.addresses[0]: "net.next"}
     assert faults(node) == []
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from harness.node import BIN, Node
-from harness.patience import wait_until
 from harness.pod import Pod
-from harness.state import books, edit_journal, faults, remains
+from harness.polling import wait_until
+from harness.state import audit, edit_journal, faults, remains
 
 pytestmark = pytest.mark.root
 
@@ -70,7 +70,7 @@ def test_agent_killed_in_the_middle_of_adds_recovers(own_pods: MakePod, node: No
     made = [own_pods() for _ in range(24)]
     with ThreadPoolExecutor(16) as runtime:
         calls = [runtime.submit(pod.call, "ADD") for pod in made]
-        wait_until(lambda: bool(books(node).allocations))
+        wait_until(lambda: bool(audit(node).allocations))
         node.kill_agent()
         statuses = [call.result().status for call in calls]
     node.start_agent()
@@ -79,7 +79,7 @@ def test_agent_killed_in_the_middle_of_adds_recovers(own_pods: MakePod, node: No
         if status:
             pod.delete()
     kept = [pod for pod, status in zip(made, statuses, strict=True) if not status]
-    assert len(books(node).records) == len(kept)
+    assert len(audit(node).records) == len(kept)
     for pod in made:
         pod.delete()
     assert remains(node) == []
@@ -91,12 +91,12 @@ def test_attachment_of_an_earlier_boot_is_freed_at_the_start(own_pods: MakePod, 
     old.add()
     new.add()
     node.stop_agent()
-    (record,) = (record for record in books(node).records if record.id.container_id == old.container)
+    (record,) = (record for record in audit(node).records if record.id.container_id == old.container)
     record.boot_id = "another-boot"
     edit_journal(node, record)
     node.start_agent()
-    assert list(books(node).allocations) == new.addresses
-    assert [record.id.container_id for record in books(node).records] == [new.container]
+    assert list(audit(node).allocations) == new.addresses
+    assert [record.id.container_id for record in audit(node).records] == [new.container]
     assert new.check().status == 0
 
 
@@ -122,7 +122,7 @@ def test_sigterm_finishes_the_call_in_flight(own_pods: MakePod, node: Node, sign
     with ThreadPoolExecutor() as runtime:
         with busy_store(node):
             call = runtime.submit(pod.call, "ADD")
-            wait_until(lambda: bool(books(node).records))
+            wait_until(lambda: bool(audit(node).records))
             os.kill(node.agent_pid, signal.SIGTERM)
             wait_until(lambda: not node.socket.exists())
             for _ in range(1, signals):
@@ -140,7 +140,7 @@ def test_call_that_does_not_end_is_given_up_and_undone_by_the_next_agent(own_pod
     pod = own_pods()
     with ThreadPoolExecutor() as runtime, busy_store(node):
         call = runtime.submit(pod.call, "ADD")
-        wait_until(lambda: bool(books(node).records))
+        wait_until(lambda: bool(audit(node).records))
         assert node.stop_agent() == 1
         called = call.result()
     assert (called.status, called.output["code"]) == (1, 5), called
@@ -155,7 +155,7 @@ def test_calls_that_come_during_the_drain_are_served_without_the_agent(own_pods:
     made = [own_pods() for _ in range(24)]
     with ThreadPoolExecutor(24) as runtime:
         calls = [runtime.submit(pod.call, "ADD") for pod in made]
-        wait_until(lambda: bool(books(node).records))
+        wait_until(lambda: bool(audit(node).records))
         assert node.stop_agent() == 0
         for pod, call in zip(made, calls, strict=True):
             assert call.result().status == 0, call.result()
@@ -210,7 +210,7 @@ def test_one_shot_del_and_gc_clean_up(own_pods: MakePod, node: Node) -> None:
     made[0].delete()
     keep: dict[str, Any] = {"cni.dev/valid-attachments": [{"containerID": made[2].container, "ifname": "eth0"}]}
     assert made[1].call("GC", **keep).status == 0
-    assert list(books(node).allocations) == made[2].addresses
+    assert list(audit(node).allocations) == made[2].addresses
     assert faults(node) == []
     node.start_agent()
     assert made[2].check().status == 0

@@ -10,7 +10,7 @@ import pytest
 from harness.netns import Netns
 from harness.node import Called, Node, netconf
 from harness.pod import Pod
-from harness.state import State, books, faults
+from harness.state import State, audit, faults
 
 pytestmark = pytest.mark.root
 
@@ -157,7 +157,7 @@ def test_interface_that_exists_in_the_sandbox_is_left_alone(pods: MakePod, share
     error = refused(pod.call("ADD"))
     assert (error["code"], "interface 'eth0' already exists" in error["msg"]) == (108, True)
     assert pod.netns.ip("link") == links
-    assert books(shared_node).entries() == []
+    assert audit(shared_node).entries() == []
     assert [name for name in shared_node.netns.links() if name != "uplink"] == []
     pod.netns.delete()
 
@@ -170,7 +170,7 @@ def test_address_that_the_host_routes_elsewhere_is_not_given(pods: MakePod, shar
         error = refused(pods(args="IP=10.65.3.4").call("ADD"))
         assert error["code"] == 106
         assert "the host already has a route to 10.65.3.4" in error["msg"]
-        assert books(shared_node).entries() == []
+        assert audit(shared_node).entries() == []
         assert host.links() == ["uplink"]
         assert [route["dev"] for route in host.ip("route", "show", "10.65.3.4")] == ["uplink"]
     finally:

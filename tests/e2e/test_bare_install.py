@@ -11,9 +11,9 @@ import pytest
 
 from harness.bare import BareNode, build_wheel, environment
 from harness.cluster_node import ClusterNode
+from harness.datastores import EmbeddedSite, Site, furnish
 from harness.netns import Netns
 from harness.pod import Pod
-from harness.site import EmbeddedSite, Site, furnish
 
 pytestmark = pytest.mark.slow
 

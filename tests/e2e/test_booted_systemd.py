@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from harness.below import REFERENCE, demand_plugin
 from harness.booted import Booted
 from harness.node import POOL4, pool_document
-from harness.patience import wait_until
+from harness.polling import wait_until
+from harness.reference_plugins import REFERENCE, demand_plugin
 from svc.deploy.systemd import CAPABILITIES
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from harness.cni_runtime import Chain, PluginError
 from harness.netns import Netns
 from harness.node import Node
-from harness.runtime import Chain, PluginError
-from harness.state import books, remains
-from harness.statements import statement
+from harness.spec_rows import statement
+from harness.state import audit, remains
 from harness.traffic import answers, exchange, neighbour, seconds, server
 
 REFERENCE = Path("/usr/lib/cni")
@@ -191,7 +191,7 @@ def test_plugin_behind_the_supported_ones_gets_the_whole_result(shared_node: Nod
     whole.paths.append(tmp_path)
     result = whole.add()
     assert result["interfaces"][0]["name"] == host_link(whole)
-    assert list(books(shared_node).allocations) == [address_of(whole)]
+    assert list(audit(shared_node).allocations) == [address_of(whole)]
 
 
 def test_chain_without_bandwidth_is_not_limited(shared_node: Node, chain: MakeChain, outside: Netns) -> None:

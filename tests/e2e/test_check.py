@@ -10,8 +10,8 @@ import pytest
 
 from harness.netns import Netns
 from harness.pod import Pod
+from harness.spec_rows import field
 from harness.state import State, store_of
-from harness.statements import field
 from svc.datastore.api import Create, Delete, Update
 from svc.model.keys import HandleKey, ResourceQuery
 from svc.model.resource import Resource

@@ -12,7 +12,7 @@ from harness.clients import Client, Register
 from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.pod import Pod
-from harness.state import books, faults, remains
+from harness.state import audit, faults, remains
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -71,7 +71,7 @@ def test_agent_may_be_killed_at_any_time(node: Node, pods: list[Pod]) -> None:
     assert all(text.endswith(KILLED) for text in register.failures), register.failures
     alive = [pod for pod in pods if pod.result is not None]
     assert faults(node) == []
-    assert sorted(books(node).allocations) == sorted(register.holders)
+    assert sorted(audit(node).allocations) == sorted(register.holders)
     for pod in alive:
         assert pod.check().status == 0
     for client in clients:

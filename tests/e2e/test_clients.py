@@ -17,9 +17,9 @@ import pytest
 
 from harness.netns import run
 from harness.node import Node, netconf
-from harness.patience import wait_until
 from harness.pod import Pod
-from harness.state import State, books, faults, remains
+from harness.polling import wait_until
+from harness.state import State, audit, faults, remains
 from svc.cni.agent_client import call
 from svc.cni.call_io import Reply
 from svc.cni.frame import Frame, pack_request, parse_reply
@@ -250,7 +250,7 @@ def busy_store(node: Node) -> Iterator[None]:
 
 
 def is_journalled(pod: Pod) -> bool:
-    return any(record.id.container_id == pod.container for record in books(pod.node).records)
+    return any(record.id.container_id == pod.container for record in audit(pod.node).records)
 
 
 def hang_up_in_the_queue(connect: Connect, pod: Pod, verb: str) -> None:

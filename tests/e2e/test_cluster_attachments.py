@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from harness.below import Attached, demand_plugin
-from harness.cluster_node import CONTAINER, ClusterNode, books, faults, remains
+from harness.cluster_node import CONTAINER, ClusterNode, audit, faults, remains
+from harness.datastores import EtcdSite, OrchSite, session
 from harness.ipam import blocks, handles
 from harness.netns import Netns
 from harness.orch import PODS
 from harness.pod import Pod
-from harness.site import EtcdSite, OrchSite, session
+from harness.reference_plugins import Attached, demand_plugin
 from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 
@@ -131,7 +131,7 @@ def test_new_sandbox_takes_over(web: Pod, cluster_node: ClusterNode, sandbox: Ma
         assert endpoint.spec["containerID"] == newer.container
         assert endpoint.spec["ipNetworks"] == [f"{address}/{128 if ':' in address else 32}" for address in newer.addresses]
         web.delete()
-    assert set(books([cluster_node]).allocations) == set(newer.addresses)
+    assert set(audit([cluster_node]).allocations) == set(newer.addresses)
     assert newer.check().status == 0
     assert faults([cluster_node]) == []
     newer.delete()
@@ -184,6 +184,6 @@ def test_bridge_takes_our_addresses(cluster_node: ClusterNode, sandbox: MakeSand
         assert first.pod.netns.run("ping", "-c", "1", "-W", "1", second.address, check=False).returncode == 0
         for each in (first, second):
             assert each.call("DEL", prevResult=each.result).status == 0
-        assert books([cluster_node]).entries() == []
+        assert audit([cluster_node]).entries() == []
     finally:
         cluster_node.netns.run("ip", "link", "delete", "br0")

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from harness.cluster_node import ClusterNode, faults, remains
+from harness.datastores import Site, furnish, session
 from harness.ipam import IPAM_QUERIES, blocks, put_pool, wipe
 from harness.netns import Netns
 from harness.pod import Pod
-from harness.site import Site, furnish, session
 from harness.state import pod_links
 from svc.datastore.api import Backend, Delete
 from svc.model.endpoint import KIND as ENDPOINT

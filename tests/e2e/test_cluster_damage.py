@@ -9,10 +9,10 @@ import pytest
 
 from harness.cluster_node import ClusterNode
 from harness.cluster_node import remains as cluster_remains
+from harness.datastores import EtcdSite, furnish
 from harness.etcd import Cluster
 from harness.netns import Netns
 from harness.pod import Pod
-from harness.site import EtcdSite, furnish
 from svc.names import DEFAULT
 
 pytestmark = pytest.mark.root

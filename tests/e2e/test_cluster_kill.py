@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness import killed
+from harness import kill_point
 from harness.cluster_node import ClusterNode, faults, remains
+from harness.datastores import Site, furnish
+from harness.kill_points import ADD_STEPS, points
 from harness.netns import Netns
 from harness.pod import Pod
-from harness.site import Site, furnish
-from harness.steps import ADD_STEPS, points
 
 pytestmark = pytest.mark.root
 
@@ -49,7 +49,7 @@ def web(node: ClusterNode) -> Iterator[Pod]:
 
 def kill_at(node: ClusterNode, pod: Pod, step: str, when: str) -> None:
     """The agent dies there, in the middle of the pod's ADD, and another one is started."""
-    node.start_agent(sys.executable, killed.__file__, step, when, "svc.agent.main")
+    node.start_agent(sys.executable, kill_point.__file__, step, when, "svc.agent.main")
     assert "closed the connection" in pod.failed("ADD").output["msg"]
     assert node.wait_agent() == -signal.SIGKILL
     node.start_agent()

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from harness.cluster_node import ClusterNode, books
+from harness.cluster_node import ClusterNode, audit
+from harness.datastores import session, set_ready
 from harness.ipam import document
 from harness.pod import Pod
-from harness.site import session, set_ready
 from harness.state import pod_links
 from svc.attach.datastore_ready import KEY as READY
 from svc.datastore.api import Delete
@@ -47,7 +47,7 @@ def test_flipped_between_calls(web: Pod, cluster_node: ClusterNode, rounds: int)
         web.delete()
         flip(cluster_node, ready=False)
         assert web.failed("ADD").output["code"] == LOCKED
-        assert books([cluster_node]).entries() == []
+        assert audit([cluster_node]).entries() == []
         flip(cluster_node, ready=True)
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from harness.cluster_node import ClusterNode
+from harness.datastores import EtcdSite, OrchSite, Site, furnish, session
 from harness.etcd import Cluster
 from harness.kube import Kube
 from harness.netns import Netns
 from harness.node import netconf
 from harness.pod import Pod
 from harness.proxy import mute
-from harness.site import EtcdSite, OrchSite, Site, furnish, session
 from harness.state import store_of
 from svc.datastore.api import Backend
 from svc.model.keys import ResourceQuery

@@ -9,11 +9,11 @@ from random import Random
 import pytest
 
 from harness.clients import Client, Register
-from harness.cluster_node import ClusterNode, books, faults, remains
+from harness.cluster_node import ClusterNode, audit, faults, remains
+from harness.datastores import Site, furnish, session
 from harness.ipam import put_pool
 from harness.netns import Netns
 from harness.pod import Pod
-from harness.site import Site, furnish, session
 
 pytestmark = pytest.mark.root
 
@@ -65,7 +65,7 @@ def test_no_address_is_given_twice(nodes: list[ClusterNode], pods: list[list[Pod
         list(pool.map(work, clients))
         assert register.failures == set()
         assert faults(nodes) == []
-        assert sorted(books(nodes).allocations) == sorted(register.holders)
+        assert sorted(audit(nodes).allocations) == sorted(register.holders)
         for pod in (pod for own in pods for pod in own if pod.result):
             assert pod.check().status == 0
         list(pool.map(Client.delete_all, clients))

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from harness.cluster_node import ClusterNode, books, remains
+from harness.cluster_node import ClusterNode, audit, remains
+from harness.datastores import OrchSite, Site
 from harness.netns import Netns
 from harness.node import netconf
 from harness.pod import Pod
-from harness.site import OrchSite, Site
 from harness.state import pod_links
 from svc.attach.journal import Journal
 from svc.attach.record import DELETING
@@ -39,7 +39,7 @@ def test_del_with_the_server_down_is_paid_when_it_is_back(web: Pod, cluster_node
         web.delete()
         assert pod_links(cluster_node) == {}
         assert web.netns.links() == []
-    assert set(books([cluster_node]).allocations) == set(web.addresses), "the addresses are still held"
+    assert set(audit([cluster_node]).allocations) == set(web.addresses), "the addresses are still held"
     if payment == "a new agent":
         cluster_node.stop_agent()
         cluster_node.start_agent()
@@ -62,7 +62,7 @@ def test_add_with_the_server_down_leaves_nothing(web: Pod, cluster_node: Cluster
 
 
 @pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
-def test_debts_to_a_silent_server_hold_up_nobody(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
+def test_pending_releases_at_a_silent_server_delay_no_call(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
     """However many there are: an agent starts beside them, serves another network, and ends; with the server back all are
     paid."""
     node = cluster_node
@@ -82,7 +82,7 @@ def test_debts_to_a_silent_server_hold_up_nobody(cluster_node: ClusterNode, sand
         other.add()
         other.delete()
         assert node.stop_agent() == 0
-    assert len(books([node]).allocations) == DEBTORS
+    assert len(audit([node]).allocations) == DEBTORS
     node.start_agent()
     assert remains([node]) == []
 
@@ -100,7 +100,7 @@ def test_del_does_not_ask_the_orchestrator(cluster_node: ClusterNode, orch_site:
     pod.add()
     with cluster_node.cut_off(orch_site):
         pod.delete()
-        held = books([cluster_node]).allocations
+        held = audit([cluster_node]).allocations
     assert bool(held) == (cluster_node.site is orch_site)
     pod.delete()
     orch_site.clear()
@@ -115,7 +115,7 @@ def test_stale_del_without_a_journal(web: Pod, cluster_node: ClusterNode, sandbo
     forget(cluster_node, web.container)
     cluster_node.start_agent()
     web.delete()
-    assert set(books([cluster_node]).allocations) == set(newer.addresses)
+    assert set(audit([cluster_node]).allocations) == set(newer.addresses)
     assert newer.check().status == 0
     newer.delete()
 

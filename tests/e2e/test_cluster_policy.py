@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from harness.cluster_node import ClusterNode, remains
+from harness.datastores import OrchSite, Site, session
 from harness.ipam import put_pool
 from harness.kube import Kube
 from harness.netns import Netns
 from harness.orch import PODS
 from harness.pod import Pod
-from harness.site import OrchSite, Site, session
 from svc.datastore.api import Delete
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.resource import Resource

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.cluster_node import ClusterNode
+from harness.datastores import Site, session
 from harness.node import Node
-from harness.site import Site, session
 from svc.attach.datastore_ready import KEY as READY
 from svc.model.resource import Resource
 from svc.names import DEFAULT

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from harness.cli import Cli
+from harness.datastores import Site, session, set_ready
 from harness.ipam import free, put_block, put_pool, put_reservation, settle, take
 from harness.node import netconf
-from harness.site import Site, session, set_ready
-from harness.statements import EVERYWHERE
+from harness.spec_rows import EVERYWHERE
+from harness.svcctl import Cli
 from svc._core.cidr import Address
 from svc.admin.owner_attributes import SetOwner, set_owners
 from svc.datastore.api import Backend

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from harness.cluster_node import ClusterNode, remains
+from harness.datastores import Site
 from harness.node import Node
 from harness.pod import Pod
-from harness.site import Site
 from harness.state import pod_links
 
 pytestmark = pytest.mark.root

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from harness.cluster_node import ClusterNode
+from harness.datastores import session
 from harness.ipam import put_pool
 from harness.netns import Netns
-from harness.site import session
-from harness.statements import EVERYWHERE
+from harness.spec_rows import EVERYWHERE
 
 pytestmark = [pytest.mark.root, pytest.mark.parametrize("site", EVERYWHERE, indirect=True, scope="module")]
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from harness.cluster_node import ClusterNode
+from harness.datastores import EtcdSite, session
 from harness.ipam import put_pool
 from harness.netns import Netns
 from harness.node import POOL4
 from harness.pod import Pod
-from harness.site import EtcdSite, session
 
 pytestmark = pytest.mark.root
 

@@ -7,7 +7,7 @@ import pytest
 from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.pod import Pod
-from harness.state import State, books, faults, remains, store_of
+from harness.state import State, audit, faults, remains, store_of
 from svc.datastore.api import Update
 from svc.model.keys import BlockQuery, ResourceKey
 from svc.model.resource import Resource
@@ -117,7 +117,7 @@ def test_del_of_one_container_leaves_the_others(pods: MakePod, shared_node: Node
     first.add()
     second.add()
     first.delete()
-    assert list(books(shared_node).allocations) == second.addresses
+    assert list(audit(shared_node).allocations) == second.addresses
     assert second.check().status == 0
     assert faults(shared_node) == []
 
@@ -127,7 +127,7 @@ def test_container_name_that_starts_with_another_is_not_that_one(pods: MakePod, 
     short.add()
     long.add()
     short.delete()
-    assert list(books(shared_node).allocations) == long.addresses
+    assert list(audit(shared_node).allocations) == long.addresses
     assert long.check().status == 0
 
 
@@ -197,6 +197,6 @@ def test_del_leaves_the_node_its_block(own_pods: MakePod, node: Node) -> None:
 def test_del_frees_both_families(own_pods: MakePod, node: Node, sandbox: Callable[[], Netns]) -> None:
     pod = own_pods(ipam={"assign_ipv6": "true"})
     pod.add()
-    assert len(books(node).allocations) == 2
+    assert len(audit(node).allocations) == 2
     pod.delete(ipam=netconf()["ipam"])
     assert remains(node) == []

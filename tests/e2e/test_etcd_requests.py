@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from harness.cluster_node import ClusterNode
+from harness.datastores import EtcdSite
 from harness.netns import Netns
-from harness.site import EtcdSite
 
 pytestmark = pytest.mark.root
 

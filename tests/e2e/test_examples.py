@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from harness.below import REFERENCE, demand_plugin
 from harness.cluster_node import ClusterNode, remains
-from harness.local import data_dir
+from harness.host_local import data_dir
 from harness.netns import Netns
 from harness.pod import Pod
-from harness.statements import EVERYWHERE
+from harness.reference_plugins import REFERENCE, demand_plugin
+from harness.spec_rows import EVERYWHERE
 from svc.names import DEFAULT
 
 pytestmark = pytest.mark.root

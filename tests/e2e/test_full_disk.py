@@ -10,11 +10,11 @@ import pytest
 
 from harness.cluster_node import ClusterNode
 from harness.cluster_node import remains as cluster_remains
+from harness.datastores import Site, furnish
 from harness.netns import Netns
 from harness.node import Called, Node, netconf
-from harness.patience import wait_until
 from harness.pod import Pod
-from harness.site import Site, furnish
+from harness.polling import wait_until
 from harness.state import faults, remains
 from svc.attach.journal import Journal
 

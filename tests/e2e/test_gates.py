@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from harness.certificates import Authority
-from harness.gate import Behaviour, dribbling, free_port, raw, resetting, serving, silent, status, to_itself
-from harness.gated import LONG, SHORT, Serve, refused, servers
+from harness.gate_pods import LONG, SHORT, Serve, refused, servers
+from harness.gate_server import Behaviour, dribbling, free_port, raw, resetting, serving, silent, status, to_itself
 from harness.node import Called, Node
-from harness.patience import wait_until
 from harness.pod import Pod
+from harness.polling import wait_until
 from harness.state import remains
 
 pytestmark = pytest.mark.root

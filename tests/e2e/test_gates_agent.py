@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from harness.gate import GateServer, serving, silent, status
-from harness.gated import LONG, SHORT, refused
+from harness.gate_pods import LONG, SHORT, refused
+from harness.gate_server import GateServer, serving, silent, status
 from harness.netns import Netns
 from harness.node import Calling, Node
-from harness.patience import wait_until
 from harness.pod import Pod
+from harness.polling import wait_until
 from harness.state import faults, remains
 from svc.cni.agent_client import call
 from svc.cni.frame import Frame

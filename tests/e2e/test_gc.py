@@ -8,8 +8,8 @@ import pytest
 
 from harness.node import Called, Node, netconf
 from harness.pod import Pod
-from harness.state import State, books, faults, remains, store_of
-from harness.statements import field
+from harness.spec_rows import field
+from harness.state import State, audit, faults, remains, store_of
 from svc._core.cidr import Cidr
 from svc.attach.handles import handle_of
 from svc.datastore.api import Create, Delete, Update
@@ -54,7 +54,7 @@ def test_gc_takes_down_what_is_not_valid(pods: MakePod, shared_node: Node) -> No
     called = gc(shared_node, **keep(known))
     assert (called.status, called.stdout) == (0, b"")
     assert unknown.netns.links() == []
-    assert set(books(shared_node).allocations) == set(known.addresses)
+    assert set(audit(shared_node).allocations) == set(known.addresses)
     assert faults(shared_node) == []
 
 
@@ -93,7 +93,7 @@ def test_older_name_of_the_list_is_understood(pods: MakePod, shared_node: Node) 
     unknown.add()
     (listed,) = keep(known).values()
     assert gc(shared_node, **{"cni.dev/attachments": listed}).status == 0
-    assert list(books(shared_node).allocations) == known.addresses
+    assert list(audit(shared_node).allocations) == known.addresses
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_address_of_a_forgotten_container_is_freed(pods: MakePod, shared_node: N
     pod.add()
     address = leak(shared_node, "net.ghost")
     assert gc(shared_node, **keep(pod)).status == 0
-    assert address not in books(shared_node).allocations
+    assert address not in audit(shared_node).allocations
     assert faults(shared_node) == []
 
 
@@ -179,7 +179,7 @@ def test_address_of_a_container_that_the_runtime_knows_is_kept(pods: MakePod, sh
     ghost = pods(container="ghost")
     address = leak(shared_node, "net.ghost")
     assert gc(shared_node, **keep(ghost)).status == 0
-    assert books(shared_node).allocations == {address: "net.ghost"}
+    assert audit(shared_node).allocations == {address: "net.ghost"}
     ghost.delete()
 
 
@@ -187,7 +187,7 @@ def test_address_of_a_container_that_the_runtime_knows_is_kept(pods: MakePod, sh
 def test_address_that_another_node_assigned_is_kept(pods: MakePod, shared_node: Node, node: str) -> None:
     address = leak(shared_node, "net.far-away", by=node)
     assert gc(shared_node, **keep()).status == 0
-    assert books(shared_node).allocations == {address: "net.far-away"}
+    assert audit(shared_node).allocations == {address: "net.far-away"}
     pods(container="far-away").delete()
 
 
@@ -207,7 +207,7 @@ def test_address_alive_in_a_valid_attachment_is_kept_whoever_holds_it(pods: Make
         renamed = Create(HandleKey("net.ghost"), old.value)
         store.write([Update(block.key, block.value, block.revision), Delete(old.key), renamed])
     assert gc(shared_node, **keep(pod)).status == 0
-    assert books(shared_node).allocations == {pod.addresses[0]: "net.ghost"}
+    assert audit(shared_node).allocations == {pod.addresses[0]: "net.ghost"}
     pods(container="ghost").delete()
 
 
@@ -220,7 +220,7 @@ def test_other_networks_are_left_alone(pods: MakePod, shared_node: Node) -> None
     there.add()
     address = leak(shared_node, "there.ghost")
     assert gc(shared_node, name="here", **keep()).status == 0
-    assert set(books(shared_node).allocations) == {*there.addresses, address}
+    assert set(audit(shared_node).allocations) == {*there.addresses, address}
     assert there.check().status == 0
     assert gc(shared_node, name="there", **keep()).status == 0
     assert remains(shared_node) == []
@@ -233,6 +233,6 @@ def test_network_whose_name_goes_on_is_another_one(pods: MakePod, shared_node: N
     pod.add()
     address = leak(shared_node, handle_of(DEFAULT, longer, "ghost"))
     assert gc(shared_node, name=name, **keep()).status == 0
-    assert set(books(shared_node).allocations) == {*pod.addresses, address}
+    assert set(audit(shared_node).allocations) == {*pod.addresses, address}
     assert gc(shared_node, name=longer, **keep()).status == 0
     assert remains(shared_node) == []

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from harness.cluster_node import ClusterNode, books
+from harness.cluster_node import ClusterNode, audit
+from harness.datastores import Site, site_called
 from harness.netns import Netns
 from harness.pod import Pod
-from harness.site import Site, site_called
 
 pytestmark = pytest.mark.root
 
@@ -55,13 +55,13 @@ def test_dots_do_not_make_two_attachments_one(make: MakePod, cluster_node: Clust
     one, other = make("net", "a.b"), make("net.a", "b")
     one.add()
     other.add()
-    assert books([cluster_node]).allocations == {one.addresses[0]: "net.a.b", other.addresses[0]: "net..a.b"}
+    assert audit([cluster_node]).allocations == {one.addresses[0]: "net.a.b", other.addresses[0]: "net..a.b"}
     one.delete()
-    assert books([cluster_node]).allocations == {other.addresses[0]: "net..a.b"}
+    assert audit([cluster_node]).allocations == {other.addresses[0]: "net..a.b"}
     one.add()
     forget_attachments(cluster_node)
     other.delete()
-    assert list(books([cluster_node]).allocations) == one.addresses
+    assert list(audit([cluster_node]).allocations) == one.addresses
 
 
 def test_gc_frees_containers_with_a_dot(make: MakePod, cluster_node: ClusterNode) -> None:
@@ -72,7 +72,7 @@ def test_gc_frees_containers_with_a_dot(make: MakePod, cluster_node: ClusterNode
     forget_attachments(cluster_node)
     called = collect(gone, valid)
     assert called.status == 0, called
-    assert set(books([cluster_node]).allocations) == {*valid.addresses, *other.addresses}
+    assert set(audit([cluster_node]).allocations) == {*valid.addresses, *other.addresses}
 
 
 @pytest.mark.parametrize(
@@ -81,12 +81,12 @@ def test_gc_frees_containers_with_a_dot(make: MakePod, cluster_node: ClusterNode
 def test_any_name_that_is_allowed_is_served(make: MakePod, cluster_node: ClusterNode, network: str, container: str) -> None:
     pod = make(network, container)
     pod.add()
-    assert list(books([cluster_node]).allocations) == pod.addresses
+    assert list(audit([cluster_node]).allocations) == pod.addresses
     assert pod.check().status == 0, pod.check()
     assert pod.add() == pod.result
     pod.delete()
-    assert books([cluster_node]).allocations == {}
+    assert audit([cluster_node]).allocations == {}
     pod.add()
     forget_attachments(cluster_node)
     pod.delete()
-    assert books([cluster_node]).allocations == {}
+    assert audit([cluster_node]).allocations == {}

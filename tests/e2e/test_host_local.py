@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from harness.local import data_dir, held
+from harness.host_local import data_dir, held
 from harness.node import Node
 from harness.pod import Pod
-from harness.state import books, faults, remains, store_of
+from harness.state import audit, faults, remains, store_of
 from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 
@@ -46,7 +46,7 @@ def test_result_has_the_address_alone(local: MakePod, local_node: Node) -> None:
         "ips": [{"interface": 1, "address": "10.71.0.2/32"}],
     }
     assert held(local_node) == {"10.71.0.2": pod.container}
-    assert books(local_node).allocations == {}
+    assert audit(local_node).allocations == {}
 
 
 @pytest.mark.parametrize("version", ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"])

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from harness.cluster_node import CONTAINER, ClusterNode, books, remains
+from harness.cluster_node import CONTAINER, ClusterNode, audit, remains
+from harness.datastores import EtcdSite, OrchSite, Site, furnish, session, set_ready
+from harness.host_local import data_dir, held, offer, section
 from harness.kube import Kube
-from harness.local import data_dir, held, offer, section
 from harness.netns import Netns
 from harness.orch import NODES
 from harness.pod import Pod
-from harness.site import EtcdSite, OrchSite, Site, furnish, session, set_ready
 from svc.model.keys import ResourceQuery
 
 pytestmark = pytest.mark.root
@@ -152,7 +152,7 @@ def test_orchestrators_pod_learns_of_its_address(there: ClusterNode, sandbox: Sa
     pod = pod_of(there, sandbox(), policy={"type": "orch"})
     pod.add()
     assert in_range(pod.addresses)
-    ((_, networks),) = books([there]).endpoints.items()
+    ((_, networks),) = audit([there]).endpoints.items()
     assert networks == [f"{pod.addresses[0]}/32", f"{pod.addresses[1]}/128"]
     pod.delete()
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from harness.local import held, offer, withdraw
+from harness.host_local import held, offer, withdraw
 from harness.node import Node
 from harness.pod import Pod
-from harness.state import books, pod_links, remains
+from harness.state import audit, pod_links, remains
 
 pytestmark = pytest.mark.root
 
@@ -58,7 +58,7 @@ def test_exhausted_range_is_told_as_by_status(local: MakePod, local_node: Node) 
     assert error["details"].startswith("delete pods, enlarge the ranges, or remove what deleted containers have left")
     assert held(local_node) == {"10.71.0.9": first.container}
     assert list(pod_links(local_node)) == [first.host_name]
-    assert [record.id.container_id for record in books(local_node).records] == [first.container]
+    assert [record.id.container_id for record in audit(local_node).records] == [first.container]
     assert second.netns.links() == []
 
 
@@ -102,7 +102,7 @@ def test_release_is_owed_while_the_plugin_is_missing(own_local: MakePod, node: N
     pod.delete()
     assert pod.netns.links() == []
     assert list(held(node).values()) == [pod.container]
-    assert {record.id.container_id: record.state for record in books(node).records} == {
+    assert {record.id.container_id: record.state for record in audit(node).records} == {
         pod.container: "deleting",
         other.container: "added",
     }
@@ -113,7 +113,7 @@ def test_release_is_owed_while_the_plugin_is_missing(own_local: MakePod, node: N
     offer(node)
     node.start_agent()
     assert held(node) == {}
-    assert [record.id.container_id for record in books(node).records] == [other.container]
+    assert [record.id.container_id for record in audit(node).records] == [other.container]
 
 
 def test_status_hears_of_the_plugin(local: MakePod) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from harness.below import Attached, demand_plugin
 from harness.node import Node
 from harness.pod import Pod
-from harness.state import books, faults, pod_links, remains, store_of
+from harness.reference_plugins import Attached, demand_plugin
+from harness.state import audit, faults, pod_links, remains, store_of
 from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Release
 from svc.model.keys import ResourceQuery
@@ -111,7 +111,7 @@ def test_interfaces_of_one_container_have_addresses_of_their_own(attach: MakePod
     second.add()
     assert first.addresses != second.addresses
     second.delete()
-    assert list(books(shared_node).allocations) == first.addresses
+    assert list(audit(shared_node).allocations) == first.addresses
 
 
 def test_unknown_arguments_are_refused_unless_they_are_to_be_ignored(attach: MakePod) -> None:
@@ -157,7 +157,7 @@ def test_gc_frees_what_is_not_valid(attach: MakePod, shared_node: Node) -> None:
     unknown.add()
     keep: dict[str, Any] = {"cni.dev/valid-attachments": [{"containerID": known.container, "ifname": "eth0"}]}
     assert known.call("GC", **keep).status == 0
-    assert list(books(shared_node).allocations) == known.addresses
+    assert list(audit(shared_node).allocations) == known.addresses
     assert faults(shared_node) == []
 
 
@@ -201,10 +201,10 @@ def test_bridge_takes_our_address(bridge: Callable[[], Attached], shared_node: N
     bridge().add()
     first = bridge().add()
     assert first.pod.netns.addresses("eth0") == [block(first.address)]
-    assert first.address in books(shared_node).allocations
+    assert first.address in audit(shared_node).allocations
     assert first.call("CHECK", prevResult=first.result).status == 0
     assert first.call("DEL").status == 0
-    assert first.address not in books(shared_node).allocations
+    assert first.address not in audit(shared_node).allocations
 
 
 def test_containers_on_a_bridge_reach_each_other(bridge: Callable[[], Attached]) -> None:
@@ -253,11 +253,11 @@ def test_ptp_takes_our_addresses(below: Callable[..., Attached], shared_node: No
         assert one.pod.netns.addresses("eth0") == [on_ptp(address)["address"] for address in one.addresses]
         assert all(reach(one, address) for address in other.addresses)
         assert one.call("CHECK", prevResult=one.result).status == 0
-        assert set(one.addresses) <= set(books(shared_node).allocations)
+        assert set(one.addresses) <= set(audit(shared_node).allocations)
         for address in one.addresses:
             assert shared_node.netns.run("ping", "-c", "1", "-w", "5", address, check=False).returncode == 0
     assert first.call("DEL").status == 0
-    assert set(books(shared_node).allocations) == set(second.addresses)
+    assert set(audit(shared_node).allocations) == set(second.addresses)
 
 
 def test_containers_of_several_blocks_reach_each_other_by_ptp(below: Callable[..., Attached]) -> None:
@@ -291,7 +291,7 @@ def test_gc_frees_what_is_below_another_plugin(below: Callable[..., Attached], s
         "cni.dev/valid-attachments": [{"containerID": known.pod.container, "ifname": "eth0"}],
     }
     assert known.pod.call("GC", **keep).status == 0
-    assert list(books(shared_node).allocations) == [known.address]
+    assert list(audit(shared_node).allocations) == [known.address]
     for attached in (known, unknown):
         assert attached.call("DEL").status == 0
     if kind == "bridge":

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from harness import killed
-from harness.local import held, offer, section
+from harness import kill_point
+from harness.host_local import held, offer, section
+from harness.kill_points import ADD_STEPS, points
 from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.pod import Pod
-from harness.state import books, faults, remains
-from harness.steps import ADD_STEPS, points
+from harness.state import audit, faults, remains
 
 pytestmark = pytest.mark.root
 
 OWN = {"assign_ipv6": "true"}
-MINE = (sys.executable, killed.__file__)
+MINE = (sys.executable, kill_point.__file__)
 AGENT, ONE_SHOT = "svc.agent.main", "svc.cni.__main__"
 DELETE_STEPS = {
     "unwire": "svc.attach.teardown:unwire",
@@ -102,7 +102,7 @@ def test_killed_agent_leaves_nothing_of_an_add(node: Node, pod: Pod, step: str, 
     assert node.wait_agent() == -signal.SIGKILL
     node.start_agent()
     if (step.endswith("note_result"), when) == (True, "after"):
-        first = books(node).records[0].addresses
+        first = audit(node).records[0].addresses
         pod.add()
         assert pod.addresses == first
         pod.delete()

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster_node import ClusterNode, books, faults, remains
+from harness.cluster_node import ClusterNode, audit, faults, remains
+from harness.datastores import EtcdSite, OrchSite, Site, session
 from harness.etcd import Cluster, cluster
 from harness.ipam import put, put_pool, wipe
 from harness.netns import Netns
 from harness.node import Node, agent_with, netconf
 from harness.orch import PODS
-from harness.patience import wait_until
 from harness.pod import Pod
-from harness.site import EtcdSite, OrchSite, Site, session
-from harness.state import books as node_books
+from harness.polling import wait_until
+from harness.state import audit as node_books
 from harness.state import faults as node_faults
 from harness.state import remains as node_remains
 from harness.state import store_of
@@ -127,7 +127,7 @@ def demand_kept(nodes: tuple[ClusterNode, ClusterNode], live: Sequence[Pod], pod
     kept, given = ({address for pod in pods for address in pod.addresses} for pods in (live, new))
     assert not kept & given, first.log.read_text()
     assert len(kept | given) == LIVE + NEW
-    assert set(books([first, second]).allocations) == kept | given
+    assert set(audit([first, second]).allocations) == kept | given
     assert faults([first, second]) == []
     assert [pod.check().status for pod in live] == [0] * LIVE
     for pod in (*live, *new):
@@ -173,7 +173,7 @@ def test_blocks_deleted_under_a_running_agent(nodes: tuple[ClusterNode, ClusterN
     for pod in new:
         pod.add()
     assert len({pod.addresses[0] for pod in (*live, *new)}) == LIVE + NEW
-    wait_until(lambda: set(books([nodes[0]]).allocations) == {pod.addresses[0] for pod in (*live, *new)})
+    wait_until(lambda: set(audit([nodes[0]]).allocations) == {pod.addresses[0] for pod in (*live, *new)})
     wait_until(lambda: faults([nodes[0]]) == [])
     for pod in (*live, *new):
         pod.delete()
@@ -237,7 +237,7 @@ def test_etcd_restored_from_an_older_snapshot(
         f"--initial-cluster={member.peer}", f"--initial-advertise-peer-urls={member.peer.partition('=')[2]}",
     )  # fmt: skip
     own_etcd.start()
-    wait_until(lambda: set(books([node]).allocations) == {*before.addresses, *after.addresses})
+    wait_until(lambda: set(audit([node]).allocations) == {*before.addresses, *after.addresses})
     assert "revisions ran backwards" in node.log.read_text()
     assert faults([node]) == []
     for pod in (before, after):
@@ -279,7 +279,7 @@ def test_endpoint_on_a_pod_is_written_again(nodes: tuple[ClusterNode, ClusterNod
     with session(node.site) as store:
         wipe(store, *OURS)
     node.start_agent()
-    wait_until(lambda: set(books([node]).allocations) == {*pod.addresses, *gone.addresses})
+    wait_until(lambda: set(audit([node]).allocations) == {*pod.addresses, *gone.addresses})
     wait_until(lambda: pod.check().status == 0)
     pod.delete()
     gone.delete()
@@ -316,7 +316,7 @@ def test_block_deleted_by_hand_comes_back(nodes: tuple[ClusterNode, ClusterNode]
     with session(node.site) as store:
         wipe(store, *OURS)
     node.start_agent()
-    wait_until(lambda: set(books([node]).allocations) == set(pod.addresses))
+    wait_until(lambda: set(audit([node]).allocations) == set(pod.addresses))
     assert faults([node]) == []
     other = pod_on(node, "other")
     began = time.monotonic()

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from harness.cluster_node import ClusterNode, remains
+from harness.datastores import session
 from harness.netns import Netns
-from harness.site import session
 from svc.datastore.api import Create, Delete
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, BlockQuery, HandleKey, HandleQuery

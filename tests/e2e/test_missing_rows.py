@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from harness.cluster_node import ClusterNode
-from harness.local import data_dir, held, offer, section
+from harness.datastores import Site
+from harness.host_local import data_dir, held, offer, section
 from harness.node import Node
-from harness.patience import wait_until
 from harness.pod import Pod
-from harness.site import Site
-from harness.state import books, faults, remains, store_of
+from harness.polling import wait_until
+from harness.state import audit, faults, remains, store_of
 from svc.attach.journal import Journal
 from svc.datastore.api import Delete
 from svc.model.endpoint import KIND
@@ -122,10 +122,10 @@ def test_interfaces_without_endpoints(own_pods: MakePod, node: Node, args: str) 
     again = second.copy()
     again.add()
     assert again.check().status == 0
-    assert set(first.addresses) <= set(books(node).allocations)
+    assert set(first.addresses) <= set(audit(node).allocations)
     second.delete()
     assert first.netns.links() == ["eth0"]
-    assert set(first.addresses) <= set(books(node).allocations)
+    assert set(first.addresses) <= set(audit(node).allocations)
     first.delete()
     assert remains(node) == []
 
@@ -144,11 +144,11 @@ def test_addresses_for_other_main_plugins(own_pods: MakePod, node: Node, agent: 
     if not agent:
         node.stop_agent()
     second.delete()
-    assert set(books(node).allocations) == set(first.addresses)
+    assert set(audit(node).allocations) == set(first.addresses)
     second.delete()
-    assert set(books(node).allocations) == set(first.addresses)
+    assert set(audit(node).allocations) == set(first.addresses)
     first.delete()
-    assert books(node).entries() == []
+    assert audit(node).entries() == []
     if not agent:
         node.start_agent()
 
@@ -162,6 +162,6 @@ def test_refused_add_releases_its_own_addresses_alone(own_pods: MakePod, node: N
     lose(node)
     assert pod.copy().failed("ADD").output["code"] == 108
     assert pod.netns.links() == ["eth0"]
-    assert set(books(node).allocations) == set(pod.addresses)
+    assert set(audit(node).allocations) == set(pod.addresses)
     pod.delete()
-    assert books(node).entries() == []
+    assert audit(node).entries() == []

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from harness.local import held, offer, section
+from harness.host_local import held, offer, section
 from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.pod import Pod
+from harness.spec_rows import field
 from harness.state import State, remains, store_of
-from harness.statements import field
 from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from harness.cluster_node import ClusterNode, books, remains
+from harness.cluster_node import ClusterNode, audit, remains
+from harness.datastores import Site, furnish
 from harness.netns import Netns
 from harness.node import Called, agent_with
 from harness.pod import Pod
-from harness.site import Site, furnish
 from svc.attach import node_claim
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -75,7 +75,7 @@ def test_second_machine_of_a_name(twins: tuple[ClusterNode, ClusterNode], pod_on
     assert str(first.state_dir) in status["details"]
     new.delete()
     assert old.check().status == 0
-    assert set(books([first]).allocations) == set(old.addresses)
+    assert set(audit([first]).allocations) == set(old.addresses)
 
     first.stop_agent()
     began = time.monotonic()
@@ -83,7 +83,7 @@ def test_second_machine_of_a_name(twins: tuple[ClusterNode, ClusterNode], pod_on
         assert time.monotonic() - began < TAKEOVER_SECONDS
     new.add()
     assert gc(second, new).status == 0
-    assert set(books([first, second]).allocations) == {*old.addresses, *new.addresses}
+    assert set(audit([first, second]).allocations) == {*old.addresses, *new.addresses}
     new.delete()
     old.delete()
 

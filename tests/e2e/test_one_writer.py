@@ -17,16 +17,16 @@ import pytest
 
 from harness import cluster_node as cluster
 from harness.cluster_node import ClusterNode
-from harness.gate import GateServer, serving, status
-from harness.gated import LONG
-from harness.held import begin, file_of, is_set_up, make
+from harness.datastores import Site
+from harness.gate_pods import LONG
+from harness.gate_server import GateServer, serving, status
 from harness.lock_holder import held_by, open_to_all
 from harness.netns import Netns
 from harness.node import BIN, START_SECONDS, Node, netconf
-from harness.patience import wait_until
 from harness.pod import Pod
-from harness.site import Site
-from harness.state import books, faults, remains
+from harness.policy_pods import begin, file_of, is_set_up, make
+from harness.polling import wait_until
+from harness.state import audit, faults, remains
 from svc.attach.journal import Journal
 from svc.attach.record import ADDING
 from svc.cni.locks import LAST_CALLS, LAST_SOCKET, LAST_STATE
@@ -139,7 +139,7 @@ def test_killed_add_that_waited_leaves_a_row_that_expires(own_pods: MakePod, nod
     adding = pod.begin("ADD")
     wait_until(lambda: own_gate.asked > 1)
     adding.kill()
-    assert [record.state for record in books(node).records] == ["waiting"]
+    assert [record.state for record in audit(node).records] == ["waiting"]
     time.sleep(2)
     node.start_agent()
     assert remains(node) == []

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from contract.samples import block, handle
-from harness.front import Fate, Front, Order
+from harness.api_proxy import ApiProxy, Fate, Order
 from harness.kube import ADMIN_TOKEN, Kube, free_port
 from harness.orch import open_store, put_core_node, put_pod, wire
 from svc import deadline
@@ -202,7 +202,7 @@ def test_a_kubeconfig_may_be_replaced_at_any_time(clean_kube: Kube, tmp_path: Pa
 
 def test_one_refused_token_is_tried_again(clean_kube: Kube) -> None:
     """The server may have been a moment behind; once, not for ever."""
-    with Front(clean_kube) as front:
+    with ApiProxy(clean_kube) as front:
         with closing(OrchStore({"orch_api_root": front.url, "k8s_auth_token": ADMIN_TOKEN}, DEFAULT)) as store:
             front.arm(Order(Fate.ANSWERED, "^GET .*/ippools", status=401))
             assert store.list(POOLS) == []
@@ -302,7 +302,7 @@ def test_a_server_that_is_not_there_is_told() -> None:
 
 def test_an_answer_of_something_else_is_told(clean_kube: Kube) -> None:
     """A page of a web server is no list of pools."""
-    with Front(clean_kube) as front:
+    with ApiProxy(clean_kube) as front:
         front.arm(Order(Fate.ANSWERED, "^GET", times=9, status=200, body=b"<html>"))
         with closing(OrchStore({"orch_api_root": front.url}, DEFAULT)) as store:
             with pytest.raises(StoreError, match="the answer is no JSON"):
@@ -343,7 +343,7 @@ def test_the_group_that_is_served_is_found(clean_kube: Kube, tmp_path: Path) -> 
     backing, plain = (f'{{"groups":[{{"name":"{version.partition("/")[0]}"}}]}}'.encode() for version in _GROUPS)
     both = b'{"groups":[{"name":"svc.internal"},{"name":"crd.svc.internal"}]}'
     for answer, expected in ((backing, _GROUPS[0]), (plain, _GROUPS[1]), (both, _GROUPS[0]), (b'{"groups":[]}', _GROUPS[0])):
-        with Front(clean_kube) as front:
+        with ApiProxy(clean_kube) as front:
             front.arm(Order(Fate.ANSWERED, r"^GET /apis$", status=200, body=answer))
             settings = {"orch_api_root": front.url, "k8s_auth_token": ADMIN_TOKEN}
             with closing(OrchStore(settings, DEFAULT)) as store:

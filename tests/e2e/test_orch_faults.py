@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from contract.samples import bare, block, handle, pool
-from harness.front import Fate, Front, Order
+from harness.api_proxy import ApiProxy, Fate, Order
 from harness.ipam import in_threads, settle
 from harness.kube import ADMIN_TOKEN, Kube, Refused, running
 from harness.orch import install, put_core_node, put_pod
@@ -49,13 +49,13 @@ BROKEN = pytest.mark.parametrize("fate", [Fate.NEVER_SENT, Fate.REPLY_LOST])
 
 
 @pytest.fixture
-def front(clean_kube: Kube) -> Iterator[Front]:
-    with Front(clean_kube) as front:
+def front(clean_kube: Kube) -> Iterator[ApiProxy]:
+    with ApiProxy(clean_kube) as front:
         yield front
 
 
 @pytest.fixture
-def store(front: Front) -> Iterator[OrchStore]:
+def store(front: ApiProxy) -> Iterator[OrchStore]:
     """A session through the front, which has found out its API group."""
     settings = {"kind": "orch", "orch_api_root": front.url + "/api/", "k8s_auth_token": ADMIN_TOKEN}
     with closing(OrchStore(settings, DEFAULT)) as store:
@@ -71,7 +71,7 @@ def write(store: OrchStore, one: Write) -> Entry:
 
 
 @EVERY_KIND
-def test_no_request_is_made_in_vain(store: OrchStore, front: Front, key: Key, value: Value, other: Value) -> None:
+def test_no_request_is_made_in_vain(store: OrchStore, front: ApiProxy, key: Key, value: Value, other: Value) -> None:
     """A get is one GET, a create one POST, an update one PUT; what is deleted in two steps takes two, and a block's mark needs
     its content."""
     created = write(store, Create(key, value))
@@ -84,7 +84,7 @@ def test_no_request_is_made_in_vain(store: OrchStore, front: Front, key: Key, va
     assert [call.split()[0] for call in front.calls] == steps.get(type(key), ["DELETE"])
 
 
-def test_endpoints_are_one_request_each(store: OrchStore, front: Front, clean_kube: Kube) -> None:
+def test_endpoints_are_one_request_each(store: OrchStore, front: ApiProxy, clean_kube: Kube) -> None:
     """And the list of one pod's is a GET of that pod, which needs no right to list."""
     put_core_node(clean_kube, "node1")
     put_pod(clean_kube, "web-0")
@@ -104,7 +104,9 @@ def test_endpoints_are_one_request_each(store: OrchStore, front: Front, clean_ku
 
 @BROKEN
 @EVERY_KIND
-def test_a_broken_create_is_made_once(store: OrchStore, front: Front, fate: Fate, key: Key, value: Value, other: Value) -> None:
+def test_a_broken_create_is_made_once(
+    store: OrchStore, front: ApiProxy, fate: Fate, key: Key, value: Value, other: Value
+) -> None:
     """Whether the server has seen it or not: what is there afterwards is what was wanted, and its revision is known."""
     front.arm(Order(fate, "^POST"))
     entry = write(store, Create(key, value))
@@ -115,7 +117,9 @@ def test_a_broken_create_is_made_once(store: OrchStore, front: Front, fate: Fate
 
 @BROKEN
 @EVERY_KIND
-def test_a_broken_update_is_made_once(store: OrchStore, front: Front, fate: Fate, key: Key, value: Value, other: Value) -> None:
+def test_a_broken_update_is_made_once(
+    store: OrchStore, front: ApiProxy, fate: Fate, key: Key, value: Value, other: Value
+) -> None:
     """As a create."""
     created = write(store, Create(key, value))
     front.arm(Order(fate, "^PUT"))
@@ -129,7 +133,7 @@ def test_a_broken_update_is_made_once(store: OrchStore, front: Front, fate: Fate
 @pytest.mark.parametrize("verb", ["PUT", "DELETE"])
 @EVERY_KIND
 def test_a_broken_delete_deletes(
-    store: OrchStore, front: Front, fate: Fate, verb: str, key: Key, value: Value, other: Value
+    store: OrchStore, front: ApiProxy, fate: Fate, verb: str, key: Key, value: Value, other: Value
 ) -> None:
     """In whichever of its steps, at a revision or at any; a reader finishes what was begun."""
     for revision in (True, False):
@@ -143,7 +147,7 @@ def test_a_broken_delete_deletes(
 
 
 @EVERY_KIND
-def test_a_write_that_comes_late_is_ours(store: OrchStore, front: Front, key: Key, value: Value, other: Value) -> None:
+def test_a_write_that_comes_late_is_ours(store: OrchStore, front: ApiProxy, key: Key, value: Value, other: Value) -> None:
     """Its answer is lost, the look-up comes before it is carried out, and the second try finds it done."""
     front.arm(Order(Fate.REPLY_LOST, "^POST"))
     missing = b'{"kind":"Status","status":"Failure","reason":"NotFound","message":"not there yet","code":404}'
@@ -152,7 +156,7 @@ def test_a_write_that_comes_late_is_ours(store: OrchStore, front: Front, key: Ke
     assert write(store, Create(key, value)) == store.get(key)
 
 
-def test_a_lost_answer_to_a_refused_write_is_a_conflict(store: OrchStore, front: Front) -> None:
+def test_a_lost_answer_to_a_refused_write_is_a_conflict(store: OrchStore, front: ApiProxy) -> None:
     """Somebody else's object stands there: it was not ours that was carried out."""
     mine = write(store, Create(KEY, handle(1)))
     front.arm(Order(Fate.REPLY_LOST, "^POST"))
@@ -165,7 +169,7 @@ def test_a_lost_answer_to_a_refused_write_is_a_conflict(store: OrchStore, front:
     assert store.get(KEY) == theirs
 
 
-def test_an_uncertain_answer_counts_as_none(store: OrchStore, front: Front) -> None:
+def test_an_uncertain_answer_counts_as_none(store: OrchStore, front: ApiProxy) -> None:
     """A time-out inside the server does not say whether the write was made."""
     front.arm(Order(Fate.ANSWERED, "^POST", status=504, body=b"Timeout"))
     assert write(store, Create(KEY, handle(1))) == store.get(KEY)
@@ -173,7 +177,7 @@ def test_an_uncertain_answer_counts_as_none(store: OrchStore, front: Front) -> N
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_server_is_asked_again(store: OrchStore, front: Front, status: int) -> None:
+def test_a_busy_server_is_asked_again(store: OrchStore, front: ApiProxy, status: int) -> None:
     """When it says so, reads and writes alike; not before the time that it names."""
     front.arm(Order(Fate.ANSWERED, "^(GET|POST)", times=3, status=status))
     front.arm(Order(Fate.ANSWERED, "^(GET|POST)", status=status, headers={"Retry-After": "1"}))
@@ -181,7 +185,7 @@ def test_a_busy_server_is_asked_again(store: OrchStore, front: Front, status: in
     assert [call.split()[0] for call in front.calls] == ["POST"] * 5 + ["GET"]
 
 
-def test_a_server_that_stays_busy_is_given_up(store: OrchStore, front: Front) -> None:
+def test_a_server_that_stays_busy_is_given_up(store: OrchStore, front: ApiProxy) -> None:
     """With its own status, when the time that it names is longer than a call may take."""
     front.arm(Order(Fate.ANSWERED, "^GET", status=429, headers={"Retry-After": "60"}))
     with pytest.raises(client.ApiError, match="429") as refusal:
@@ -190,7 +194,7 @@ def test_a_server_that_stays_busy_is_given_up(store: OrchStore, front: Front) ->
     assert len(front.calls) == 1
 
 
-def test_pages_make_a_whole_list(store: OrchStore, front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_make_a_whole_list(store: OrchStore, front: ApiProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five hundred handles in pages of a hundred, in key order; created side by side."""
     monkeypatch.setattr(client, "PAGE", 100)
     wanted = [HandleKey(f"net1.c{number:03}") for number in range(500)]
@@ -200,7 +204,7 @@ def test_pages_make_a_whole_list(store: OrchStore, front: Front, monkeypatch: py
     assert front.calls == [f"GET {PATH}/ipamhandles"] * 5
 
 
-def test_an_expired_page_begins_the_list_again(store: OrchStore, front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expired_page_begins_the_list_again(store: OrchStore, front: ApiProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is told twice, nothing is left out."""
     monkeypatch.setattr(client, "PAGE", 2)
     wanted = [HandleKey(f"net1.c{number}") for number in range(5)]
@@ -210,7 +214,7 @@ def test_an_expired_page_begins_the_list_again(store: OrchStore, front: Front, m
     assert [entry.key for entry in store.list(HandleQuery())] == wanted
 
 
-def test_a_group_stops_at_its_first_failure(store: OrchStore, front: Front) -> None:
+def test_a_group_stops_at_its_first_failure(store: OrchStore, front: ApiProxy) -> None:
     """What was created past it, side by side, is taken back."""
     write(store, Create(HandleKey("c2"), handle(9)))
     names = [f"c{number}" for number in range(6)]
@@ -221,7 +225,7 @@ def test_a_group_stops_at_its_first_failure(store: OrchStore, front: Front) -> N
     assert [entry.key for entry in store.list(HandleQuery())] == [HandleKey("c0"), HandleKey("c1"), HandleKey("c2")]
 
 
-def test_a_group_of_deletions_tells_of_its_first_failure(store: OrchStore, front: Front) -> None:
+def test_a_group_of_deletions_tells_of_its_first_failure(store: OrchStore, front: ApiProxy) -> None:
     """They are made side by side: what comes after it is gone as well, and is not told of."""
     entries = [write(store, Create(HandleKey(f"c{number}"), handle(1))) for number in range(5)]
     front.calls.clear()
@@ -235,7 +239,7 @@ def test_a_group_of_deletions_tells_of_its_first_failure(store: OrchStore, front
     assert store.list(HandleQuery()) == entries[3:4]
 
 
-def test_everything_before_a_block_is_written_before_it(store: OrchStore, front: Front) -> None:
+def test_everything_before_a_block_is_written_before_it(store: OrchStore, front: ApiProxy) -> None:
     """Handles first, all of them, then the block."""
     writes: list[Write] = [Create(HandleKey(f"c{number}"), handle(1)) for number in range(5)]
     store.write([*writes, Create(BlockKey(Cidr("10.0.0.0/30")), block()), Create(HandleKey("late"), handle(1))])
@@ -277,7 +281,7 @@ def test_handles_that_differ_in_case_only_are_told_apart(store: OrchStore) -> No
         store.write([Create(HandleKey("Net1.C1"), handle(1))])
 
 
-def test_who_asks_once_for_generations_watches_nothing(store: OrchStore, front: Front) -> None:
+def test_who_asks_once_for_generations_watches_nothing(store: OrchStore, front: ApiProxy) -> None:
     before = len(front.calls)
     assert store.generations(("IPPool", "Node")) == (0, 0)
     assert front.calls[before:] == []
@@ -287,7 +291,7 @@ def test_who_asks_once_for_generations_watches_nothing(store: OrchStore, front: 
     assert not any("/nodes" in call for call in front.calls[before:])
 
 
-def test_generations_are_doubted_while_nobody_watches(store: OrchStore, front: Front) -> None:
+def test_generations_are_doubted_while_nobody_watches(store: OrchStore, front: ApiProxy) -> None:
     """Every call gives another number, until the watch is back."""
     settle(store, "IPPool", "Node")
     before = store.generations(("IPPool",))
@@ -329,7 +333,7 @@ def test_nodes_that_only_report_themselves_leave_caches_good(store: OrchStore, c
     assert store.generations(("Node",)) > settled
 
 
-def test_a_watch_survives_broken_connections(store: OrchStore, front: Front) -> None:
+def test_a_watch_survives_broken_connections(store: OrchStore, front: ApiProxy) -> None:
     """What changes meanwhile is told, what is gone meanwhile too."""
     first = write(store, Create(HandleKey("a"), handle(1)))
     with closing(store.watch(HandleQuery())) as watch:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from harness.incumbent import INCUMBENT, captured, captured_pod, without_servers
+from harness.calico import INCUMBENT, captured, captured_pod, without_servers
+from harness.datastores import set_ready
 from harness.kube import Kube
 from harness.orch import PODS, install, put_core_node, put_pod, wipe
-from harness.site import set_ready
 from svc.datastore.api import Create, Delete, Update
 from svc.datastore.orch.store import OrchStore
 from svc.model.custom_resources import kind_plural

@@ -13,10 +13,10 @@ from typing import IO
 import pytest
 
 from harness.node import Node
-from harness.patience import wait_until
 from harness.pod import Pod
+from harness.polling import wait_until
 from harness.skips import ONE_PROCESSOR
-from harness.state import books, faults, pod_links, remains, store_of
+from harness.state import audit, faults, pod_links, remains, store_of
 from svc.cni.locks import DIRECTORY, STATE
 from svc.cpu_pinning import PIN_SECONDS
 from svc.model.keys import BlockQuery
@@ -35,7 +35,7 @@ def test_no_address_is_given_twice_to_a_hundred_pods(pods: MakePod, shared_node:
         list(runtime.map(Pod.add, made))
     addresses = [address for pod in made for address in pod.addresses]
     assert len(set(addresses)) == len(addresses) == 200
-    assert set(books(shared_node).allocations) == set(addresses)
+    assert set(audit(shared_node).allocations) == set(addresses)
     assert len(pod_links(shared_node)) == 100
     assert faults(shared_node) == []
     with store_of(shared_node) as store:
@@ -90,7 +90,7 @@ def test_churn_ends_with_clean_books(pods: MakePod, shared_node: Node) -> None:
     with ThreadPoolExecutor(AT_ONCE) as runtime:
         list(runtime.map(live, made))
     assert faults(shared_node) == []
-    assert set(books(shared_node).allocations) == {address for pod in made for address in pod.addresses}
+    assert set(audit(shared_node).allocations) == {address for pod in made for address in pod.addresses}
 
 
 def test_same_add_twice_at_once_is_one_attachment(pods: MakePod, shared_node: Node) -> None:
@@ -102,7 +102,7 @@ def test_same_add_twice_at_once_is_one_attachment(pods: MakePod, shared_node: No
     for first, second in answers:
         assert (first.status, second.status) == (0, 0)
         assert first.stdout == second.stdout
-    assert len(books(shared_node).allocations) == 10
+    assert len(audit(shared_node).allocations) == 10
     assert faults(shared_node) == []
 
 
@@ -130,7 +130,7 @@ def test_last_addresses_of_a_pool_go_to_as_many_pods(own_pods: MakePod, node: No
         calls = list(runtime.map(lambda pod: pod.call("ADD"), made))
     assert sorted(call.status for call in calls) == [0] * 8 + [1] * 12
     assert {call.output["code"] for call in calls if call.status} == {101}
-    assert len(books(node).allocations) == 8
+    assert len(audit(node).allocations) == 8
     assert faults(node) == []
 
 
@@ -152,7 +152,7 @@ def test_same_add_twice_at_once_is_one_attachment_without_an_agent_too(own_pods:
     for first, second in answers:
         assert (first.status, second.status) == (0, 0)
         assert first.stdout == second.stdout
-    assert len(books(node).allocations) == 4
+    assert len(audit(node).allocations) == 4
     assert faults(node) == []
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from harness import podman
-from harness.below import REFERENCE, demand_plugin
-from harness.groups import ROOT
-from harness.inside import entered
+from harness.cgroups import ROOT
+from harness.enter_netns import entered
 from harness.node import Node
-from harness.patience import wait_until
 from harness.podman import Podman
-from harness.state import books, faults, pod_links, remains
+from harness.polling import wait_until
+from harness.reference_plugins import REFERENCE, demand_plugin
+from harness.state import audit, faults, pod_links, remains
 from harness.traffic import neighbour
 from harness.workloads import PAGE, PORT
 
@@ -85,13 +85,13 @@ def test_containers_reach_each_other_and_leave_nothing(runtime: Podman, node: No
     for name in ("one", "two"):
         runtime.run(name, NETWORK)
     told = {runtime.address(name, NETWORK, kind) for name in ("one", "two") for kind in ("IPAddress", "GlobalIPv6Address")}
-    assert told == books(node).allocations.keys()
+    assert told == audit(node).allocations.keys()
     assert len(told) == 4
     assert faults(node) == []
     for kind in ("IPAddress", "GlobalIPv6Address"):
         runtime("exec", "one", "ping", "-c", "1", "-W", "2", runtime.address("two", NETWORK, kind))
     runtime("rm", "--force", "--time", "0", "one")
-    assert books(node).allocations.keys() == {runtime.address("two", NETWORK, k) for k in ("IPAddress", "GlobalIPv6Address")}
+    assert audit(node).allocations.keys() == {runtime.address("two", NETWORK, k) for k in ("IPAddress", "GlobalIPv6Address")}
     runtime("rm", "--force", "--time", "0", "two")
     assert remains(node) == []
 
@@ -102,7 +102,7 @@ def test_container_is_started_again_with_another_network(runtime: Podman, node: 
     runtime("restart", "--time", "0", "one")
     (after,) = pod_links(node).values()
     assert before != after
-    assert {runtime.address("one", NETWORK), runtime.address("one", NETWORK, "GlobalIPv6Address")} == books(
+    assert {runtime.address("one", NETWORK), runtime.address("one", NETWORK, "GlobalIPv6Address")} == audit(
         node
     ).allocations.keys()
     assert faults(node) == []

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.held import LONG, SHORT, begin, file_of, is_set_up, make
 from harness.node import BIN, Node
 from harness.pod import Pod
-from harness.state import books
+from harness.policy_pods import LONG, SHORT, begin, file_of, is_set_up, make
+from harness.state import audit
 
 pytestmark = pytest.mark.root
 
@@ -90,7 +90,7 @@ def test_file_of_an_earlier_sandbox_does_not_count(pods: MakePod, directory: Pat
     path = file_of(pod, directory)
     path.write_text('{"ipv4Nets": ["192.0.2.77/32"]}')
     calling = begin(pod)
-    (record,) = (record for record in books(pod.node).records if record.id.container_id == pod.container)
+    (record,) = (record for record in audit(pod.node).records if record.id.container_id == pod.container)
     path.write_text(f'{{"ipv4Nets": ["{record.addresses[0]}/32"]}}')
     assert is_set_up(calling.result())
 

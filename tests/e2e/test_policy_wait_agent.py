@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.held import SHORT, begin, file_of, is_set_up, make
 from harness.node import BIN, Node
-from harness.patience import wait_until
 from harness.pod import Pod
-from harness.state import books, faults, remains
+from harness.policy_pods import SHORT, begin, file_of, is_set_up, make
+from harness.polling import wait_until
+from harness.state import audit, faults, remains
 from svc.attach.record import ADDED
 
 pytestmark = pytest.mark.root
@@ -35,7 +35,7 @@ def test_crowd_shares_one_watch(own_pods: MakePod, node: Node, directory: Path) 
     """Other pods come and go meanwhile."""
     made = [make(own_pods, directory) for _ in range(30)]
     calls = [pod.begin("ADD") for pod in made]
-    wait_until(lambda: sum(record.state == ADDED for record in books(node).records) == len(made))
+    wait_until(lambda: sum(record.state == ADDED for record in audit(node).records) == len(made))
     other = own_pods()
     other.add()
     other.delete()

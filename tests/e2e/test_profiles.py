@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from harness.cni_runtime import Chain
 from harness.netns import Netns
 from harness.node import BIN, Called, Node, netconf
 from harness.pod import Pod
-from harness.runtime import Chain
 from svc.attach.journal import Journal
 from svc.datastore.api import Update
 from svc.datastore.embedded import EmbeddedStore

@@ -8,10 +8,10 @@ import pytest
 
 from harness import state
 from harness.cluster_node import ClusterNode, remains
+from harness.datastores import Site
 from harness.node import Node
-from harness.patience import wait_until
 from harness.pod import Pod
-from harness.site import Site
+from harness.polling import wait_until
 
 pytestmark = pytest.mark.root
 

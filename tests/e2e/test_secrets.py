@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from harness.cluster_node import ClusterNode
+from harness.datastores import OrchSite, furnish
 from harness.kube import ADMIN_TOKEN
 from harness.netns import Netns
 from harness.pod import Pod
-from harness.site import OrchSite, furnish
 
 pytestmark = pytest.mark.root
 

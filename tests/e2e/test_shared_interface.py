@@ -9,12 +9,12 @@ import pytest
 
 from harness.cluster_node import ClusterNode
 from harness.cluster_node import remains as cluster_remains
-from harness.local import held, offer, section
+from harness.datastores import EtcdSite, furnish, session
+from harness.host_local import held, offer, section
 from harness.netns import Netns
 from harness.node import Called, Node
 from harness.pod import Pod
-from harness.site import EtcdSite, furnish, session
-from harness.state import State, books, edit_journal, remains, store_of
+from harness.state import State, audit, edit_journal, remains, store_of
 from svc.attach.journal import Journal
 from svc.attach.record import ADDING, AttachmentId, Record
 from svc.datastore.api import Backend
@@ -74,7 +74,7 @@ def test_second_network_joins(first: Pod, second: Pod) -> None:
     """With the first one's result; nothing is wired, and no address is taken."""
     assert second.result == first.result
     assert profiles(first.node) == [["net", "other"]]
-    assert list(books(first.node).handles) == [f"net.{first.container}"]
+    assert list(audit(first.node).handles) == [f"net.{first.container}"]
     assert first.check().status == second.check().status == 0
 
 
@@ -190,7 +190,7 @@ def test_join_that_was_killed_is_taken_back(own_pods: MakePod, node: Node, endpo
     node.start_agent()
     assert profiles(node) == [["net"]]
     assert first.check().status == 0
-    assert [record.id.network for record in books(node).records] == ["net"]
+    assert [record.id.network for record in audit(node).records] == ["net"]
 
 
 def test_one_shot_calls_join_and_leave(own_pods: MakePod, node: Node) -> None:
@@ -235,7 +235,7 @@ def test_lost_journal_spares_the_interface(own_pods: MakePod, node: Node) -> Non
     assert remains(node) == []
 
 
-def test_shared_datastore_that_is_away_makes_leaving_a_debt(
+def test_del_without_the_shared_datastore_leaves_a_pending_release(
     etcd_site: EtcdSite, tmp_path_factory: pytest.TempPathFactory, sandbox: Callable[[], Netns]
 ) -> None:
     """DEL succeeds, and the endpoint still names the network until the datastore answers."""

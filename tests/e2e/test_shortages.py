@@ -12,10 +12,10 @@ import pytest
 
 from harness.cluster_node import ClusterNode
 from harness.cluster_node import remains as cluster_remains
+from harness.datastores import Site, furnish
 from harness.netns import Netns
 from harness.node import BIN, Node
 from harness.pod import Pod
-from harness.site import Site, furnish
 from harness.state import remains
 
 pytestmark = pytest.mark.root

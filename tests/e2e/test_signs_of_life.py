@@ -13,13 +13,13 @@ import pytest
 
 from harness.cluster_node import ClusterNode
 from harness.cluster_node import remains as cluster_remains
-from harness.gate import GateServer, serving, status
-from harness.gated import LONG
+from harness.datastores import Site, furnish
+from harness.gate_pods import LONG
+from harness.gate_server import GateServer, serving, status
 from harness.netns import Netns
 from harness.node import Node
-from harness.patience import wait_until
 from harness.pod import Pod
-from harness.site import Site, furnish
+from harness.polling import wait_until
 from harness.state import remains
 from svc.cni.agent_client import call
 from svc.cni.frame import Frame, pack_alive, pack_request, parse_reply

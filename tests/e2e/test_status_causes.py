@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from harness.cluster_node import ClusterNode
+from harness.datastores import EtcdSite, furnish, session, set_ready
 from harness.etcd import cluster
 from harness.kube import Kube
 from harness.netns import Netns
 from harness.node import POOL4, Called, Node, netconf
+from harness.port_forward import PortForward
 from harness.proxy import mute, proxy
-from harness.site import EtcdSite, furnish, session, set_ready
-from harness.way import Way
 
 pytestmark = pytest.mark.root
 
@@ -156,7 +156,7 @@ def test_a_locked_datastore_is_the_cause(cluster_node: ClusterNode) -> None:
 @pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
 def test_a_far_server_is_ready(cluster_node: ClusterNode) -> None:
     """Where an ADD works, although its requests take 300 ms each."""
-    with proxy(cluster_node.site.port) as far, closing(Way(cluster_node.netns, int(far.authority.rpartition(":")[2]))):
+    with proxy(cluster_node.site.port) as far, closing(PortForward(cluster_node.netns, int(far.authority.rpartition(":")[2]))):
         far.delay = 0.3
         config = cluster_node.netconf(etcd_endpoints=f"http://{far.authority}")
         until = time.monotonic() + 30
@@ -187,7 +187,7 @@ def test_servers_of_installed_networks_are_known_before_the_first_status(node: N
 def test_a_far_server_of_policy_is_ready(cluster_node: ClusterNode, kube: Kube, tmp_path: Path) -> None:
     """Its first answer takes longer than STATUS may take."""
     kubeconfig = str(kube.kubeconfig(tmp_path / "kubeconfig"))
-    with proxy(kube.port) as far, closing(Way(cluster_node.netns, int(far.authority.rpartition(":")[2]))):
+    with proxy(kube.port) as far, closing(PortForward(cluster_node.netns, int(far.authority.rpartition(":")[2]))):
         far.delay = 0.3
         config = netconf(policy={"type": "orch"}, orch={"kubeconfig": kubeconfig, "orch_api_root": f"https://{far.authority}"})
         cluster_node.apply_pool("pool4", POOL4)
@@ -211,7 +211,7 @@ def test_exceeded_space_of_etcd_is_the_cause_until_it_is_disarmed(node: Node, tm
     with ExitStack() as stack:
         running = stack.enter_context(cluster(tmp_path, flags=[f"--quota-backend-bytes={1 << 20}"]))
         site = EtcdSite(running)
-        stack.enter_context(closing(Way(node.netns, site.port)))
+        stack.enter_context(closing(PortForward(node.netns, site.port)))
         furnish(site, "node1")
         config = netconf(nodename="node1", **site.config)
         assert status(node, config).status == 0

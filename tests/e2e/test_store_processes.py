@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.datastores import OrchSite, Site
 from harness.ipam import NODE, demand_whole_claims, free, holdings, put_node, put_pool, take
-from harness.site import OrchSite, Site
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend
 from svc.datastore.embedded import EmbeddedStore

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from harness.cluster_node import ClusterNode, books, remains
+from harness.cluster_node import ClusterNode, audit, remains
+from harness.datastores import EtcdSite, OrchSite, Site, furnish, session
 from harness.netns import Netns
 from harness.pod import Pod
-from harness.site import EtcdSite, OrchSite, Site, furnish, session
 from svc.ipam.allocator import Ipam
 from svc.ipam.blocks import holder
 from svc.ipam.requests import Assign, Release
@@ -102,7 +102,7 @@ def test_ipam_plugin_takes_the_host_name_without_the_file(make: MakePod, node: C
     pod.add()
     assert attributes(node.site)[pod.addresses[0]]["node"] == "node1"
     pod.delete()
-    assert books([node]).allocations == {}
+    assert audit([node]).allocations == {}
 
 
 # what is in the sandbox already
@@ -117,7 +117,7 @@ def test_next_container_of_a_pod_takes_over_the_sandbox(make: MakePod, node: Clu
     assert new.addresses != old.addresses
     assert new.netns.addresses("eth0") == [f"{new.addresses[0]}/32"]
     old.call("DEL", netns="")
-    assert books([node]).allocations == {new.addresses[0]: "net1.c2"}
+    assert audit([node]).allocations == {new.addresses[0]: "net1.c2"}
     node.netns.run("ip", "link", "set", new.host_name, "name", "renamed0")
     new.add()
     assert node.netns.links() == ["uplink", new.host_name]
@@ -143,14 +143,14 @@ def test_handle_of_another_attachment_is_refused(make: MakePod, node: ClusterNod
     error = other.failed("ADD").output
     assert (error["code"], error["msg"]) == (103, "handle 'net1.a.b' is in use by container 'a.b' of network 'net1'")
     other.delete()
-    assert books([node]).allocations == {one.addresses[0]: "net1.a.b"}
+    assert audit([node]).allocations == {one.addresses[0]: "net1.a.b"}
     with closing(sqlite3.connect(node.state_dir / "journal.db", isolation_level=None)) as connection:
         connection.execute("DELETE FROM attachments")
     assert other.failed("ADD").output["msg"] == f"handle 'net1.a.b' is in use by address {one.addresses[0]}"
     other.delete()
-    assert books([node]).allocations == {one.addresses[0]: "net1.a.b"}
+    assert audit([node]).allocations == {one.addresses[0]: "net1.a.b"}
     one.delete()
-    assert books([node]).allocations == {}
+    assert audit([node]).allocations == {}
 
 
 def test_del_releases_the_older_form_of_the_handle(make: MakePod, node: ClusterNode) -> None:
@@ -158,7 +158,7 @@ def test_del_releases_the_older_form_of_the_handle(make: MakePod, node: ClusterN
     address = allocate(node.site, "default.web-0", pod="web-0", namespace="default")
     others = [allocate(node.site, "default.web-0", node="node2"), allocate(node.site, "default.web-0", pod="web-1")]
     make().delete()
-    assert set(books([node]).allocations) == set(others)
+    assert set(audit([node]).allocations) == set(others)
     assert address not in others
     with session(node.site) as store:
         Ipam(store, "node1").release(Release("default.web-0"))
@@ -169,7 +169,7 @@ def test_del_of_a_bare_container_releases_its_id(make: MakePod, node: ClusterNod
     pod = make("c7", args="")
     pod.plugin = "calico-ipam"
     pod.delete()
-    assert books([node]).allocations == {}
+    assert audit([node]).allocations == {}
 
 
 def test_older_form_is_not_released_while_the_present_one_is_there(make: MakePod, node: ClusterNode) -> None:
@@ -178,9 +178,9 @@ def test_older_form_is_not_released_while_the_present_one_is_there(make: MakePod
     old.add()
     address = allocate(node.site, "default.web-0")
     old.delete()
-    assert list(books([node]).allocations) == [address]
+    assert list(audit([node]).allocations) == [address]
     new.add()
     old.delete()
-    assert set(books([node]).allocations) == {address, *new.addresses}
+    assert set(audit([node]).allocations) == {address, *new.addresses}
     with session(node.site) as store:
         Ipam(store, "node1").release(Release("default.web-0"))

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from harness.cluster_node import ClusterNode
-from harness.local import offer, section
+from harness.datastores import EtcdSite, furnish
+from harness.host_local import offer, section
 from harness.netns import Netns
 from harness.node import BIN, Node
 from harness.pod import Pod
-from harness.site import EtcdSite, furnish
 from harness.state import remains
 from svc.deploy.systemd import CAPABILITIES
 

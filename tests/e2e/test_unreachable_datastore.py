@@ -10,12 +10,12 @@ import pytest
 
 from harness.certificates import Authority
 from harness.cluster_node import ClusterNode, remains
+from harness.datastores import EtcdSite, OrchSite, Site, furnish
 from harness.etcd import Cluster, ServerTls, cluster
 from harness.netns import Netns
 from harness.node import Node, netconf
-from harness.patience import wait_until
 from harness.pod import Pod
-from harness.site import EtcdSite, OrchSite, Site, furnish
+from harness.polling import wait_until
 from harness.state import pod_links
 from harness.state import remains as left
 from svc.attach.journal import Journal

@@ -10,14 +10,14 @@ import pytest
 
 import svc
 from harness.cluster_node import ClusterNode
-from harness.gate import serving, status
-from harness.gated import LONG
-from harness.local import offer, section
+from harness.datastores import EtcdSite, furnish
+from harness.gate_pods import LONG
+from harness.gate_server import serving, status
+from harness.host_local import offer, section
 from harness.netns import Netns
 from harness.node import Node, netconf
-from harness.patience import wait_until
 from harness.pod import Pod
-from harness.site import EtcdSite, furnish
+from harness.polling import wait_until
 from svc._core import netns
 from svc.netconf.installed import Installed, add_installed
 

@@ -5,9 +5,9 @@ import time
 from typing import Any
 
 from harness.cluster_node import ClusterNode, remains
+from harness.datastores import session
 from harness.kube import Kube
 from harness.pod import Pod
-from harness.site import session
 from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 from svc.names import DEFAULT

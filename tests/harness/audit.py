@@ -15,7 +15,7 @@ from svc.model.resource import Resource
 
 
 @dataclass(frozen=True)
-class Books:
+class IpamAudit:
     """What is written down, read at a moment when nobody writes."""
 
     allocations: dict[str, str]  # address: handle
@@ -24,10 +24,10 @@ class Books:
     records: list[Record]
 
     @staticmethod
-    def read(backend: Backend, *journals: Journal) -> "Books":
+    def read(backend: Backend, *journals: Journal) -> "IpamAudit":
         """Of a datastore, and of all nodes on it."""
         records = [record for journal in journals for record in journal.all()]
-        return Books(dict(_allocations(backend)), dict(_handles(backend)), dict(_endpoints(backend)), records)
+        return IpamAudit(dict(_allocations(backend)), dict(_handles(backend)), dict(_endpoints(backend)), records)
 
     def entries(self) -> list[str]:
         """All of it in words: empty when nothing is held and nothing is remembered."""

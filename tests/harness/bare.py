@@ -16,8 +16,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from harness.cluster_node import ClusterNode
+from harness.datastores import Site
 from harness.shim import ROOT
-from harness.site import Site
 
 
 def build_wheel(folder: Path) -> Path:

@@ -15,9 +15,9 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from harness.groups import Groups
+from harness.cgroups import Groups
 from harness.node import BIN, Called
-from harness.patience import wait_until
+from harness.polling import wait_until
 from harness.skips import NO_CGROUP2, NO_SYSTEMD
 
 _SYSTEMD: Final = Path("/lib/systemd/systemd")

@@ -7,13 +7,13 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-from harness.audit import Books
+from harness.audit import IpamAudit
+from harness.datastores import Site, discard_claim, session
 from harness.netns import Netns
 from harness.node import Node, netconf
 from harness.pod import Pod
-from harness.site import Site, discard_claim, session
+from harness.port_forward import PortForward
 from harness.state import pod_links
-from harness.way import Way
 from svc.attach.journal import Journal
 
 CONTAINER = "0123456789abcdef"
@@ -28,7 +28,7 @@ class ClusterNode(Node):
     ) -> None:
         self.name = name
         self.site = sites[0]
-        self._ways: dict[int, Way] = {}
+        self._ways: dict[int, PortForward] = {}
         discard_claim(self.site, name)
         super().__init__(directory, agent=agent, agent_program=agent_program)
         self._connect({site.port for site in sites if site.port})
@@ -75,28 +75,28 @@ class ClusterNode(Node):
         self._disconnect(set(self._ways))
 
     def _connect(self, ports: set[int]) -> None:
-        self._ways |= {port: Way(self.netns, port) for port in ports}
+        self._ways |= {port: PortForward(self.netns, port) for port in ports}
 
     def _disconnect(self, ports: set[int]) -> None:
         for port in ports:
             self._ways.pop(port).close()
 
 
-def books(nodes: Sequence[ClusterNode]) -> Books:
+def audit(nodes: Sequence[ClusterNode]) -> IpamAudit:
     """Who has which address, by the shared datastore and every node's journal."""
     with ExitStack() as stack:
         store = stack.enter_context(session(nodes[0].site))
         journals = [stack.enter_context(closing(Journal(node.state_dir / "journal.db"))) for node in nodes]
-        return Books.read(store, *journals)
+        return IpamAudit.read(store, *journals)
 
 
 def faults(nodes: Sequence[ClusterNode]) -> list[str]:
     """Where datastore, journals and kernels contradict each other."""
     links = {name: index for node in nodes for name, index in pod_links(node).items()}
-    return books(nodes).disagreements(links)
+    return audit(nodes).disagreements(links)
 
 
 def remains(nodes: Sequence[ClusterNode]) -> list[str]:
     """What is left of pods."""
     links = [f"interface {name}" for node in nodes for name in pod_links(node)]
-    return [*books(nodes).entries(), *links]
+    return [*audit(nodes).entries(), *links]

@@ -6,8 +6,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
-from harness.audit import Books
-from harness.faulty import Faults, FaultyBackend, FaultyJournal
+from harness.audit import IpamAudit
+from harness.fault_injection import Faults, FaultyBackend, FaultyJournal
 from harness.netns import Netns
 from harness.node import POOL4, POOL6
 from svc._core.cidr import Address
@@ -81,8 +81,8 @@ class Host:
         self.faults.heal()
         self.journal_faults.heal()
 
-    def books(self) -> Books:
-        return Books.read(self.store, self.context.journal)
+    def audit(self) -> IpamAudit:
+        return IpamAudit.read(self.store, self.context.journal)
 
     def links(self) -> dict[str, int]:
         """Our interfaces in the host, with their indexes."""
@@ -92,7 +92,7 @@ class Host:
         """Everything that an attachment would have."""
         routes = [*self.netns.ip("route"), *self.netns.ip("-6", "route")]
         return [
-            *self.books().entries(),
+            *self.audit().entries(),
             *(f"link {name}" for name in self.links()),
             *(f"route {route['dst']} dev {route['dev']}" for route in routes if str(route.get("dev", "")).startswith("svc")),
         ]

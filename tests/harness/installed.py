@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from harness.below import REFERENCE, demand_plugin
 from harness.cluster_node import ClusterNode
 from harness.kube import Kube
+from harness.reference_plugins import REFERENCE, demand_plugin
 from svc.deploy.rbac import role
 from svc.names import DEFAULT
 

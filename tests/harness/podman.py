@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.groups import Groups, can_be_made
+from harness.cgroups import Groups, can_be_made
 from harness.image import unpack
+from harness.kubelet_node import BUSYBOX, why_no_busybox
 from harness.node import Node
-from harness.realnode import BUSYBOX, why_no_busybox
 
 PATIENCE = 20.0  # seconds
 

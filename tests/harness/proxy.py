@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 
-from harness.inside import entered
+from harness.enter_netns import entered
 from harness.netns import Netns
 
 _CHUNK = 1 << 16

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.audit import Books
+from harness.audit import IpamAudit
 from harness.node import Node
 from svc.attach.journal import Journal
 from svc.attach.record import Record
@@ -47,10 +47,10 @@ def store_of(node: Node) -> Iterator[Backend]:
         yield store
 
 
-def books(node: Node) -> Books:
+def audit(node: Node) -> IpamAudit:
     """Who has which address, by the store and the journal."""
     with store_of(node) as store, closing(Journal(node.state_dir / "journal.db")) as journal:
-        return Books.read(store, journal)
+        return IpamAudit.read(store, journal)
 
 
 def pod_links(node: Node) -> dict[str, int]:
@@ -60,12 +60,12 @@ def pod_links(node: Node) -> dict[str, int]:
 
 def faults(node: Node) -> list[str]:
     """Where store, journal and kernel contradict each other."""
-    return books(node).disagreements(pod_links(node))
+    return audit(node).disagreements(pod_links(node))
 
 
 def remains(node: Node) -> list[str]:
     """What is left of pods."""
-    return [*books(node).entries(), *(f"interface {name}" for name in pod_links(node))]
+    return [*audit(node).entries(), *(f"interface {name}" for name in pod_links(node))]
 
 
 def edit_journal(node: Node, record: Record) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
-from harness.inside import Place, entered
+from harness.enter_netns import Place, entered
 from harness.netns import Netns, run
 
 PATIENCE = 20.0  # seconds

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.cluster_node import ClusterNode, books, faults, remains
+from harness.cluster_node import ClusterNode, audit, faults, remains
 from harness.kube import Kube, Refused
-from harness.realnode import IMAGE, RealNode
+from harness.kubelet_node import IMAGE, RealNode
 
 Json = dict[str, Any]
 
@@ -101,12 +101,12 @@ def unready(kube: Kube) -> list[str]:
 
 def sandboxes(node: ClusterNode) -> set[str]:
     """Those that have a network."""
-    return {record.id.container_id for record in books([node]).records}
+    return {record.id.container_id for record in audit([node]).records}
 
 
 def strays(kube: Kube, node: ClusterNode) -> list[str]:
-    """Where the books differ from what the pods' statuses say, or from each other; every pod is one of the node's."""
-    held = books([node]).allocations.keys()
+    """Where the records differ from what the pods' statuses say, or from each other; every pod is one of the node's."""
+    held = audit([node]).allocations.keys()
     told = {address: pod["metadata"]["name"] for pod in list_pods(kube) for address in addresses(pod)}
     return [
         *(f"{address} is no pod's" for address in held - told.keys()),
@@ -130,7 +130,7 @@ class Inside:
 
 def inside(node: ClusterNode, address: str) -> Inside:
     """The namespace whose pod has the address."""
-    (wanted,) = (record.sandbox for record in books([node]).records if address in record.addresses)
+    (wanted,) = (record.sandbox for record in audit([node]).records if address in record.addresses)
     for path in _namespaces():
         status = os.stat(path)
         if (status.st_dev, status.st_ino) == wanted:

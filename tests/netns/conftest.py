@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.enter_netns import entered
 from harness.inprocess import Host, opened
-from harness.inside import entered
 from harness.netns import Netns
 from svc.attach.request import Sandbox
 

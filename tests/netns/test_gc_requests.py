@@ -2,8 +2,8 @@
 
 import pytest
 
+from harness.backend_wrappers import NonAtomic, Reading
 from harness.inprocess import WHERE, Host
-from harness.wrapped import Piecemeal, Reading
 from svc.attach.gc import collect
 from svc.call_trace import CallTrace
 from svc.model.keys import BlockKey, BlockQuery, HandleKey, HandleQuery
@@ -18,7 +18,7 @@ OF_ADDRESSES = (BlockKey, BlockQuery, HandleKey, HandleQuery)
 def test_gc_lists_blocks_once(host: Host, atomic: bool) -> None:
     """Without transactions it lists the handles too. It reads none by itself."""
     reading = Reading(host.store)
-    host.store = reading if atomic else Piecemeal(reading)
+    host.store = reading if atomic else NonAtomic(reading)
     names = [f"c{number}" for number in range(PODS)]
     for name in names:
         host.add(None, container=name)

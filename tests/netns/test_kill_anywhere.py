@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.faulty import Kind
+from harness.fault_injection import Kind
 from harness.inprocess import Host
 from harness.netns import Netns
 from svc.attach.request import Sandbox
@@ -49,11 +49,11 @@ def test_killed_add_is_taken_down_at_the_next_start(
 
         struck = killed(add)
         with Host(directory, netns) as host:
-            complete = [record.state for record in host.books().records] == ["added"]
+            complete = [record.state for record in host.audit().records] == ["added"]
             assert host.recover() == 0
             assert complete or host.left_over() == [], f"call {number}"
             host.check(sandbox, host.add(sandbox))
-            assert host.books().disagreements(host.links()) == []
+            assert host.audit().disagreements(host.links()) == []
             host.delete(sandbox)
             assert host.left_over() == []
         if not struck:

@@ -1,11 +1,11 @@
-"""What is owed is tried again in rounds, of each datastore one debt after another."""
+"""Pending releases are retried in rounds, one after another in each datastore."""
 
 from collections.abc import Iterator
 from queue import Empty, Queue
 
 import pytest
 
-from harness.faulty import Kind
+from harness.fault_injection import Kind
 from harness.inprocess import Host
 from svc.agent import maintenance as module
 from svc.agent.maintenance import Maintenance

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.sides import Side, side
+from harness.core_netns import Side, side
 from svc._core import netns, rtnl
 from svc._core.rtnl import Batch, NetlinkError
 

@@ -10,7 +10,7 @@ from time import monotonic
 
 import pytest
 
-from harness.sides import Side, side
+from harness.core_netns import Side, side
 from svc._core import netns
 from svc._core.rtnl import Batch
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.sides import Side, side
+from harness.core_netns import Side, side
 from svc._core import netns
 
 pytestmark = pytest.mark.root

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.faulty import Kind
+from harness.fault_injection import Kind
 from harness.inprocess import WHERE, Host
 from svc.attach.add import add
 from svc.attach.check import check
@@ -79,7 +79,7 @@ def test_join_that_fails_is_taken_back(host: Host, sandbox: Sandbox, first: Resu
         assert profiles(host) == ["net"]
         assert host.context.journal.get(SECOND) is None
         host.check(sandbox, first)
-        assert host.books().disagreements(host.links()) == []
+        assert host.audit().disagreements(host.links()) == []
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness.cidr_twins import (
+from harness.cidr_reference import (
     EVERYWHERE,
     NEIGHBOURS,
     TwinAddress,

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from harness.cidr_twins import EVERYWHERE, NEIGHBOURS, TwinNetwork, cidr, networks
+from harness.cidr_reference import EVERYWHERE, NEIGHBOURS, TwinNetwork, cidr, networks
 from svc._core.cidr import Address, Cidr, CidrIndex
 
 

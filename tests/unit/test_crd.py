@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.incumbent import INCUMBENT, captured, without_servers
+from harness.calico import INCUMBENT, captured, without_servers
 from svc._core.cidr import Cidr
 from svc.model.custom_resources import CustomResourceCodec, affinity_name, block_name, host_hash, is_marked, kind_plural
 from svc.model.ipam import Affinity, Block, Handle, IpamConfig

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.cli import Cli
+from harness.svcctl import Cli
 from svc import __version__
 
 CHECKOUT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ import click
 import pytest
 import yaml
 
-from harness.cli import Cli
 from harness.ipam import put_pool
+from harness.svcctl import Cli
 from svc import __version__
 from svc.ctl.main import main
 from svc.datastore.embedded import EmbeddedStore

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import Cli
+from harness.svcctl import Cli
 
 FULL = "Error: the answer cannot be written to standard output: No space left on device\n"
 MAIN = "from svc.ctl.main import main; main(prog_name='svcctl')"

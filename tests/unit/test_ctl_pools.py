@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.wrapped import Interfering, Piecemeal
+from harness.backend_wrappers import Interfering, NonAtomic
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
 from svc.admin import block_release, nodes, pools, resources
@@ -354,13 +354,13 @@ def test_pools_applied_key_by_key_at_the_same_time_never_overlap(store: Recorder
 
     def other() -> None:
         try:
-            pools.apply(Piecemeal(store), [pool("b", "10.0.0.128/25")], NOW)
+            pools.apply(NonAtomic(store), [pool("b", "10.0.0.128/25")], NOW)
         except CallerError as refusal:
             refused.append(refusal)
 
     crossed = Interfering(store, number, other)
     try:
-        pools.apply(Piecemeal(crossed), [pool("a", "10.0.0.0/24")], NOW)
+        pools.apply(NonAtomic(crossed), [pool("a", "10.0.0.0/24")], NOW)
     except CallerError as refusal:
         refused.append(refusal)
     assert len(refused) == (number < 3)
@@ -373,9 +373,9 @@ def test_a_pool_that_was_left_out_of_use_is_put_into_use(store: Recorder) -> Non
     """By applying it again: whoever made it was killed before it could."""
     crossed = Interfering(store, 2, _interrupt)
     with pytest.raises(KeyboardInterrupt):
-        pools.apply(Piecemeal(crossed), [pool("a")], NOW)
+        pools.apply(NonAtomic(crossed), [pool("a")], NOW)
     assert stored_pool(store, "a").spec["disabled"] is True
-    assert pools.apply(Piecemeal(store), [pool("a")], NOW) == ["updated"]
+    assert pools.apply(NonAtomic(store), [pool("a")], NOW) == ["updated"]
     assert stored_pool(store, "a").spec.get("disabled", False) is False
 
 

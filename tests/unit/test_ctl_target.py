@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.cli import Cli
+from harness.svcctl import Cli
 from svc.ctl import target as targets
 from svc.model.errors import CallerError
 from svc.names import DEFAULT

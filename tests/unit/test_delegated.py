@@ -57,6 +57,6 @@ def test_plugin_is_looked_for_where_it_is_now(now: str, then: str, path: str) ->
     assert row.delegate["environment"]["CNI_PATH"] == path
 
 
-def test_debts_of_another_plugin_do_not_hold_up_our_own() -> None:
+def test_pending_releases_of_another_plugin_do_not_delay_those_of_pools() -> None:
     """A round of payments ends with the first debt that cannot be paid; each kind has its own."""
     assert store_of(record()) != store_of(marked())

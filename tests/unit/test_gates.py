@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from harness.gate import GateServer, free_port, resetting, serving, silent, status
-from harness.patience import wait_until
+from harness.gate_server import GateServer, free_port, resetting, serving, silent, status
+from harness.polling import wait_until
 from svc.model.gate import Gate, parse_gate
 from svc.model.waits import GateSettings
 from svc.waits.gates import GateMonitor, GatesWait

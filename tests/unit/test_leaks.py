@@ -13,7 +13,7 @@ import pytest
 
 from harness.leaks import Footprint, left_since, remove_since
 from harness.netns import MARK, Netns, run
-from harness.patience import wait_until
+from harness.polling import wait_until
 from harness.shim import ROOT
 
 LINK = f"svc{MARK[-8:]}"  # of this process alone: others may run these tests at the same time

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.lock_holder import held_by, open_to_all
-from harness.patience import wait_until
+from harness.polling import wait_until
 from svc.cni import locks
 from svc.cni.locks import AGENT, DIRECTORY, LAST_CALLS, LAST_SOCKET, LAST_STATE, SocketLock, StateLock
 from svc.model.errors import CallerError, Code, PeerError

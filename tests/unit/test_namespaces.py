@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.patience import wait_until
+from harness.polling import wait_until
 from svc.datastore.api import StoreError
 from svc.datastore.watching import Reconnecting
 from svc.orch.namespaces import NamespaceCache

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from harness.cli import Cli
 from harness.ipam import NODE, blocks, free, put_pool, take
+from harness.svcctl import Cli
 from svc.admin import operator_installation, operator_pools, pools, resources
 from svc.datastore.embedded import EmbeddedStore
 from svc.ipam.allocator import Ipam

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from harness.incumbent import INCUMBENT, captured_pod
+from harness.calico import INCUMBENT, captured_pod
 from svc.model.endpoint import Workload, endpoint
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.kubernetes_node import node_resource

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.patience import wait_until
+from harness.polling import wait_until
 from svc.waits import policy
 from svc.waits.inotify import Inotify, WatchLost
 from svc.waits.policy import EndpointStatusFiles, PolicyWait, file_name, is_ready

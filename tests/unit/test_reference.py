@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from harness.statements import SPECIFICATION, TESTS, Row, rows
+from harness.spec_rows import SPECIFICATION, TESTS, Row, rows
 from reference import PAGE, page
 from svc.netconf.fields import FIELDS
 

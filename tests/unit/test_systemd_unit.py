@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import Cli
 from harness.skips import NO_ANALYZE
+from harness.svcctl import Cli
 from svc.deploy.systemd import render_unit
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from harness.patience import wait_until
+from harness.polling import wait_until
 from harness.skips import ONE_PROCESSOR
 from svc.agent import workers
 from svc.agent.workers import WorkerPool

@@ -8,11 +8,11 @@ import pytest
 
 from harness.annotations import NAMESPACE, annotate, spelled
 from harness.cluster_node import ClusterNode
+from harness.datastores import OrchSite, Site, site_called
 from harness.kube import Kube
 from harness.netns import Netns
 from harness.orch import PODS, put_pod
 from harness.pod import Pod
-from harness.site import OrchSite, Site, site_called
 
 Json = dict[str, Any]
 MakePod = Callable[..., Pod]

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from harness.annotations import ANNOTATION, NAMESPACE, UNAVAILABLE, annotate, attach_within, endpoint, host_routes
-from harness.below import Attached, demand_plugin
-from harness.cluster_node import ClusterNode, books, faults, remains
+from harness.cluster_node import ClusterNode, audit, faults, remains
+from harness.datastores import EmbeddedSite, OrchSite, session
 from harness.ipam import put_reservation
 from harness.kube import Kube
 from harness.orch import PODS
 from harness.pod import Pod
-from harness.site import EmbeddedSite, OrchSite, session
+from harness.reference_plugins import Attached, demand_plugin
 from svc.names import DEFAULT
 
 pytestmark = pytest.mark.root
@@ -34,7 +34,7 @@ def test_given_addresses(make: MakePod, cluster_node: ClusterNode) -> None:
     assert host_routes(pod) == ["10.65.3.77", "fd65::77"]
     assert pod.netns.addresses("eth0") == ["10.65.3.77/32", "fd65::77/128"]
     assert endpoint(cluster_node).spec["ipNetworks"] == ["fd65::77/128", "10.65.3.77/32"]
-    assert books([cluster_node]).allocations == {"10.65.3.77": "net.c1", "fd65::77": "net.c1"}
+    assert audit([cluster_node]).allocations == {"10.65.3.77": "net.c1", "fd65::77": "net.c1"}
     assert faults([cluster_node]) == []
     assert pod.check().status == 0
     assert pod.add() == pod.result
@@ -80,7 +80,7 @@ def test_address_of_another_pod_is_refused(make: MakePod, cluster_node: ClusterN
     assert "'10.65.0.9' is already assigned" in error["msg"]
     assert "net.c0" in error["details"]
     assert f"{PREFIX}/ipAddrs of pod default/web-1" in error["details"]
-    assert books([cluster_node]).allocations == {"10.65.0.9": "net.c0"}
+    assert audit([cluster_node]).allocations == {"10.65.0.9": "net.c0"}
     assert first.check().status == 0
     first.delete()
     second.add()
@@ -94,7 +94,7 @@ def test_one_of_many_gets_the_address(make: MakePod, cluster_node: ClusterNode) 
         called = list(threads.map(lambda pod: pod.call("ADD"), pods))
     assert sorted(each.status == 0 for each in called) == [False] * 7 + [True]
     assert {each.output["code"] for each in called if each.status} == {UNAVAILABLE}
-    assert len(books([cluster_node]).allocations) == 2
+    assert len(audit([cluster_node]).allocations) == 2
     assert faults([cluster_node]) == []
 
 
@@ -150,7 +150,7 @@ def test_next_sandbox_frees_what_the_earlier_one_had(make: MakePod, cluster_node
     annotate(kube, f"{PODS}/web-0", ipAddrs=["10.65.0.99"])
     second = make(container="c2")
     second.add()
-    assert books([cluster_node]).allocations == {"10.65.0.99": "net.c2"}
+    assert audit([cluster_node]).allocations == {"10.65.0.99": "net.c2"}
     first.delete()
     assert second.check().status == 0
 
@@ -176,7 +176,7 @@ def test_addresses_that_bypass_ipam(make: MakePod, cluster_node: ClusterNode) ->
     assert "address fd65::42 bypasses IPAM, which may assign it to others of pool pool6" in called.stderr
     assert "203.0.113.7 bypasses" not in called.stderr
     assert endpoint(cluster_node).spec["ipNetworks"] == ["203.0.113.7/32", "fd65::42/128"]
-    assert (books([cluster_node]).allocations, books([cluster_node]).handles) == ({}, {})
+    assert (audit([cluster_node]).allocations, audit([cluster_node]).handles) == ({}, {})
     assert faults([cluster_node]) == []
     assert pod.check().status == 0
     assert pod.add() == pod.result

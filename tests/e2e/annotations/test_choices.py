@@ -17,12 +17,12 @@ from harness.annotations import (
     demand_refused,
     endpoint,
 )
-from harness.cluster_node import ClusterNode, books, faults, remains
+from harness.cluster_node import ClusterNode, audit, faults, remains
+from harness.datastores import session
 from harness.ipam import put_pool, remove
 from harness.kube import Kube
 from harness.orch import PODS
 from harness.pod import Pod
-from harness.site import session
 from svc.model.keys import ResourceKey
 from svc.names import DEFAULT
 
@@ -201,7 +201,7 @@ def test_running_pod_keeps_its_address(make: MakePod, cluster_node: ClusterNode,
     later = make("web-1", "c1", notes={})
     attach_within(later, "10.66.")
     pod.delete()
-    assert "10.65.0.9" not in books([cluster_node]).allocations
+    assert "10.65.0.9" not in audit([cluster_node]).allocations
     later.delete()
     assert remains([cluster_node]) == []
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from harness import realnode
+from harness import kubelet_node
 from harness.cluster_node import ClusterNode
+from harness.datastores import OrchSite, furnish
 from harness.installed import install
 from harness.kube import Kube
+from harness.kubelet_node import RealNode
 from harness.leaks import Footprint, demand_nothing_since
-from harness.realnode import RealNode
-from harness.site import OrchSite, furnish
 from harness.workloads import clear_pods
 
 
@@ -46,7 +46,7 @@ def node(orch_site: OrchSite, folder: Path) -> Iterator[ClusterNode]:
 
 @pytest.fixture(scope="package")
 def lasting(node: ClusterNode, kube: Kube, folder: Path) -> Iterator[RealNode]:
-    with realnode.running(folder, node, kube, install(folder, node, kube)) as real, kube.controllers("namespace"):
+    with kubelet_node.running(folder, node, kube, install(folder, node, kube)) as real, kube.controllers("namespace"):
         real.wait_ready()
         yield real
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness.cluster_node import ClusterNode, books, remains
+from harness.cluster_node import ClusterNode, audit, remains
 from harness.kube import Kube
-from harness.realnode import RealNode
+from harness.kubelet_node import RealNode
 from harness.workloads import (
     NAMESPACES,
     delete_namespace,
@@ -67,7 +67,7 @@ def test_kubelet_tries_again_until_pods_start(real: RealNode, node: ClusterNode,
 
 def test_namespace_is_deleted_while_its_pods_start(real: RealNode, node: ClusterNode, kube: Kube, passing: str) -> None:
     put_pods(kube, *(f"short-{number}" for number in range(6)), namespace=passing)
-    real.wait("the first has an address", lambda: books([node]).allocations)
+    real.wait("the first has an address", lambda: audit([node]).allocations)
     kube.call("DELETE", f"{NAMESPACES}/{passing}")
     real.wait_none("nothing is left of them", lambda: remains([node]))
 
@@ -82,7 +82,7 @@ def test_pods_come_back_after_power_failure(real: RealNode, node: ClusterNode, k
         delete_pod(kube, "steady-0", at_once=True)
     real.wait("there are new sandboxes", lambda: len(sandboxes(node) - before) == 4)
     real.wait_none("the pods are ready again", lambda: unready(kube))
-    real.wait_none("the books are right", lambda: strays(kube, node))
+    real.wait_none("the audit is clean", lambda: strays(kube, node))
     assert not sandboxes(node) & before
-    assert len(books([node]).allocations) == 2 * 4
+    assert len(audit([node]).allocations) == 2 * 4
     assert events(kube, "Rebooted")

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from harness.cluster_node import ClusterNode, books
-from harness.inside import entered
+from harness.cluster_node import ClusterNode, audit
+from harness.enter_netns import entered
 from harness.kube import Kube
+from harness.kubelet_node import RealNode
 from harness.netns import Netns
 from harness.node import POOL4
-from harness.realnode import RealNode
-from harness.statements import statement
+from harness.spec_rows import statement
 from harness.traffic import neighbour, steady_rate
 from harness.workloads import PAGE, addresses, clear_pods, delete_pod, inside, put_pod, read_pod, strays
 
@@ -47,7 +47,7 @@ def test_pod_has_addresses_of_both_families(web: list[str], node: ClusterNode, k
     notes = {name: text for name, text in pod["metadata"]["annotations"].items() if name.startswith("cni.svc.internal/")}
     container = notes.pop("cni.svc.internal/containerID")
     assert notes == {"cni.svc.internal/podIP": f"{v4}/32", "cni.svc.internal/podIPs": f"{v4}/32,{v6}/128"}
-    assert books([node]).allocations == dict.fromkeys(web, f"pods.{container}")
+    assert audit([node]).allocations == dict.fromkeys(web, f"pods.{container}")
     for address in web:
         assert node.netns.run("ping", "-c", "1", "-W", "2", address, check=False).returncode == 0
 
@@ -76,6 +76,6 @@ def test_other_nodes_get_other_addresses(web: list[str], node: ClusterNode, kube
     node.site.add_pod("far-0", "node2")
     other.add()
     assert not set(other.addresses) & set(web)
-    assert books([node]).allocations.keys() == {*web, *other.addresses}
+    assert audit([node]).allocations.keys() == {*web, *other.addresses}
     other.delete()
     delete_pod(kube, "far-0", at_once=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.patience import wait_until
+from harness.polling import wait_until
 from harness.shim import (
     ATTACHMENT,
     CALLS,

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from harness.cluster_node import ClusterNode
+from harness.datastores import OrchSite, Site, site_called
 from harness.kube import Kube
 from harness.netns import Netns
 from harness.orch import PODS, put_pod
 from harness.pod import Pod
-from harness.site import OrchSite, Site, site_called
 
 MakePod = Callable[..., Pod]
 Grant = Callable[..., None]

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from harness.cluster_node import ClusterNode, books
+from harness.cluster_node import ClusterNode, audit
+from harness.datastores import Site, session
 from harness.ipam import put_pool
 from harness.kube import Kube
 from harness.pod import Pod
-from harness.site import Site, session
-from harness.statements import field, statement
+from harness.spec_rows import field, statement
 from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 from svc.names import DEFAULT
@@ -152,7 +152,7 @@ def test_addresses_are_those_of_the_annotation(make: MakePod, cluster_node: Clus
     pod = make(annotations=chosen, with_policy=True, args="IP=10.65.1.1")
     pod.add()
     assert pod.addresses == ["10.65.3.77", "fd65::77"]
-    assert set(books([cluster_node]).allocations) == {"10.65.3.77", "fd65::77"}
+    assert set(audit([cluster_node]).allocations) == {"10.65.3.77", "fd65::77"}
     assert pod.check().status == 0
     refused(make("web-1", annotations=notes(ipAddrs=["203.0.113.7"]), with_policy=True), UNAVAILABLE, "203.0.113.7")
 
@@ -179,7 +179,7 @@ def test_addresses_may_bypass_ipam(make: MakePod, cluster_node: ClusterNode) -> 
     called = pod.call("ADD")
     assert [ip["address"] for ip in called.output["ips"]] == ["10.65.3.78/32", "2001:db8:9::1/128"]
     assert "WARNING" in called.stderr
-    assert books([cluster_node]).allocations == {}
+    assert audit([cluster_node]).allocations == {}
     refused(make("web-1", annotations=chosen, with_policy=True), ANNOTATION, "feature_control.ip_addrs_no_ipam")
 
 
@@ -189,7 +189,7 @@ def test_addresses_may_bypass_ipam(make: MakePod, cluster_node: ClusterNode) -> 
 def test_one_address_of_each_family_at_most(make: MakePod, cluster_node: ClusterNode) -> None:
     for number, (chosen, said) in enumerate(TOO_MANY):
         refused(make(f"web-{number}", annotations=chosen, with_policy=True, **NO_IPAM), ANNOTATION, said)
-    assert books([cluster_node]).entries() == []
+    assert audit([cluster_node]).entries() == []
 
 
 @statement(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from harness.below import REFERENCE, demand_plugin
 from harness.node import Node
-from harness.statements import statement
+from harness.reference_plugins import REFERENCE, demand_plugin
+from harness.spec_rows import statement
 
 pytestmark = pytest.mark.root
 

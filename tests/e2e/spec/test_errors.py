@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.pod import Pod
-from harness.statements import TESTS, statement
+from harness.spec_rows import TESTS, statement
 
 pytestmark = pytest.mark.root
 

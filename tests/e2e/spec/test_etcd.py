@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from harness.certificates import Authority
+from harness.enter_netns import entered
 from harness.etcd import Cluster, ServerTls, cluster
-from harness.inside import entered
 from harness.netns import Netns
 from harness.node import BIN, POOL4, Node, netconf
 from harness.pod import Pod
-from harness.statements import field, statement
-from harness.way import Way
+from harness.port_forward import PortForward
+from harness.spec_rows import field, statement
 
 pytestmark = pytest.mark.root
 
@@ -90,7 +90,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @contextmanager
 def ways(node: Node, plain: Cluster, secure: Cluster) -> Iterator[None]:
     (port,), (other,) = ([member.ports[0] for member in each.members] for each in (plain, secure))
-    made = [Way(node.netns, port), Way(node.netns, other), Way(node.netns, port, inside=2379)]
+    made = [PortForward(node.netns, port), PortForward(node.netns, other), PortForward(node.netns, port, inside=2379)]
     try:
         yield
     finally:

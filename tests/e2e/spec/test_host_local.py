@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from harness.cluster_node import ClusterNode, books
+from harness.cluster_node import ClusterNode, audit
+from harness.datastores import OrchSite
+from harness.host_local import data_dir, held, offer, section
 from harness.kube import Kube
-from harness.local import data_dir, held, offer, section
 from harness.orch import NODES
 from harness.pod import Pod
-from harness.site import OrchSite
-from harness.statements import field, statement
+from harness.spec_rows import field, statement
 from svc.names import DEFAULT
 
 pytestmark = pytest.mark.root
@@ -87,7 +87,7 @@ def test_each_array_gives_an_address(local: MakePod, cluster_node: ClusterNode) 
     v4, v6 = pod.addresses
     assert (v4.startswith("10.71.0."), v6.startswith("fd71::")) == (True, True)
     assert set(held(cluster_node)) == {v4, v6}
-    assert books([cluster_node]).allocations == {}, "none of ours"
+    assert audit([cluster_node]).allocations == {}, "none of ours"
     assert routes(pod) == {("default", NEXT_HOP), ("default", NEXT_HOP_6)}
     pod.delete()
     assert held(cluster_node) == {}

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from harness.cluster_node import ClusterNode
+from harness.datastores import OrchSite
+from harness.host_local import data_dir, held, offer
 from harness.kube import Kube
-from harness.local import data_dir, held, offer
 from harness.orch import NODES
 from harness.pod import Pod
-from harness.site import OrchSite
-from harness.statements import statement
+from harness.spec_rows import statement
 from svc.names import DEFAULT
 
 pytestmark = pytest.mark.root

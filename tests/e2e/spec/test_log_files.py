@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.patience import wait_until
 from harness.pod import Pod
-from harness.statements import field, statement
+from harness.polling import wait_until
+from harness.spec_rows import field, statement
 from svc.timestamps import date_and_time
 
 pytestmark = pytest.mark.root

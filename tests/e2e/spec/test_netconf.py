@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from harness.cluster_node import ClusterNode
+from harness.datastores import session
 from harness.ipam import affinities, handles, put_pool
 from harness.pod import Pod
-from harness.site import session
-from harness.statements import field, statement
+from harness.spec_rows import field, statement
 
 pytestmark = pytest.mark.root
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from harness.cluster_node import ClusterNode
+from harness.datastores import OrchSite, Site, session
 from harness.kube import ADMIN_TOKEN, Kube
 from harness.pod import Pod
-from harness.site import OrchSite, Site, session
-from harness.statements import field, statement
+from harness.spec_rows import field, statement
 from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 

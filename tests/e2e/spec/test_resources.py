@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from harness.cluster_node import ClusterNode
+from harness.datastores import OrchSite, session
 from harness.ipam import put_pool
 from harness.kube import Kube
 from harness.node import POOL4
 from harness.pod import Pod
-from harness.site import OrchSite, session
-from harness.statements import statement
+from harness.spec_rows import statement
 from svc.names import DEFAULT
 
 pytestmark = pytest.mark.root

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from harness.certificates import Authority
-from harness.cluster_node import ClusterNode, books
-from harness.gate import GateServer, serving, status
-from harness.patience import wait_until
+from harness.cluster_node import ClusterNode, audit
+from harness.gate_server import GateServer, serving, status
 from harness.pod import Pod
-from harness.statements import field, statement
+from harness.polling import wait_until
+from harness.spec_rows import field, statement
 from svc.attach.record import ADDED
 
 pytestmark = pytest.mark.root
@@ -41,7 +41,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def is_attached(node: ClusterNode) -> bool:
-    return [record.state for record in books([node]).records] == [ADDED]
+    return [record.state for record in audit([node]).records] == [ADDED]
 
 
 @field(
@@ -62,7 +62,7 @@ def test_add_waits_for_all_gates(make: MakePod, cluster_node: ClusterNode, serve
     calling = pod.begin("ADD")
     wait_until(lambda: closed.asked > 1)
     assert not calling.is_over
-    assert books([cluster_node]).allocations == {}
+    assert audit([cluster_node]).allocations == {}
     closed.behaviour = status(302)
     called = calling.result()
     assert (called.status, opened.asked) == (0, 1)

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from bench import programs
-from bench.figure import Figure, Sample, at_most
+from bench.measurement import Figure, Sample, at_most
 from bench.options import VERSIONS, Options
-from bench.stage import Plugin, Pod, Stage
+from bench.testbed import Plugin, Pod, Stage
 
 TURN = 6  # calls of one competitor in a row, one after another: the first of them finds the caches full of the others' work
 AFTER_DELETION = 0.045  # seconds: the kernel is busy with a deleted link for 20 to 30 ms after the link is gone

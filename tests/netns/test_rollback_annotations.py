@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.faulty import Kind
+from harness.fault_injection import Kind
 from harness.inprocess import WHERE, Host, opened
 from harness.netns import Netns
 from svc._core.cidr import Address
@@ -106,7 +106,7 @@ def test_step_that_fails_leaves_nothing(host: Host, sandbox: Sandbox, pod: Netns
     assert host.left_over() == []
     assert pod.links() == []
     attach(host, sandbox, WAYS[way])
-    assert host.books().disagreements(host.links()) == []
+    assert host.audit().disagreements(host.links()) == []
 
 
 @KINDS
@@ -123,7 +123,7 @@ def test_store_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: Sandb
                 assert host.left_over() == [], f"call {number}"
                 attach(host, sandbox, WAYS[way])
             host.heal()
-            assert host.books().disagreements(host.links()) == [], f"call {number}"
+            assert host.audit().disagreements(host.links()) == [], f"call {number}"
             detach(host, sandbox, "c1")
             assert host.left_over() == [], f"call {number}"
             if not host.faults.struck:
@@ -143,13 +143,13 @@ def test_takeover_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: Sa
                 assert "ordered fault" in failure, f"call {number}: another failure hides the first"
                 host.heal()
                 host.recover()
-                assert {record.id.container_id for record in host.books().records} <= {"c1"}, f"call {number}"
+                assert {record.id.container_id for record in host.audit().records} <= {"c1"}, f"call {number}"
                 attach(host, next_sandbox, WAYS["given"], "c2")
             struck = host.faults.struck
             host.heal()
             detach(host, sandbox, "c1")
-            assert host.books().disagreements(host.links()) == [], f"call {number}"
-            assert set(host.books().allocations.values()) == {"net.c2"}, f"call {number}"
+            assert host.audit().disagreements(host.links()) == [], f"call {number}"
+            assert set(host.audit().allocations.values()) == {"net.c2"}, f"call {number}"
             detach(host, next_sandbox, "c2")
             assert host.left_over() == [], f"call {number}"
             if not struck:
@@ -167,7 +167,7 @@ def test_address_that_another_handle_got_meanwhile_is_not_freed(host: Host, sand
         attach(host, next_sandbox, {"ipAddrs": ["10.65.0.9"]}, "c2")
     assert caught.value.code is Code.ADDRESS_UNAVAILABLE
     assert "net.stranger" in caught.value.details
-    assert host.books().allocations == {"10.65.0.9": "net.stranger"}
+    assert host.audit().allocations == {"10.65.0.9": "net.stranger"}
 
 
 def test_locked_store_takes_no_endpoint_of_unmanaged_addresses_either(host: Host, sandbox: Sandbox) -> None:
@@ -206,7 +206,7 @@ def test_nothing_is_refused_on_account_of_what_is_remembered(host: Host, sandbox
     added.run()
     result = added.result
     assert [ip.address for ip in result.ips] == ["10.65.0.9/32"]
-    assert host.books().disagreements(host.links()) == []
+    assert host.audit().disagreements(host.links()) == []
 
 
 def test_refusal_by_what_is_read_anew_names_it(host: Host, sandbox: Sandbox) -> None:

@@ -1,4 +1,4 @@
-"""Where a process can be killed in the middle of a call: the places that `harness.killed` takes."""
+"""Where a process can be killed in the middle of a call: the places that `harness.kill_point` takes."""
 
 import pytest
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from harness.cluster_node import ClusterNode, remains
-from harness.dataplane import DataPlane, Door, data_plane, door
+from harness.datastores import session
 from harness.installed import install
 from harness.ipam import put_pool
 from harness.kube import Kube
+from harness.kubelet_node import RealNode
 from harness.node import POOL4, POOL6
-from harness.realnode import RealNode
-from harness.site import session
 from harness.state import pod_links
+from harness.wait_stubs import DataPlane, StubGate, data_plane, door
 from harness.workloads import (
     addresses,
     clear_pods,
@@ -47,7 +47,7 @@ LIMITED = {"kubernetes.io/ingress-bandwidth": "10M", "kubernetes.io/egress-bandw
 
 
 @pytest.fixture(scope="module")
-def gate(node: ClusterNode) -> Iterator[Door]:
+def gate(node: ClusterNode) -> Iterator[StubGate]:
     with door(node.netns) as opened:
         yield opened
 
@@ -60,7 +60,7 @@ def policy(folder: Path, kube: Kube) -> Iterator[DataPlane]:
 
 @pytest.fixture(scope="module")
 def waiting(
-    lasting: RealNode, node: ClusterNode, kube: Kube, folder: Path, gate: Door, policy: DataPlane
+    lasting: RealNode, node: ClusterNode, kube: Kube, folder: Path, gate: StubGate, policy: DataPlane
 ) -> Iterator[RealNode]:
     """The node with a network whose pods wait for the gate and for their policy; there are more pools."""
     with session(node.site) as store:
@@ -91,7 +91,7 @@ def pooled(kube: Kube, real: RealNode) -> Iterator[str]:
 
 
 def test_thirty_pods_each_with_its_wishes(
-    real: RealNode, node: ClusterNode, kube: Kube, gate: Door, policy: DataPlane, pooled: str
+    real: RealNode, node: ClusterNode, kube: Kube, gate: StubGate, policy: DataPlane, pooled: str
 ) -> None:
     """None is given an address before the gate is open, none starts before its policy is programmed."""
     asked, gate.is_open = gate.asked, False

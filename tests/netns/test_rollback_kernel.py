@@ -48,7 +48,7 @@ def test_occupied_interface_name_leaves_nothing(host: Host, sandbox: Sandbox, po
     with pytest.raises(CallerError) as caught:
         host.add(sandbox)
     assert caught.value.code == Code.INTERFACE_EXISTS
-    assert host.books().entries() == []
+    assert host.audit().entries() == []
     assert pod.links() == ["eth0"]
     pod.ip("link", "delete", "eth0")
     host.check(sandbox, host.add(sandbox))
@@ -58,7 +58,7 @@ def test_stale_interface_makes_way(host: Host, sandbox: Sandbox) -> None:
     """Of an earlier sandbox of the same pod: its own DEL will find it gone."""
     run("ip", "link", "add", HOST_NAME, "type", "bridge")
     host.check(sandbox, host.add(sandbox))
-    assert host.books().disagreements(host.links()) == []
+    assert host.audit().disagreements(host.links()) == []
 
 
 def test_interface_that_keeps_coming_back_leaves_nothing(
@@ -75,7 +75,7 @@ def test_interface_that_keeps_coming_back_leaves_nothing(
     monkeypatch.setattr(adding, "_remove_stale_interface", remove_and_restore)
     with pytest.raises(PeerError, match="keeps coming back"):
         host.add(sandbox)
-    assert host.books().entries() == []
+    assert host.audit().entries() == []
     assert pod.links() == []
 
 
@@ -158,8 +158,8 @@ def test_interface_that_cannot_be_removed_is_owed_with_its_address(
         with pytest.raises(PeerError, match="the sandbox refuses"):
             host.add(sandbox)
     assert list(host.links()) == [HOST_NAME]
-    (record,) = host.books().records
-    assert (record.state, sorted(host.books().allocations)) == (DELETING, sorted(record.addresses))
+    (record,) = host.audit().records
+    assert (record.state, sorted(host.audit().allocations)) == (DELETING, sorted(record.addresses))
     assert host.recover() == 0
     assert host.left_over() == []
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from harness.captured import comparable, etcd_state, orch_state, result
+from harness.calico_states import comparable, etcd_state, orch_state, result
 from harness.cluster_node import ClusterNode
+from harness.datastores import EtcdSite, OrchSite, session, set_ready
 from harness.etcd import Cluster
 from harness.ipam import put_pool, put_reservation
 from harness.kube import Kube
 from harness.netns import Netns
 from harness.orch import PODS
 from harness.pod import Pod
-from harness.site import EtcdSite, OrchSite, session, set_ready
 from svc.model.custom_resources import kind_plural
 from svc.netconf.names_profiles import load_profile
 

@@ -35,7 +35,7 @@ class Order:
     body: bytes = b""
 
 
-class Front:
+class ApiProxy:
     """Listens from `with` on. `calls` are the requests so far, as `METHOD path`, without what is asked for in the query."""
 
     def __init__(self, kube: Kube) -> None:
@@ -56,7 +56,7 @@ class Front:
         with self._lock:
             self._orders.append(order)
 
-    def __enter__(self) -> "Front":
+    def __enter__(self) -> "ApiProxy":
         self._thread.start()
         return self
 
@@ -94,7 +94,7 @@ class Front:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    front: Front
+    front: ApiProxy
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 

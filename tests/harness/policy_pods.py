@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from harness.node import Called, Calling
-from harness.patience import wait_until
 from harness.pod import Pod
-from harness.state import books
+from harness.polling import wait_until
+from harness.state import audit
 from svc.attach.record import ADDED
 
 MakePod = Callable[..., Pod]
@@ -39,7 +39,7 @@ def begin(pod: Pod) -> Calling:
 
 
 def _state(pod: Pod) -> str:
-    return "".join(record.state for record in books(pod.node).records if record.id.container_id == pod.container)
+    return "".join(record.state for record in audit(pod.node).records if record.id.container_id == pod.container)
 
 
 def is_set_up(called: Called) -> bool:

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from harness.below import REFERENCE, demand_plugin
 from harness.node import Node
+from harness.reference_plugins import REFERENCE, demand_plugin
 
 PLUGIN = "host-local"
 
@@ -32,7 +32,7 @@ def section(node: Node, *groups: str | list[dict[str, Any]], **more: Any) -> dic
 
 
 def held(node: Node, network: str = "net") -> dict[str, str]:
-    """Which address which container has, by the plugin's own books."""
+    """Which address which container has, by the files of the plugin."""
     files = (data_dir(node) / network).glob("*")
     kept = (file for file in files if not file.name.startswith(("lock", "last_reserved_ip")))
     return {file.name: file.read_text().splitlines()[0] for file in kept}

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 
-from harness.inside import entered
+from harness.enter_netns import entered
 from harness.netns import Netns
 
 Behaviour = Callable[["GateServer", socket.socket], None]

@@ -2,7 +2,7 @@
 
 A process of its own, so that a node that outlives a test leaves no threads and sockets in it:
 
-    python way.py DESCRIPTOR PORT       (the descriptor listens inside)
+    python port_forward.py DESCRIPTOR PORT       (the descriptor listens inside)
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 
-from harness.inside import entered
+from harness.enter_netns import entered
 from harness.netns import Netns
 
 _HOST = "127.0.0.1"
@@ -20,7 +20,7 @@ _CHUNK = 1 << 16
 _STOP_SECONDS = 10.0
 
 
-class Way:
+class PortForward:
     """To one port, from the same one inside unless another one is named; closed, nobody answers inside."""
 
     def __init__(self, netns: Netns, port: int, inside: int = 0) -> None:

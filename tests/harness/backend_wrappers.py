@@ -113,7 +113,7 @@ class Reading(Through):
         return super().list(query)
 
 
-class Piecemeal(Through):
+class NonAtomic(Through):
     """Makes any store one that cannot write several keys at once; what is wrapped inside sees every write by itself."""
 
     atomic = False
@@ -169,7 +169,7 @@ class Interfering(Through):
         return super().write(writes, durable=durable)
 
 
-class Gated(Through):
+class Blockable(Through):
     """Lets nothing be written until `open` is called."""
 
     def __init__(self, inner: Backend) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from harness.backend_wrappers import Blockable, Through, wait_until_combined
 from harness.ipam import (
     NODE,
     PATIENCE,
@@ -23,7 +24,6 @@ from harness.ipam import (
     take,
     write_all,
 )
-from harness.wrapped import Gated, Through, wait_until_combined
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import MAX_WRITES, Backend, Create
 from svc.ipam.allocator import Ipam
@@ -180,7 +180,7 @@ def test_crowds_that_wait_fit_into_writes(backend: Backend) -> None:
     put_node(backend)
     put_pool(backend, "pool4", "10.65.0.0/20")
     put_pool(backend, "pool6", "fd65::/116")
-    gated = Gated(backend)
+    gated = Blockable(backend)
     ipam = Ipam(gated, NODE)
     names = [f"net.c{number}" for number in range(MAX_WRITES)]
 
@@ -194,7 +194,7 @@ def test_crowds_that_wait_fit_into_writes(backend: Backend) -> None:
     assert set(holdings(backend)) == {"net.first"}
 
 
-def _late(gated: Gated, ipam: Ipam, name: str) -> Callable[[], tuple[str, ...]]:
+def _late(gated: Blockable, ipam: Ipam, name: str) -> Callable[[], tuple[str, ...]]:
     """A request that arrives when the first one is being carried out."""
 
     def call() -> tuple[str, ...]:

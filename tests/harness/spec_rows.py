@@ -131,7 +131,7 @@ def _row(make: Callable[[str], Row]) -> Callable[[Test], Test]:
 
 def rows() -> list[Row]:
     """All of them, in the order of the specification; what we have added comes last."""
-    files = [file for file in sorted(FOLDER.rglob("test_*.py")) if "harness.statements" in file.read_text()]
+    files = [file for file in sorted(FOLDER.rglob("test_*.py")) if "harness.spec_rows" in file.read_text()]
     return sorted((row for file in files for row in _rows_of(_load(file))), key=_place)
 
 

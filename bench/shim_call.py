@@ -13,11 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench import programs, shim_cost
-from bench.figure import Figure, Sample, at_most
+from bench.measurement import Figure, Sample, at_most
 from bench.options import Options
-from bench.single import AFTER_DELETION
-from bench.stage import Stage
-from bench.trace import outside_ms
+from bench.phases import outside_ms
+from bench.sequential import AFTER_DELETION
+from bench.testbed import Stage
 
 STATUS_ROUNDS = 5  # times as many: they are short, and leave nothing behind
 ADD_ROUNDS = 2

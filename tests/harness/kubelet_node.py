@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from harness import image
+from harness.cgroups import Groups, can_be_made
 from harness.cluster_node import ClusterNode
-from harness.groups import Groups, can_be_made
 from harness.kube import CACHE, Kube, Refused
 from harness.netns import run
 from harness.node import BIN

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from harness.gate import GateServer, serving
+from harness.gate_server import GateServer, serving
 from harness.node import Node
 from harness.pod import Pod
 from harness.state import remains

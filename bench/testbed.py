@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import programs
-from bench.quiet import wait_until_quiet
+from bench.idle_wait import wait_until_quiet
 from bench.runtime import Call, Outcome, Runtime
 from harness.node import Node, netconf
 from svc.cni.frame import Frame, pack_request, parse_reply

@@ -1,4 +1,4 @@
-"""Two processes with two node names hammer one datastore, and one of them is killed over and over.
+"""Two stress processes with two node names share one datastore, and one of them is killed repeatedly.
 
 What they were told is held against each other by what they noted outside the datastore; at the end the datastore must hold
 exactly what was not released, and nothing once that is released too.
@@ -19,15 +19,15 @@ from typing import Any
 
 import pytest
 
-from harness import hammer
-from harness.hammer import Ledger, Stay
+from harness import stress
 from harness.ipam import PATIENCE, free, holdings, put_node, put_pool
+from harness.stress import Ledger, Stay
 from svc._core.cidr import Address
 from svc.ipam.allocator import Ipam
 
 TESTS = Path(__file__).parents[1]
 KILLS = 8
-STORES = {"embedded": ("harness.hammer:embedded", 5500), "piecemeal": ("harness.hammer:piecemeal", 1500)}  # a process
+STORES = {"embedded": ("harness.stress:embedded", 5500), "piecemeal": ("harness.stress:piecemeal", 1500)}  # a process
 
 
 @pytest.mark.slow
@@ -35,13 +35,13 @@ STORES = {"embedded": ("harness.hammer:embedded", 5500), "piecemeal": ("harness.
 def test_no_address_is_held_twice_and_none_is_lost(tmp_path: Path, name: str) -> None:
     """Blocks are few, so that they borrow from each other; every assignment is released in the end, but for a few."""
     opener, operations = STORES[name]
-    with closing(getattr(hammer, opener.partition(":")[2])(str(tmp_path))) as backend:
+    with closing(getattr(stress, opener.partition(":")[2])(str(tmp_path))) as backend:
         put_pool(backend, "pool4", "10.65.0.0/24", blockSize=28)
         for node in ("node1", "node2"):
             put_node(backend, node)
         ledgers = {node: tmp_path / node for node in ("node1", "node2")}
         with running(opener, tmp_path, "node1", ledgers["node1"], operations, 0) as steady:
-            hammer_and_kill(opener, tmp_path, ledgers["node2"], operations)
+            stress_and_kill(opener, tmp_path, ledgers["node2"], operations)
             assert steady.wait(PATIENCE) == 0
         stays = {handle: stay for path in ledgers.values() for handle, stay in Ledger(path).stays.items()}
         assert len(stays) == 2 * operations
@@ -54,7 +54,7 @@ def test_no_address_is_held_twice_and_none_is_lost(tmp_path: Path, name: str) ->
         assert holdings(backend) == {}
 
 
-def hammer_and_kill(opener: str, where: Path, ledger: Path, operations: int) -> None:
+def stress_and_kill(opener: str, where: Path, ledger: Path, operations: int) -> None:
     """Until the process has survived long enough to do what is left."""
     dice = random.Random(1)
     for kill in range(KILLS):
@@ -82,7 +82,7 @@ def demand_no_overlap(stays: dict[str, Stay]) -> None:
 @contextmanager
 def running(*arguments: Any) -> Iterator[subprocess.Popen[bytes]]:
     environment = os.environ | {"PYTHONPATH": str(TESTS)}
-    command = [sys.executable, "-m", "harness.hammer", *map(str, arguments)]
+    command = [sys.executable, "-m", "harness.stress", *map(str, arguments)]
     with subprocess.Popen(command, env=environment) as process:
         try:
             yield process

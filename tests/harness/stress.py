@@ -17,8 +17,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.backend_wrappers import NonAtomic
 from harness.ipam import free, take
-from harness.wrapped import Piecemeal
 from svc.datastore.api import Backend
 from svc.datastore.embedded import EmbeddedStore
 from svc.ipam.allocator import Ipam
@@ -33,7 +33,7 @@ def embedded(where: str) -> Backend:
 
 
 def piecemeal(where: str) -> Backend:
-    return Piecemeal(embedded(where))
+    return NonAtomic(embedded(where))
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Ledger:
         return [handle for handle, stay in self.stays.items() if not stay.is_over]
 
 
-class Hammer:
+class StressProcess:
     """One node's process."""
 
     def __init__(self, ipam: Ipam, node: str, ledger: Path, operations: int, seed: int) -> None:
@@ -134,7 +134,7 @@ def main() -> None:
     opener, where, node, ledger, operations, seed = sys.argv[1:]
     module, _, name = opener.partition(":")
     with closing(getattr(importlib.import_module(module), name)(where)) as backend:
-        Hammer(Ipam(backend, node), node, Path(ledger), int(operations), int(seed)).run()
+        StressProcess(Ipam(backend, node), node, Path(ledger), int(operations), int(seed)).run()
 
 
 if __name__ == "__main__":

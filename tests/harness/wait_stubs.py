@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from harness.inside import Place, entered
+from harness.enter_netns import Place, entered
 from harness.kube import Kube
 from harness.workloads import list_pods
 from svc.names import DEFAULT
@@ -19,7 +19,7 @@ _PATIENCE = 10.0
 _ADDRESSES = f"{DEFAULT.annotation_prefix}/podIPs"
 
 
-class Door:
+class StubGate:
     """Answers 200 while `is_open`, else 503. `asked` counts."""
 
     def __init__(self) -> None:
@@ -29,9 +29,9 @@ class Door:
 
 
 @contextmanager
-def door(place: Place) -> Iterator[Door]:
+def door(place: Place) -> Iterator[StubGate]:
     """On the loopback of the place."""
-    opened = Door()
+    opened = StubGate()
 
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.faulty import Faults, Kind
+from harness.fault_injection import Faults, Kind
 from harness.inprocess import Host
 from harness.netns import Netns
 from svc.attach import add as adding
@@ -50,7 +50,7 @@ def add_stands(host: Host, sandbox: Sandbox) -> None:
     """The same ADD again, without faults: nothing of the failed one is in its way."""
     result = host.add(sandbox)
     host.check(sandbox, result)
-    assert host.books().disagreements(host.links()) == []
+    assert host.audit().disagreements(host.links()) == []
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: failure.__name__)
@@ -70,14 +70,14 @@ def test_step_that_fails_leaves_nothing(
 
 
 @pytest.mark.parametrize("undo", UNDO)
-def test_undo_that_fails_stays_owed(host: Host, sandbox: Sandbox, undo: str) -> None:
+def test_failed_rollback_leaves_a_pending_release(host: Host, sandbox: Sandbox, undo: str) -> None:
     """The caller sees why the ADD failed, not why the undo did; the debt is paid as soon as that can be."""
     with pytest.MonkeyPatch.context() as patch:
         fail_step(patch, "note_result", PeerError, after=False)
         fail_undo(patch, undo)
         with pytest.raises(PeerError, match="the step failed"):
             host.add(sandbox)
-    (record,) = host.books().records
+    (record,) = host.audit().records
     assert record.state == DELETING
     assert "undo failed, its release is pending: the undo failed" in "".join(host.trace.lines)
     assert retry_release(host.context, record.id, host.trace)
@@ -93,7 +93,7 @@ def test_address_is_held_while_its_interface_stays(host: Host, sandbox: Sandbox)
         with pytest.raises(PeerError, match="the step failed"):
             host.add(sandbox)
     assert len(host.links()) == 1
-    assert sorted(host.books().allocations) == sorted(host.books().records[0].addresses)
+    assert sorted(host.audit().allocations) == sorted(host.audit().records[0].addresses)
     assert host.recover() == 0
     assert host.left_over() == []
 
@@ -107,7 +107,7 @@ def test_failed_add_of_a_second_interface_spares_the_first(host: Host, sandbox: 
             host.add(sandbox, ifname="eth1")
     assert pod.links() == ["eth0"]
     host.check(sandbox, first)
-    assert host.books().disagreements(host.links()) == []
+    assert host.audit().disagreements(host.links()) == []
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -225,7 +225,7 @@ def test_journal_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: San
 
 
 @KINDS
-def test_fault_of_the_last_write_leaves_no_debt(host: Host, sandbox: Sandbox, kind: Kind) -> None:
+def test_fault_of_the_last_write_leaves_no_pending_release(host: Host, sandbox: Sandbox, kind: Kind) -> None:
     """Addresses and endpoint are one write: carried out, it is undone at once, and otherwise there is nothing to owe."""
     host.faults.arm(kind, 9, "write")
     with pytest.raises(SvcError, match="ordered fault"):
@@ -245,13 +245,13 @@ def test_outage_of_store_and_journal_is_made_good_by_the_next_start(tmp_path: Pa
             with pytest.raises(PeerError, match="the step failed"):
                 host.add(sandbox)
     with Host(tmp_path, netns) as host:
-        assert [record.state for record in host.books().records] == ["adding"]
+        assert [record.state for record in host.audit().records] == ["adding"]
         assert host.recover() == 0
         assert host.left_over() == []
         add_stands(host, sandbox)
 
 
-def test_next_add_pays_the_debt_of_a_failed_one(host: Host, sandbox: Sandbox) -> None:
+def test_next_add_retries_the_pending_release_of_a_failed_one(host: Host, sandbox: Sandbox) -> None:
     """A runtime that tries again need not wait for anybody. Addresses and endpoint are there when the outage begins."""
     host.faults.arm(Kind.OUTAGE, 10, "write")
     with pytest.MonkeyPatch.context() as patch:
