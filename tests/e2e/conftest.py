@@ -13,6 +13,7 @@ from harness.cluster_node import ClusterNode
 from harness.cluster_node import remains as cluster_remains
 from harness.datastores import EtcdSite, OrchSite, Site, furnish, site_called
 from harness.etcd import Cluster, cluster
+from harness.gate_server import GateServer, serving, status
 from harness.host_local import data_dir, held, offer, section
 from harness.kube import Kube
 from harness.netns import Netns
@@ -82,6 +83,13 @@ def pods(shared_node: Node, sandbox: Callable[[], Netns]) -> Iterator[MakePod]:
 def own_pods(node: Node, sandbox: Callable[[], Netns]) -> MakePod:
     """The same on the test's own node, which goes with whatever is left on it."""
     return _Pods(node, sandbox)
+
+
+@pytest.fixture
+def own_gate(node: Node) -> Iterator[GateServer]:
+    """A readiness gate on the node of this test alone: not ready until the test changes it."""
+    with serving(status(503), inside=node.netns) as server:
+        yield server
 
 
 class _Pods:

@@ -4,13 +4,11 @@ import ctypes
 import os
 import signal
 import socket
-import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ import pytest
 from harness.node import BIN, Node
 from harness.pod import Pod
 from harness.polling import wait_until
-from harness.state import audit, edit_journal, faults, remains
+from harness.state import audit, busy_store, edit_journal, faults, remains
 
 pytestmark = pytest.mark.root
 
@@ -163,15 +161,6 @@ def test_calls_that_come_during_the_drain_are_served_without_the_agent(own_pods:
     assert faults(node) == []
     node.start_agent()
     assert [pod.check().status for pod in made] == [0] * 24
-
-
-@contextmanager
-def busy_store(node: Node) -> Iterator[None]:
-    """Another process writes to the store for the time of the block: calls that write wait."""
-    with closing(sqlite3.connect(node.state_dir / "store.db", isolation_level=None)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        yield
-        connection.execute("ROLLBACK")
 
 
 def has_pending_signal(pid: int) -> bool:

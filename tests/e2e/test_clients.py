@@ -3,13 +3,12 @@
 import array
 import os
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import orjson
@@ -19,7 +18,7 @@ from harness.netns import run
 from harness.node import Node, netconf
 from harness.pod import Pod
 from harness.polling import wait_until
-from harness.state import State, audit, faults, remains
+from harness.state import State, audit, busy_store, faults, remains
 from svc.cni.agent_client import call
 from svc.cni.call_io import Reply
 from svc.cni.frame import Frame, pack_request, parse_reply
@@ -238,15 +237,6 @@ def test_stranger_who_reaches_the_socket_is_dropped(shared_node: Node) -> None:
 
 
 # those who die while they wait
-
-
-@contextmanager
-def busy_store(node: Node) -> Iterator[None]:
-    """Another process writes to the store for the time of the block: calls that write wait."""
-    with closing(sqlite3.connect(node.state_dir / "store.db", isolation_level=None)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
-        yield
-        connection.execute("ROLLBACK")
 
 
 def is_journalled(pod: Pod) -> bool:

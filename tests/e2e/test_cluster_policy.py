@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from harness.annotations import attach_within
 from harness.cluster_node import ClusterNode, remains
 from harness.datastores import OrchSite, Site, session
 from harness.ipam import put_pool
@@ -162,16 +163,6 @@ def test_namespace_chooses_the_pool(make: MakePod, cluster_node: ClusterNode, ku
         pod.delete()
     finally:
         label_namespace(kube, None)
-
-
-def attach_within(pod: Pod, network: str) -> None:
-    """Again and again, until the pod has an address that begins so."""
-    until = time.monotonic() + PATIENCE
-    pod.add()
-    while not pod.addresses[0].startswith(network):
-        assert time.monotonic() < until, pod.addresses
-        pod.delete()
-        pod.add()
 
 
 def detach_until_refused(pod: Pod) -> None:

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from harness.gate_pods import LONG, SHORT, refused
-from harness.gate_server import GateServer, serving, silent, status
+from harness.gate_server import GateServer, silent, status
 from harness.netns import Netns
 from harness.node import Calling, Node
 from harness.pod import Pod
@@ -25,13 +25,6 @@ from svc.cni.frame import Frame
 pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
-
-
-@pytest.fixture
-def own_gate(node: Node) -> Iterator[GateServer]:
-    """A closed one, on the node of this test alone."""
-    with serving(status(503), inside=node.netns) as server:
-        yield server
 
 
 def waiting(node: Node) -> int:

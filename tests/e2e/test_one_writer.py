@@ -19,7 +19,7 @@ from harness import cluster_node as cluster
 from harness.cluster_node import ClusterNode
 from harness.datastores import Site
 from harness.gate_pods import LONG
-from harness.gate_server import GateServer, serving, status
+from harness.gate_server import GateServer, status
 from harness.lock_holder import held_by, open_to_all
 from harness.netns import Netns
 from harness.node import BIN, START_SECONDS, Node, netconf
@@ -34,12 +34,6 @@ from svc.cni.locks import LAST_CALLS, LAST_SOCKET, LAST_STATE
 pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
-
-
-@pytest.fixture
-def own_gate(node: Node) -> Iterator[GateServer]:
-    with serving(status(503), inside=node.netns) as server:
-        yield server
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 from harness.cluster_node import ClusterNode, remains
 from harness.datastores import session
 from harness.kube import Kube
-from harness.pod import Pod
+from harness.pod import Pod, refused
 from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 from svc.names import DEFAULT
@@ -54,10 +54,7 @@ def attach_within(pod: Pod, network: str) -> None:
 
 def demand_refused(pod: Pod, node: ClusterNode, code: int, *words: str) -> None:
     """With these words, and nothing is left of it."""
-    error = pod.failed("ADD").output
-    assert error["code"] == code, error
-    for word in words:
-        assert word in f"{error['msg']}: {error['details']}", error
+    refused(pod, code, *words)
     assert remains([node]) == []
 
 

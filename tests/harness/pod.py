@@ -78,3 +78,11 @@ class Pod:
             assert hasattr(other, name), name
             setattr(other, name, value)
         return other
+
+
+def refused(pod: Pod, code: int, *words: str) -> None:
+    """Require that an ADD fails with this code, and that its message and details contain the words."""
+    error = pod.failed("ADD").output
+    assert error["code"] == code, error
+    for word in words:
+        assert word in f"{error['msg']}: {error['details']}", error

@@ -20,6 +20,6 @@ CFLAGS=$SVC_SANITIZERS "$venv/bin/pip" install --quiet --no-deps --no-build-isol
 export PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0:replace_str=0
 LD_PRELOAD=$(gcc -print-file-name=libasan.so) exec "$python" "$venv/bin/pytest" "$@" \
     tests/unit/test_bitmap.py tests/unit/test_cidr.py tests/unit/test_cidr_index.py tests/unit/test_rtnl.py \
-    tests/unit/test_rtnl_replies.py tests/netns/test_netns.py tests/netns/test_netns_monitor.py \
-    tests/netns/test_netns_namespaces.py tests/e2e/shim \
+    tests/unit/test_rtnl_replies.py tests/netns/core \
+    tests/e2e/shim \
     -k "not executable_is_static and not executable_is_small and not process_dies_when_the_way_back_fails"

@@ -68,6 +68,15 @@ def remains(node: Node) -> list[str]:
     return [*audit(node).entries(), *(f"interface {name}" for name in pod_links(node))]
 
 
+@contextmanager
+def busy_store(node: Node) -> Iterator[None]:
+    """Hold the write lock of the store for the time of the block: calls that write wait."""
+    with closing(sqlite3.connect(node.state_dir / FILE, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
+
+
 def edit_journal(node: Node, record: Record) -> None:
     """Puts a row in place of the present one of the same attachment."""
     with closing(Journal(node.state_dir / "journal.db")) as journal:

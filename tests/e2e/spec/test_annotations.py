@@ -1,20 +1,18 @@
 """Section 2.8 and rules R3 to R5: what annotations of pods and namespaces choose, on each datastore."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from harness.annotations import attach_within, endpoint
 from harness.cluster_node import ClusterNode, audit
-from harness.datastores import Site, session
+from harness.datastores import session
 from harness.ipam import put_pool
 from harness.kube import Kube
-from harness.pod import Pod
+from harness.pod import Pod, refused
 from harness.spec_rows import field, statement
-from svc.model.keys import ResourceQuery
-from svc.model.resource import Resource
 from svc.names import DEFAULT
 
 pytestmark = pytest.mark.root
@@ -63,31 +61,6 @@ def pools(cluster_node: ClusterNode) -> None:
         put_pool(store, "blue", "10.71.0.0/24")
         put_pool(store, "green", "10.72.0.0/24", nodeSelector="has(nothing)")
         put_pool(store, "blue6", "fd71::/120")
-
-
-def attach_within(pod: Pod, network: str) -> None:
-    """Again and again, until its address begins so: what is said of a namespace arrives within moments."""
-    until = time.monotonic() + PATIENCE
-    pod.add()
-    while not pod.addresses[0].startswith(network):
-        assert time.monotonic() < until, pod.addresses
-        pod.delete()
-        pod.add()
-
-
-def endpoint(site: Site) -> Resource:
-    """The only one."""
-    with session(site) as store:
-        (entry,) = store.list(ResourceQuery("WorkloadEndpoint"))
-    assert isinstance(entry.value, Resource)
-    return entry.value
-
-
-def refused(pod: Pod, code: int, *said: str) -> None:
-    error = pod.failed("ADD").output
-    assert error["code"] == code, error
-    for text in said:
-        assert text in error["msg"] + error["details"], error
 
 
 @statement(
@@ -211,5 +184,5 @@ def test_floating_addresses_are_on_the_endpoint(make: MakePod, cluster_node: Clu
     for _ in range(2):
         pod.add()
         expected = [{"internalIP": pod.addresses[0], "externalIP": "198.51.100.7"}]
-        assert endpoint(cluster_node.site).spec["ipNATs"] == expected
+        assert endpoint(cluster_node).spec["ipNATs"] == expected
     refused(make("web-1", annotations=chosen, with_policy=True), ANNOTATION, "feature_control.floating_ips")

@@ -11,7 +11,7 @@ from harness.datastores import OrchSite
 from harness.host_local import data_dir, held, offer, section
 from harness.kube import Kube
 from harness.orch import NODES
-from harness.pod import Pod
+from harness.pod import Pod, refused
 from harness.spec_rows import field, statement
 from svc.names import DEFAULT
 
@@ -59,13 +59,6 @@ def routes(pod: Pod) -> set[tuple[str, str]]:
     """Destination and next hop of those that were made for the container."""
     found = [route for family in ("-4", "-6") for route in pod.netns.ip(family, "route")]
     return {(route["dst"], route["gateway"]) for route in found if "gateway" in route}
-
-
-def refused(pod: Pod, code: int, *said: str) -> None:
-    error = pod.failed("ADD").output
-    assert error["code"] == code, error
-    for text in said:
-        assert text in error["msg"] + error["details"]
 
 
 @field(

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.annotations import endpoint
 from harness.cluster_node import ClusterNode
-from harness.datastores import OrchSite, Site, session
+from harness.datastores import OrchSite
 from harness.kube import ADMIN_TOKEN, Kube
-from harness.pod import Pod
+from harness.pod import Pod, refused
 from harness.spec_rows import field, statement
-from svc.model.keys import ResourceQuery
-from svc.model.resource import Resource
 
 pytestmark = pytest.mark.root
 
@@ -21,21 +20,6 @@ Grant = Callable[..., None]
 ON_ORCH = pytest.mark.parametrize("site", ["orch"], indirect=True, scope="module")
 EMBEDDED = pytest.mark.parametrize("site", ["embedded"], indirect=True, scope="module")
 POLICY = {"policy": {"type": "orch"}}
-
-
-def endpoint(site: Site) -> Resource:
-    """The only one."""
-    with session(site) as store:
-        (entry,) = store.list(ResourceQuery("WorkloadEndpoint"))
-    assert isinstance(entry.value, Resource)
-    return entry.value
-
-
-def refused(pod: Pod, code: int, *said: str) -> None:
-    error = pod.failed("ADD").output
-    assert error["code"] == code, error
-    for text in said:
-        assert text in error["msg"] + error["details"]
 
 
 @field(
@@ -61,7 +45,7 @@ def test_access_is_needed_where_the_api_is_asked(make: MakePod) -> None:
 )
 def test_labels_come_by_the_kubeconfig(make: MakePod, cluster_node: ClusterNode, orch_site: OrchSite) -> None:
     make(orch={"kubeconfig": str(orch_site.kubeconfig)}, **POLICY).add()
-    assert endpoint(cluster_node.site).labels["app"] == "web"
+    assert endpoint(cluster_node).labels["app"] == "web"
     refused(make("web-1", orch={"kubeconfig": "/nowhere"}, **POLICY), 7, "/nowhere")
 
 
@@ -76,7 +60,7 @@ def test_url_of_the_api_takes_the_place_of_a_kubeconfig(make: MakePod, cluster_n
     access = {"k8s_auth_token": ADMIN_TOKEN, "k8s_certificate_authority": str(kube.authority)}
     pod = make(orch={"orch_api_root": f"{kube.url}/api/v1"}, policy={"type": "orch", **access})
     pod.add()
-    assert endpoint(cluster_node.site).labels["app"] == "web"
+    assert endpoint(cluster_node).labels["app"] == "web"
     assert ADMIN_TOKEN not in cluster_node.log.read_text()
     refused(make("web-1", orch={"orch_api_root": "10.0.0.1:6443"}, **POLICY), 7, "orch.orch_api_root", "is not a URL")
 
@@ -90,15 +74,15 @@ def test_client_certificate_is_shown_to_the_api(make: MakePod, cluster_node: Clu
         "k8s_certificate_authority": str(kube.authority),
     }  # fmt: skip
     make(orch={"orch_api_root": kube.url}, policy={"type": "orch", **identity}).add()
-    assert endpoint(cluster_node.site).labels["app"] == "web"
+    assert endpoint(cluster_node).labels["app"] == "web"
 
 
 @field("policy", "See `policy.type`; without it pods are not read, and the endpoint has the network's name as its profile.")
 def test_without_policy_pods_are_not_read(make: MakePod, cluster_node: ClusterNode) -> None:
     make(policy={}).add()
     if not isinstance(cluster_node.site, OrchSite):  # whose endpoints are the pods themselves
-        assert "app" not in endpoint(cluster_node.site).labels
-        assert endpoint(cluster_node.site).spec["profiles"] == ["net"]
+        assert "app" not in endpoint(cluster_node).labels
+        assert endpoint(cluster_node).spec["profiles"] == ["net"]
 
 
 @field(
@@ -110,7 +94,7 @@ def test_without_policy_pods_are_not_read(make: MakePod, cluster_node: ClusterNo
 @pytest.mark.parametrize("kind", ["orch", "k8s"])
 def test_policy_makes_endpoints_complete(make: MakePod, cluster_node: ClusterNode, orch_site: OrchSite, kind: str) -> None:
     make(policy={"type": kind}, orch={"kubeconfig": str(orch_site.kubeconfig)}).add()
-    found = endpoint(cluster_node.site)
+    found = endpoint(cluster_node)
     assert found.labels["app"] == "web"
     assert found.spec["profiles"][0] == "kns.default"
     assert found.spec["ports"] == [{"name": "http", "protocol": "TCP", "port": 8080, "hostPort": 0, "hostIP": ""}]
@@ -135,7 +119,7 @@ def test_policy_needs_to_read_pods(make: MakePod, cluster_node: ClusterNode, kub
     assert (error["code"], 'cannot get resource "pods"' in error["msg"]) == (50, True)
     rights(namespaces=["get", "list", "watch"], pods=["get"])
     pod.add()
-    assert endpoint(cluster_node.site).labels["app"] == "web"
+    assert endpoint(cluster_node).labels["app"] == "web"
 
 
 @EMBEDDED
@@ -151,4 +135,4 @@ def test_namespaces_that_may_not_be_read_have_no_annotations(
         assert "WARNING" in called.stderr
         assert "annotations and labels of namespaces do not count: " in called.stderr
         assert 'cannot get resource "namespaces"' in called.stderr
-    assert endpoint(cluster_node.site).labels["app"] == "web"
+    assert endpoint(cluster_node).labels["app"] == "web"

@@ -11,7 +11,7 @@ from harness.datastores import OrchSite, session
 from harness.ipam import put_pool
 from harness.kube import Kube
 from harness.node import POOL4
-from harness.pod import Pod
+from harness.pod import Pod, refused
 from harness.spec_rows import statement
 from svc.names import DEFAULT
 
@@ -34,13 +34,6 @@ def stored(node: ClusterNode, name: str) -> dict[str, Any]:
     found: dict[str, Any]
     (found,) = json.loads(node.ctl("pool", "get", name, "-o", "json").stdout)
     return found
-
-
-def refused(pod: Pod, code: int, *said: str) -> None:
-    error = pod.failed("ADD").output
-    assert error["code"] == code, error
-    for text in said:
-        assert text in error["msg"] + error["details"]
 
 
 @EMBEDDED

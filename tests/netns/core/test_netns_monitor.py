@@ -10,7 +10,7 @@ from time import monotonic
 
 import pytest
 
-from harness.core_netns import Side, side
+from harness.core_netns import Side
 from svc._core import netns
 from svc._core.rtnl import Batch
 
@@ -18,24 +18,6 @@ pytestmark = pytest.mark.root
 
 LONG = 20.0  # seconds; no test waits that long, unless something is broken
 GROUP = 77
-
-
-@pytest.fixture
-def host() -> Iterator[Side]:
-    with side() as made:
-        yield made
-
-
-@pytest.fixture
-def sandbox() -> Iterator[Side]:
-    with side() as made:
-        yield made
-
-
-@pytest.fixture
-def host_socket(host: Side) -> Iterator[netns.Socket]:
-    with netns.Socket(host.fd) as opened:
-        yield opened
 
 
 @pytest.fixture

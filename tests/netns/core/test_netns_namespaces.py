@@ -5,12 +5,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from harness.core_netns import Side, side
+from harness.core_netns import Side
 from svc._core import netns
 
 pytestmark = pytest.mark.root
@@ -23,12 +23,6 @@ VISITORS: list[Callable[[int], object]] = [
     lambda fd: netns.write_sysctls(fd, [("net/ipv4/ip_forward", "1")]),
     lambda fd: netns.read_sysctls(fd, ["net/ipv4/ip_forward"]),
 ]
-
-
-@pytest.fixture
-def sandbox() -> Iterator[Side]:
-    with side() as made:
-        yield made
 
 
 def test_identity_is_that_of_stat(sandbox: Side) -> None:

@@ -2,7 +2,7 @@
 
 import errno
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
@@ -38,24 +38,6 @@ class Pod:
     index: int
     ipv4: bytes
     ipv6: bytes
-
-
-@pytest.fixture
-def host() -> Iterator[Side]:
-    with side() as made:
-        yield made
-
-
-@pytest.fixture
-def sandbox() -> Iterator[Side]:
-    with side() as made:
-        yield made
-
-
-@pytest.fixture
-def host_socket(host: Side) -> Iterator[netns.Socket]:
-    with netns.Socket(host.fd) as opened:
-        yield opened
 
 
 def batch_of(*packers: Callable[[Batch], None]) -> Batch:
