@@ -31,7 +31,7 @@ from svc.model.errors import PeerError
 from svc.model.keys import IPAM_CONFIG, ResourceKey
 from svc.model.resource import Resource
 
-OPERATIONS = 5008  # and an eighth of them where each is several requests to a server
+OPERATIONS = 5008  # and a sixteenth of them where each is several requests to a server
 THREADS = 4  # of each of four address managers
 AT_MOST = 5  # addresses that one thread holds at a time
 
@@ -81,7 +81,7 @@ def test_no_address_is_given_twice_and_none_is_lost(open_store: OpenStore, nodes
     put_pool(sessions[0], "pool6", "fd65::/120", blockSize=125)
     managers = [Ipam(sessions[number % 2], node) for number, node in enumerate(nodes)]
     ledger = Ledger()
-    operations = OPERATIONS if sessions[0].atomic else OPERATIONS // 8
+    operations = OPERATIONS if sessions[0].atomic else OPERATIONS // 16
     share = operations // (len(managers) * THREADS)
     outcomes = in_threads(
         lambda ipam=ipam, name=f"net.m{n}t{thread}": trade(ipam, ledger, name, share)  # type: ignore[misc]

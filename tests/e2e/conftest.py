@@ -187,9 +187,17 @@ def further_sites() -> Sequence[Site]:
 
 
 @pytest.fixture(scope="module")
-def lasting_node(site: Site, further_sites: Sequence[Site], home: Path) -> Iterator[ClusterNode]:
+def agent_program() -> tuple[str, ...]:
+    """What runs as the agent of the module's lasting node, if it is not svc-agent."""
+    return ()
+
+
+@pytest.fixture(scope="module")
+def lasting_node(
+    site: Site, further_sites: Sequence[Site], home: Path, agent_program: tuple[str, ...]
+) -> Iterator[ClusterNode]:
     """`node1` of the site, for all tests of a module."""
-    with ClusterNode(home, "node1", site, *further_sites) as node:
+    with ClusterNode(home, "node1", site, *further_sites, agent_program=agent_program) as node:
         yield node
         _demand_sound_end(node)
 

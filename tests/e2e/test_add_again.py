@@ -8,10 +8,11 @@ from contextlib import closing
 import pytest
 
 from harness.netns import Netns, run
-from harness.node import Node
+from harness.node import Node, agent_with
 from harness.pod import Pod
 from harness.polling import wait_until
 from harness.state import State, audit, faults, pod_links, remains
+from svc.attach import store_identity
 
 pytestmark = pytest.mark.root
 
@@ -206,7 +207,9 @@ def wipe(node: Node) -> None:
 
 
 def test_store_file_replaced_behind_the_agent_is_the_one_that_counts(own_pods: MakePod, node: Node) -> None:
-    """Somebody moves a damaged store away, and svcctl makes a fresh one in its place."""
+    """An administrator moves a damaged store away, and svcctl makes a fresh one in its place."""
+    node.stop_agent()
+    node.start_agent(*agent_with({f"{store_identity.__name__}.HOLD_SECONDS": 1.0}))
     first, second = own_pods(), own_pods()
     first.add()
     for file in node.state_dir.glob("store.db*"):

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 CLIENTS = 8
 PODS = 3  # sandboxes of a client
-SECONDS = 18.0
+SECONDS = 9.0
 PATIENCE = 120.0  # seconds
 KILLED = "the agent closed the connection before the end of its reply"  # also to a one-shot call that has handed on to it
 NETCONF = netconf(ipam={"assign_ipv6": "true", "ipv4_pools": ["small"], "ipv6_pools": ["small6"]})

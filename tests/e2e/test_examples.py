@@ -11,9 +11,11 @@ import pytest
 from harness.cluster_node import ClusterNode, remains
 from harness.host_local import data_dir
 from harness.netns import Netns
+from harness.node import agent_with
 from harness.pod import Pod
 from harness.reference_plugins import REFERENCE, demand_plugin
 from harness.spec_rows import EVERYWHERE
+from svc.attach import store_identity
 from svc.names import DEFAULT
 
 pytestmark = pytest.mark.root
@@ -26,6 +28,12 @@ POD = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0"
 
 everywhere = pytest.mark.parametrize("site", EVERYWHERE, indirect=True, scope="module")
 embedded = pytest.mark.parametrize("site", ["embedded"], indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def agent_program() -> tuple[str, ...]:
+    """It hardly holds ADDs, though each test begins with another datastore."""
+    return agent_with({f"{store_identity.__name__}.HOLD_SECONDS": 0.1})
 
 
 @pytest.fixture

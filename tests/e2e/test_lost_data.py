@@ -42,6 +42,7 @@ POOL = "10.77.0.0/29"
 HELD_SECONDS = 10.0  # by agents that need half of the usual time
 LIVE, NEW = 5, 3  # pods of the two nodes: as many as the pool has addresses
 AGENT = agent_with({f"{store_identity.__name__}.HOLD_SECONDS": HELD_SECONDS})
+HARDLY_HOLDING = agent_with({f"{store_identity.__name__}.HOLD_SECONDS": 1.0})
 OURS = (BlockQuery(), AffinityQuery(), HandleQuery())
 
 MakePod = Callable[[ClusterNode, str], Pod]
@@ -347,6 +348,8 @@ def test_foreign_holder_is_told_and_not_replaced(nodes: tuple[ClusterNode, Clust
 
 def test_replaced_file_of_a_single_node(node: Node, sandbox: Callable[[], Netns]) -> None:
     """Its pods get their records back in the new one."""
+    node.stop_agent()
+    node.start_agent(*HARDLY_HOLDING)
     pod = Pod(node, sandbox(), "live", netconf())
     pod.add()
     for file in node.state_dir.glob(f"{EMBEDDED_FILE}*"):

@@ -25,7 +25,6 @@ from svc.model.errors import PeerError
 
 PATIENCE = 60.0  # seconds without a sign of life
 
-ADDRESSES = 20_000  # that are assigned or released, in each test
 POOLS = ("10.65.0.0/24", "fd65::/120")
 
 # Tells of every address that it was assigned, or has released, with a byte on standard output, and at the end, after SIGTERM,
@@ -85,7 +84,7 @@ with ThreadPoolExecutor(int(threads)) as pool:
 class Ground:
     """A datastore with a pool of each family, and how hard it is worked on.
 
-    Both processes together assign and release so many addresses; `life` is how many of them one does before it is killed.
+    Both processes together assign and release so many `addresses`; `life` is how many of them one does before it is killed.
     Each of its threads has so many handles at once, of which each has addresses of one of the `families`.
     """
 
@@ -93,7 +92,8 @@ class Ground:
     folder: Path
     put_node: Callable[[str], None]
     open: Callable[[], Backend]
-    life: tuple[int, int] = (500, 5000)
+    addresses: int
+    life: tuple[int, int]
     threads: int = 1
     handles: int = 40
     families: tuple[tuple[int, ...], ...] = ((4,), (6,), (4, 6))
@@ -164,13 +164,13 @@ def workers(ground: Ground, nodes: tuple[str, str], dice: random.Random) -> Iter
                 worker.end(signal.SIGKILL)
 
 
-def hammer(both: list[Worker]) -> None:
-    """Until there were addresses enough, and both are at work: reads, kills and restarts as it comes."""
+def kill_and_restart(both: list[Worker], addresses: int) -> None:
+    """Until there were addresses enough, each was killed at least twice, and both are at work."""
     done = 0
     with selectors.DefaultSelector() as selector:
         for worker in both:
             selector.register(worker.pipe, selectors.EVENT_READ, worker)
-        while done < ADDRESSES or not all(worker.works for worker in both):
+        while done < addresses or not all(worker.works and worker.lives > 2 for worker in both):
             ready = selector.select(PATIENCE)
             assert ready, "no process shows a sign of life"
             for key, _ in ready:
@@ -207,12 +207,12 @@ def test_embedded_store(tmp_path: Path, nodes: tuple[str, str]) -> None:
         with closing(open_store()) as store:
             put_node(store, node)
 
-    demand_nothing_lost(Ground({"kind": "embedded"}, tmp_path, put, open_store, life=(200, 2500)), nodes)
+    demand_nothing_lost(Ground({"kind": "embedded"}, tmp_path, put, open_store, 20_000, life=(200, 2500)), nodes)
 
 
 def test_etcd(etcd_site: Site, tmp_path: Path) -> None:
     settings = {"kind": "etcdv3", "etcd_endpoints": etcd_site.config["etcd_endpoints"]}
-    ground = Ground(settings, tmp_path, etcd_site.add_node, etcd_site.open)
+    ground = Ground(settings, tmp_path, etcd_site.add_node, etcd_site.open, 10_000, life=(150, 1500))
     with cleared(etcd_site):
         demand_nothing_lost(ground, TWO)
 
@@ -221,7 +221,9 @@ def test_custom_resources(orch_site: OrchSite, tmp_path: Path) -> None:
     """A handle takes a dozen requests there: so there are many at once, of several addresses each."""
     settings = {"kind": "orch", "kubeconfig": str(orch_site.kubeconfig)}
     families = ((4,), (6,), (4, 6), (4, 4, 6, 6), (4, 4, 4, 4, 6, 6, 6, 6))
-    ground = Ground(settings, tmp_path, orch_site.add_node, orch_site.open, threads=16, handles=1, families=families)
+    ground = Ground(
+        settings, tmp_path, orch_site.add_node, orch_site.open, 5000, life=(200, 1000), threads=16, handles=1, families=families
+    )
     with cleared(orch_site):
         demand_nothing_lost(ground, TWO)
 
@@ -243,9 +245,8 @@ def demand_nothing_lost(ground: Ground, nodes: tuple[str, str]) -> None:
         put_pool(store, "pool4", POOLS[0], blockSize=28)
         put_pool(store, "pool6", POOLS[1], blockSize=124)
         with workers(ground, nodes, random.Random("processes")) as both:
-            hammer(both)
+            kill_and_restart(both, ground.addresses)
             assert [worker.end(signal.SIGTERM) for worker in both] == [0, 0]
-        assert all(worker.lives > 2 for worker in both)
         assert holdings(store) == both[0].told() | both[1].told()
         for handle in holdings(store):
             free(Ipam(store, NODE), handle)

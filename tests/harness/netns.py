@@ -52,9 +52,9 @@ class Netns:
         self.delete()
 
 
-def run(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+def run(*command: str, check: bool = True, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """The finished program; RuntimeError with what it said when it failed and `check` is set."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, input=stdin)
     if check and done.returncode:
         raise RuntimeError(f"{' '.join(command)}: exit status {done.returncode}: {done.stdout}{done.stderr}")
     return done

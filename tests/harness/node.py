@@ -25,6 +25,16 @@ START_SECONDS = 20.0
 STOP_SECONDS = 30.0
 BIN = Path(sys.executable).parent
 
+UPLINK = """
+link set lo up
+link add uplink type bridge
+link set uplink up
+address add 192.0.2.1/24 dev uplink
+address add 2001:db8::1/64 dev uplink nodad
+route add default via 192.0.2.254
+route add default via 2001:db8::fe
+"""
+
 POOL4 = "10.65.0.0/16"
 POOL6 = "fd65::/112"
 
@@ -91,14 +101,7 @@ class Node:
 
     def _give_uplink(self) -> None:
         """Proxy ARP answers for what the node has a route to: every real node has a default route."""
-        name = self.netns.name
-        run("ip", "-n", name, "link", "set", "lo", "up")
-        run("ip", "-n", name, "link", "add", "uplink", "type", "bridge")
-        run("ip", "-n", name, "link", "set", "uplink", "up")
-        run("ip", "-n", name, "address", "add", "192.0.2.1/24", "dev", "uplink")
-        run("ip", "-n", name, "address", "add", "2001:db8::1/64", "dev", "uplink", "nodad")
-        run("ip", "-n", name, "route", "add", "default", "via", "192.0.2.254")
-        run("ip", "-n", name, "-6", "route", "add", "default", "via", "2001:db8::fe")
+        run("ip", "-n", self.netns.name, "-batch", "-", stdin=UPLINK)
 
     def _install(self) -> None:
         self.prepare("install", "--bin-dir", str(self.bin_dir), "--socket", str(self.socket))
