@@ -1,4 +1,4 @@
-"""Many calls at once: pods a second for ADD, time for DEL, and STATUS meanwhile."""
+"""Many concurrent calls: pods a second for ADD, time for DEL, and STATUS beside them."""
 
 import statistics
 import time

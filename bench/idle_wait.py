@@ -1,4 +1,4 @@
-"""Waiting for quiet, and telling when there was none.
+"""Wait until the machine is idle, and report when it was not.
 
 A namespace that is being torn down holds the kernel's RTNL lock and doubles every figure. Other programs' work is worse, as
 it does not hit both sides alike: a peer that burns more processor time loses more, and ratios look better than they are.

@@ -50,7 +50,7 @@ def at_least(bound: float) -> Goal:
 
 @dataclass(frozen=True)
 class Figure:
-    """Ours beside a peer's. Goals are for the ratio where there is a peer, for the value itself where there is none.
+    """Ours beside a peer's. Goals are for the ratio if there is a peer, otherwise for the value itself.
 
     The ratio is ours / peer's, or the other way round for a speed-up.
     """

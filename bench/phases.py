@@ -22,7 +22,7 @@ def inside_ms(outcome: Outcome) -> float:
 
 
 def outside_ms(outcome: Outcome) -> float:
-    """What the call took but for its time in the agent, from the queue on."""
+    """The time of the call without its time in the agent, which begins in the queue."""
     found = phases(outcome)
     return outcome.ms - found["total"] - found["queue"]
 

@@ -108,7 +108,7 @@ Answering = Callable[[str, Plugin, Pod], None]
 
 @contextmanager
 def in_process(directory: Path) -> Iterator[Answering]:
-    """What a worker of the agent does, on a node without one."""
+    """Do the work of an agent's worker, on a node without an agent."""
     with ExitStack() as stack:
         node = stack.enter_context(Node(Path(tempfile.mkdtemp(dir=directory)), agent=False))
         node.apply_pools()
@@ -166,8 +166,8 @@ class Samples:
     """Wall time by function.
 
     Every tick of the timer weighs one interval. Python runs a signal's handler late while C code is busy: then all ticks
-    since the last belong to it. Each call starts in another place of the interval, lest the same code meet the same ticks.
-    Calls that took much longer than others met somebody else's work, and do not count.
+    since the last belong to it. Calls start in changing places of the interval, so that ticks meet all of the code.
+    Calls that took much longer than others were delayed by other programs, and do not count.
     """
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ def build_null(directory: Path) -> Path:
 
 
 def versions() -> dict[str, str]:
-    """What is compared, by name."""
+    """The programs that are compared, by name."""
     return {"svc": __version__, "containernetworking-plugins": _debian_version("containernetworking-plugins")}
 
 

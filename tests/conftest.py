@@ -84,6 +84,6 @@ def nothing_left_at_the_end(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="session")
 def kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kube]:
-    """An API server for all tests of a run; skips where there can be none. Whoever writes to it cleans up."""
+    """Start one API server for all tests of a run; skip without its programs. A test that writes to it cleans up."""
     with running(tmp_path_factory.mktemp("kube")) as server:
         yield server

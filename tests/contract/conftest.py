@@ -102,7 +102,7 @@ def _marked(store: str) -> Any:
 
 @pytest.fixture(scope="session")
 def datastore(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Datastore]:
-    """Whatever serves it runs as long as tests use it."""
+    """Open the datastore for as long as tests use it."""
     with ExitStack() as opened:
         yield STORES[request.param](request, opened, tmp_path_factory.mktemp("store"))
 

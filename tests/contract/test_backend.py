@@ -127,7 +127,7 @@ def test_errors_are_store_errors() -> None:
 
 
 def test_revisions_never_repeat(backend: Backend) -> None:
-    """Also over deletion: nobody mistakes a new value for the one that he read."""
+    """Also after a deletion: a new value never has the revision of an old one."""
     key, seen = HandleKey("h"), []
     for count in range(1, 4):
         entry = create(backend, key, handle(1))
@@ -179,7 +179,7 @@ def test_failing_write_spares_the_others_or_tells_of_them(backend: Backend, fail
 
 @pytest.mark.parametrize("state", ["changed", "gone", "never there"])
 def test_checks_guard_other_writes(backend: Backend, state: str) -> None:
-    """Whoever read a key may demand that it is still as he read it: everything else is a conflict, and nothing is written."""
+    """A reader may require that a key has the revision that was read: everything else is a conflict, and nothing is written."""
     guard = create(backend, HandleKey("guard"), handle(1))
     if state == "changed":
         backend.write([Update(guard.key, handle(2), guard.revision)])
@@ -234,7 +234,7 @@ def test_durable_writes_write(backend: Backend) -> None:
 
 
 def test_values_are_stored_as_they_are_at_the_call(backend: Backend) -> None:
-    """What the caller does with his value later is his business."""
+    """Later changes of the caller's value do not reach the store."""
     value = block()
     create(backend, BlockKey(value.cidr), value)
     value.ordinals.allocate(0)

@@ -143,7 +143,7 @@ def test_both_families_or_none(backend: Backend, ipam: Ipam, versions: tuple[int
 
 
 def test_exhaustion_names_the_pools_and_their_numbers(backend: Backend, ipam: Ipam) -> None:
-    """What is there, what of it is the node's, and how much of that is used."""
+    """The pool's addresses, those of the node's blocks, and those in use."""
     tiny(backend)
     put_pool(backend, "second", "10.67.0.0/29", blockSize=30)
     put_block(backend, "10.67.0.0/30", "host:node2", ["net.theirs"] * 4)
@@ -215,7 +215,7 @@ def test_nodes_are_registered_where_the_datastore_is_shared(backend: Backend, ne
 
 @pytest.mark.parametrize("address", ["10.65.0.77", "10.65.0.0", "fd65::ff"])
 def test_a_free_address_can_be_asked_for(backend: Backend, ipam: Ipam, address: str) -> None:
-    """Its block is claimed when nobody has it yet."""
+    """Its block is claimed if it has no affinity yet."""
     assert take(ipam, "net.c1", at=address) == (address,)
     assert held(backend, "net.c1") == {address}
     demand_whole_claims(backend)
@@ -249,7 +249,7 @@ def test_an_address_outside_the_pools_is_refused(backend: Backend, ipam: Ipam) -
 
 
 def test_an_address_in_a_block_of_another_node_can_be_asked_for(backend: Backend, ipam: Ipam) -> None:
-    """Whoever asks for an address knows how it is routed. The block stays its owner's."""
+    """A caller that names an address knows its route. The affinity of the block does not change."""
     put_block(backend, "10.65.0.64/26", "host:node2")
     assert take(ipam, "net.c1", at="10.65.0.70") == ("10.65.0.70",)
     assert block_of(backend, "10.65.0.70").affinity == "host:node2"

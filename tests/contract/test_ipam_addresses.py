@@ -63,7 +63,7 @@ def named(ipam: Ipam, handle: str, *addresses: str) -> list[str]:
 
 
 def test_named_addresses_come_in_their_order(store: Backend, ipam: Ipam) -> None:
-    """Whatever families are wanted otherwise; also two of one block."""
+    """Independent of the requested families; also two of one block."""
     assert named(ipam, "net.a", "fd65::5", "10.65.0.5", "10.65.0.6") == ["fd65::5", "10.65.0.5", "10.65.0.6"]
     assert holdings(store) == {"net.a": frozenset(map(Address, ("10.65.0.5", "10.65.0.6", "fd65::5")))}
     assert sum(handles(store)["net.a"].values()) == 3
@@ -102,7 +102,7 @@ def test_standing_of_an_address(ipam: Ipam) -> None:
 
 
 def test_addresses_are_released_one_write_a_block(store: Backend) -> None:
-    """With the handles of all of them; whoever holds them, in whichever block."""
+    """With the handles of all of them, in any block."""
     recording = Recording(store)
     ipam = Ipam(recording, NODE)
     got = [take(ipam, f"net.c{n}", versions=(4, 6)) for n in range(4)]
@@ -179,7 +179,7 @@ def test_stored_handles_end_at_a_line_end(store: Backend, ipam: Ipam) -> None:
 
 
 def test_refusals_and_free_addresses_are_never_told_from_memory(store: Backend, ipam: Ipam) -> None:
-    """Another process of the node has assigned, or released and assigned anew, meanwhile."""
+    """Another process of the node has assigned, or released and assigned again, in between."""
     (got,) = take(ipam, "net.c")
     block = block_of(store, got).cidr
     take(Ipam(store, NODE), "net.new", at=str(block.address(2)))
@@ -192,7 +192,7 @@ def test_refusals_and_free_addresses_are_never_told_from_memory(store: Backend, 
 
 @pytest.mark.parametrize("deed", ["disabled", "gone", "other size"])
 def test_addresses_of_former_pools_are_found(store: Backend, ipam: Ipam, deed: str) -> None:
-    """In a pool that is disabled, in none, in one that was made anew with other blocks."""
+    """In a pool that is disabled, in none, in one that was created again with other blocks."""
     (got,) = take(ipam, "net.c")
     _POOLS[deed](store)
     assert Ipam(store, "node2").release_addresses([ReleaseTarget(Address(got))]).freed == (Address(got),)
@@ -335,7 +335,7 @@ def test_an_allocation_passes_from_one_owner_to_the_next(store: Backend, ipam: I
 def test_owners_change_only_as_expected(
     store: Backend, ipam: Ipam, handle: str, change: dict[str, SetOwner], message: str
 ) -> None:
-    """Otherwise nothing is changed, and the caller is told what it is."""
+    """Otherwise nothing is changed, and the error names the present owner."""
     ((address, _),) = ((each.address, each.block) for each in ipam.assign(Assign("vm", says(ACTIVE))).allocations)
     before = document(store)
     with pytest.raises(CallerError, match=message):

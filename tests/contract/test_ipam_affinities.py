@@ -75,7 +75,7 @@ def test_a_host_gives_up_all_its_blocks(store: Backend) -> None:
 
 
 def test_blocks_in_use_may_be_spared(store: Backend) -> None:
-    """They are told; the empty ones are gone."""
+    """The error lists them; the empty ones are deleted."""
     with pytest.raises(PeerError, match="1 of 2 blocks could not be released") as refusal:
         release_host(store, NODE, only_empty=True)
     assert "addresses of it are in use" in refusal.value.details
@@ -106,7 +106,7 @@ def test_a_range_is_given_up_by_one_or_all(store: Backend) -> None:
 
 
 def test_stale_and_missing_affinities_go_as_well(store: Backend) -> None:
-    """One behind which there is no block, one to another's block, one that is missing, one of a virtual host."""
+    """One without a block, one to another node's block, one that is missing, one of a virtual host."""
     (theirs,) = [cidr for cidr in mine(store, "node2") if Cidr(cidr).version == 4]
     put(store, AffinityKey(NODE, Cidr(theirs)), Affinity())
     put(store, AffinityKey(NODE, Cidr("10.66.0.0/30")), Affinity())
@@ -135,7 +135,7 @@ def test_what_failed_half_way_can_be_repeated(store: Backend, kind: Kind, number
 
 @pytest.mark.parametrize("number", range(1, 7))
 def test_a_node_may_be_at_work_while_it_is_removed(store: Backend, number: int) -> None:
-    """Whatever it took stays held, and every block is somebody's or nobody's, not both."""
+    """Its addresses stay assigned, and every block either has an affinity or has none, not both."""
     ipam = Ipam(store, NODE)
     crossed = Interfering(store, number, lambda: take(ipam, "net.busy", versions=(4, 6)))
     release_host(crossed, NODE)
@@ -153,7 +153,7 @@ def rows(store: Backend, *names: str) -> dict[str, tuple[Any, ...]]:
 
 
 def test_usage_counts_what_is_held_reserved_and_free(store: Backend) -> None:
-    """In blocks, and where there is none yet; only a free address can be reserved and so unavailable."""
+    """In blocks, and where no block exists yet; only a free address can be reserved and so unavailable."""
     assert rows(store) == {"pool4": (16, 0, 2, 14, 2), "pool6": (16, 0, 0, 16, 2)}
     held = next(iter(holdings(store)[f"net.{NODE}"]))
     put_reservation(store, "res", f"{held}/32", "fd65::/125")
@@ -164,7 +164,7 @@ def test_usage_counts_what_is_held_reserved_and_free(store: Backend) -> None:
 
 
 def test_resting_addresses_are_in_use(store: Backend) -> None:
-    """Nobody can have them."""
+    """They cannot be assigned."""
     put_settings(store, cooldown_seconds=60)
     free(Ipam(store, NODE), f"net.{NODE}")
     assert rows(store)["pool4"] == (16, 0, 2, 14, 2)

@@ -77,7 +77,7 @@ def test_the_blocks_of_others_lend_when_nothing_else_is_free(store: Backend) -> 
 
 
 def test_a_node_without_a_block_borrows_too(store: Backend) -> None:
-    """Also from blocks that are nobody's."""
+    """Also from unclaimed blocks."""
     owned_by(store, "node2", *CIDRS[:3], holders=("net.x",) * 4)
     put_block(store, CIDRS[3], None, ["net.y"])
     assert fill(Ipam(store, NODE), "net.c", 3) == ["10.65.0.13", "10.65.0.14", "10.65.0.15"]
@@ -85,7 +85,7 @@ def test_a_node_without_a_block_borrows_too(store: Backend) -> None:
 
 
 def test_borrowed_addresses_are_given_back(store: Backend) -> None:
-    """To whomever the block belongs; one of nobody goes with its last address."""
+    """To the block of any node; an unclaimed one is deleted with its last address."""
     owned_by(store, "node2", *CIDRS[:3], holders=("net.x",) * 3)
     put_block(store, CIDRS[3], None, ["net.y"] * 3)
     ipam = Ipam(store, NODE)
@@ -123,7 +123,7 @@ def test_strict_affinity_forbids_to_borrow(store: Backend) -> None:
 
 
 def test_strict_affinity_holds_for_addresses_asked_for(store: Backend) -> None:
-    """In a block of another node, or of nobody."""
+    """In a block of another node, or in an unclaimed one."""
     put_settings(store, strict_affinity=True, auto_allocate_blocks=True)
     owned_by(store, "node2", CIDRS[0])
     put_block(store, CIDRS[1], None, ["net.x"])
@@ -137,7 +137,7 @@ def test_strict_affinity_holds_for_addresses_asked_for(store: Backend) -> None:
 
 
 def test_a_reached_limit_still_borrows(store: Backend) -> None:
-    """When it may; otherwise the number and the limit are told."""
+    """If it may; otherwise the error names number and limit."""
     owned_by(store, "node2", CIDRS[0])
     ipam = Ipam(store, NODE)
     for number in range(8):
@@ -155,7 +155,7 @@ def _own_block(store: Backend) -> Cidr:
 
 @pytest.mark.parametrize(("configured", "requested", "limit"), [(2, 0, 2), (2, 3, 2), (3, 1, 1), (0, 2, 2), (0, 0, 4)])
 def test_the_smaller_limit_counts(store: Backend, configured: int, requested: int, limit: int) -> None:
-    """Of the settings and the request; none of both is no limit in a datastore of one node."""
+    """Of the settings and the request; without either, a datastore of one node has no limit."""
     put_settings(store, strict_affinity=True, auto_allocate_blocks=True, max_blocks_per_host=configured)
     ipam = Ipam(store, NODE)
     for number in range(limit * 4):
@@ -166,7 +166,7 @@ def test_the_smaller_limit_counts(store: Backend, configured: int, requested: in
 
 
 def test_twenty_blocks_are_the_limit_where_nodes_share(store: Backend) -> None:
-    """If nobody says otherwise. Blocks in pools that the request does not use are not counted."""
+    """Unless the settings differ. Blocks in pools that the request does not use are not counted."""
     put_pool(store, "large", "10.66.0.0/24", blockSize=30)
     owned_by(store, NODE, *(f"10.66.0.{number * 4}/30" for number in range(20)), holders=("net.x",) * 4)
     ipam = Ipam(Shared(store), NODE)
@@ -235,7 +235,7 @@ def test_what_was_just_claimed_is_left_to_its_owner(store: Backend, claimed_at: 
 
 
 def test_blocks_are_taken_also_when_affinity_is_strict(store: Backend) -> None:
-    """And from where no affinity is left, and from nobody."""
+    """And from a block without an affinity, and from an unclaimed one."""
     put_settings(store, strict_affinity=True, auto_allocate_blocks=True)
     for cidr in CIDRS[:3]:
         put_block(store, cidr, "host:node2")
@@ -246,7 +246,7 @@ def test_blocks_are_taken_also_when_affinity_is_strict(store: Backend) -> None:
 
 @pytest.mark.parametrize("number", range(1, 7))
 def test_an_owner_who_comes_back_in_time_keeps_its_block(store: Backend, number: int) -> None:
-    """It takes an address between any two writes: whoever loses goes elsewhere, and no address is held twice."""
+    """It takes an address between any two writes: the loser goes elsewhere, and no address is assigned twice."""
     owned_by(store, "node2", *CIDRS, claimed_at=None)
     owner = Ipam(store, "node2")
     take(owner, "net.warm")
@@ -273,7 +273,7 @@ def test_a_take_over_that_fails_leaves_no_doubt(store: Backend) -> None:
 
 @pytest.mark.parametrize("state", [PENDING, CONFIRMED, PENDING_DELETION])
 def test_a_broken_off_take_over_is_finished_by_somebody(store: Backend, state: str) -> None:
-    """Whatever its affinity said when the taker was killed."""
+    """For every state of its affinity when the claimant was killed."""
     owned_by(store, "node2", *CIDRS, claimed_at=None)
     put(store, AffinityKey("node2", Cidr(CIDRS[0])), Affinity(state))
     assert len(set(fill(Ipam(store, NODE), "net.c", 16))) == 16
@@ -308,7 +308,7 @@ def test_empty_blocks_go_when_their_pool_selects_the_node_no_more(store: Backend
 @pytest.mark.parametrize("release", ["by handle", "by address"])
 @pytest.mark.parametrize("node", [NODE, "node2"])
 def test_the_last_release_gives_a_misplaced_block_up(store: Backend, node: str, release: str) -> None:
-    """Whoever releases, and whoever owns the block."""
+    """For every releasing node and every owner of the block."""
     (got,) = take(Ipam(store, NODE), "net.c")
     ipam = Ipam(store, node)
     put_pool(store, "pool4", POOL, blockSize=30, nodeSelector="zone == 'b'")

@@ -81,7 +81,7 @@ def test_a_further_address_takes_one_write(store: Backend) -> None:
 
 
 def test_releases_write_the_block_before_the_handle(store: Backend) -> None:
-    """Whoever reads in between, or goes on after a crash, finds a handle too many and never an address without one."""
+    """A reader in between, or after a crash, finds a handle too many and never an address without one."""
     recording = Recording(store)
     ipam = Ipam(recording, NODE)
     take(ipam, "net.c1")
@@ -93,7 +93,7 @@ def test_releases_write_the_block_before_the_handle(store: Backend) -> None:
 
 
 def test_a_claim_starts_from_the_affinity_that_is_there(store: Backend) -> None:
-    """Without a block behind it it is marked pending, whatever it said, before the block is made."""
+    """Without a block, an affinity of any state is marked pending before the block is created."""
     for state in (PENDING, CONFIRMED, PENDING_DELETION):
         wipe(store, BlockQuery(), AffinityQuery())
         put_affinity(store, "10.65.0.4/30", state)
@@ -106,7 +106,7 @@ def test_a_claim_starts_from_the_affinity_that_is_there(store: Backend) -> None:
 
 @pytest.mark.parametrize("state", [PENDING, PENDING_DELETION])
 def test_a_claim_in_doubt_is_confirmed_before_it_is_used(store: Backend, state: str) -> None:
-    """The block is written in between, so whoever gives it up, or made it, with what was read before loses the race."""
+    """The block is written in between: a writer that releases or created it, with what it read before, gets a conflict."""
     put_block(store, "10.65.0.4/30", "host:node1")
     put_affinity(store, "10.65.0.4/30", state)
     recording = Recording(store)
@@ -143,7 +143,7 @@ def test_whatever_write_fails_the_next_call_puts_it_right(store: Backend, kind: 
 @EVERY_FAULT
 @pytest.mark.parametrize("number", BROKEN_AT)
 def test_the_process_that_saw_the_failure_goes_on(store: Backend, kind: Kind, number: int) -> None:
-    """What it remembers may be older than the datastore, or newer; it finds out."""
+    """Its cache may be older than the datastore, or newer; the compare-and-swap shows it."""
     faults = Faults()
     ipam = Ipam(FaultyBackend(store, faults), NODE)
     faults.arm(kind, number, "write")
@@ -177,7 +177,7 @@ def test_failed_releases_can_be_repeated(store: Backend, kind: Kind) -> None:
 @pytest.mark.parametrize("number", BROKEN_AT)
 @pytest.mark.parametrize("at", ["", "10.65.0.6"])
 def test_another_node_is_not_kept_from_a_block_that_was_not_made(store: Backend, number: int, at: str) -> None:
-    """Whoever makes the block first has it; the other one's claim is dropped when it comes back."""
+    """The first creator of the block has it; the other node's claim is deleted when it returns."""
     faults = Faults()
     faults.arm(Kind.OUTAGE, number, "write")
     _try_to_take(Ipam(FaultyBackend(store, faults), NODE), "net.c1")
@@ -268,7 +268,7 @@ def test_two_processes_of_a_node_claim_the_same_block_once(store: Backend) -> No
 
 
 def test_a_block_whose_affinity_was_lost_is_claimed_again(store: Backend) -> None:
-    """It names its owner: nobody else will ever take it."""
+    """It names its owner: no other node will ever claim it."""
     lost = first_block(store)
     put_block(store, lost, "host:node1", ["net.c1"])
     ipam = Ipam(store, NODE)

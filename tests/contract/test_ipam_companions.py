@@ -87,7 +87,7 @@ def test_without_addresses_there_is_no_companion(store: Backend) -> None:
 
 @WITH_TRANSACTIONS
 def test_after_a_lost_race_it_knows_the_address_that_was_won(store: Backend) -> None:
-    """Somebody else takes the one that was planned first."""
+    """Another caller takes the one that was planned first."""
     take(Ipam(store, NODE), "net.first")
     crossed = Interfering(store, 1, lambda: take(Ipam(store, NODE), "net.rival"))
     assigned = accompanied(Ipam(crossed, NODE), "net.c1", "c1")
@@ -98,7 +98,7 @@ def test_after_a_lost_race_it_knows_the_address_that_was_won(store: Backend) -> 
 
 @WITH_TRANSACTIONS
 def test_rivals_for_one_companion(store: Backend) -> None:
-    """In one group or in many: everybody gets an address, one of them the companion."""
+    """In one batch or in many: every caller gets an address, one of them the extra write."""
     managers = [Ipam(store, NODE) for _ in range(2)]
     outcomes = in_threads(
         lambda ipam=ipam, n=n, index=index: accompanied(ipam, f"net.m{index}c{n}", "c")  # type: ignore[misc]

@@ -39,7 +39,7 @@ OpenStore = Callable[[], Backend]
 
 
 class Ledger:
-    """Who was told to have which address; an address that is somebody's is never told to another."""
+    """The handle of each assigned address, as the callers were answered; no address is ever in two answers."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -98,7 +98,7 @@ def test_no_address_is_given_twice_and_none_is_lost(open_store: OpenStore, nodes
 
 
 def test_rivals_for_the_last_addresses_share_them_out(open_store: OpenStore) -> None:
-    """As many as there are: every other caller is told that there are none, and nothing is left half done."""
+    """As many as there are: every other caller gets the error that none is free, and nothing is left half done."""
     store = open_store()
     put_node(store)
     put_pool(store, "pool4", "10.65.0.0/28", blockSize=30)
@@ -143,7 +143,7 @@ def test_a_restarted_node_reads_its_blocks_once(backend: Backend) -> None:
 
 @WHATEVER_THE_STORE
 def test_an_exhausted_cluster_is_listed_twice_at_most(backend: Backend) -> None:
-    """However many pools there are: once from memory, once anew before the refusal. The refusal stays short."""
+    """With any number of pools: once from the cache, once more before the refusal. The refusal stays short."""
     put_node(backend)
     names = [f"p{number:03}" for number in range(200)]
     ranges = [f"10.65.{number}.0/30" for number in range(200)]

@@ -1,4 +1,4 @@
-"""Documents that others write as well: fields that we do not know are still there after whatever we do."""
+"""Documents that other programs write as well: unknown fields survive every change."""
 
 from dataclasses import replace
 
@@ -59,7 +59,7 @@ def test_assigning_and_releasing_keep_the_fields_of_others(ipam: Ipam, backend: 
 
 @pytest.mark.parametrize("state", [PENDING, PENDING_DELETION, CONFIRMED])
 def test_putting_a_claim_right_keeps_the_fields_of_others(ipam: Ipam, backend: Backend, state: str) -> None:
-    """Of a sure affinity too, whose other fields are no reason for doubt."""
+    """Of a confirmed affinity too, whose other fields do not make it unconfirmed."""
     take(ipam, HANDLE.handle)
     add_fields(backend)
     put(backend, AFFINITY, Affinity(state, extra=NOVEL))
@@ -68,7 +68,7 @@ def test_putting_a_claim_right_keeps_the_fields_of_others(ipam: Ipam, backend: B
 
 
 def test_a_block_that_is_given_up_keeps_the_fields_of_others(ipam: Ipam, backend: Backend) -> None:
-    """It stays for those who hold addresses of it, as nobody's."""
+    """It stays for the handles that hold addresses of it, unclaimed."""
     take(ipam, HANDLE.handle)
     add_fields(backend)
     affinity_release.give_up(backend, AFFINITY, cooldown_of(read_settings(backend)), only_empty=False)

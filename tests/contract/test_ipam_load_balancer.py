@@ -100,7 +100,7 @@ def test_refusals_name_the_virtual_host(store: Backend, ipam: Ipam) -> None:
 
 
 def test_what_is_released_stays_with_the_virtual_host(store: Backend, ipam: Ipam) -> None:
-    """No node selector decides about its blocks, whoever releases."""
+    """No node selector decides about its blocks, on release from any node."""
     (first,) = serve(ipam, "lb-a")
     (second,) = serve(ipam, "lb-b")
     free(ipam, "lb-a")
@@ -132,7 +132,7 @@ def test_a_node_of_the_same_name_is_another_owner(store: Backend, ipam: Ipam) ->
 
 
 def test_a_pool_of_services_is_given_up(store: Backend, ipam: Ipam) -> None:
-    """With blocks in use, which are nobody's then, and served from all the same."""
+    """With blocks in use, which are unclaimed then, and still serve addresses."""
     (got,) = serve(ipam, "lb-a")
     assert release_pool(store, Cidr(POOL)) == 1
     assert claims(store) == {}
@@ -152,7 +152,7 @@ def test_two_controllers_share_the_virtual_host(store: Backend) -> None:
 
 
 def test_a_service_has_one_handle(store: Backend, ipam: Ipam) -> None:
-    """Whatever is done twice for it gives the same addresses; attributes tell whose they are."""
+    """Every repeated call gives the same addresses; attributes name their owner."""
     handle = load_balancer.handle_of("shop", "Web", "7a0c")
     said = load_balancer.attributes_of("shop", "Web", "LoadBalancer", 1_700_000_000_123_456_789)
     first = serve(ipam, handle, max_per_handle=1)

@@ -1,6 +1,6 @@
 """Stores that write one key at a time: every write of every kind of call fails in turn, and others are at work in between.
 
-Whatever is reported as done is done; what failed is repaired as documented, by a release of its handle; then blocks and
+Everything that is reported as done is done; what failed is repaired as documented, by a release of its handle; then blocks and
 handles agree to the last address.
 """
 
@@ -91,7 +91,7 @@ def carry_out(backend: Backend, requests: Requests) -> list[Outcome]:
 
 
 def repair(store: Backend, requests: Requests, outcomes: Sequence[Outcome]) -> None:
-    """What whoever asked owes after a failure: handles of addresses that were not released by address are put right by
+    """What the caller must do after a failure: handles of addresses that were not released by address are corrected by
     releasing what was to be released of them."""
     for request, outcome in zip(requests, outcomes, strict=True):
         if not isinstance(outcome, BaseException):
@@ -180,7 +180,7 @@ def _frees_the_same_handles(store: Backend) -> None:
 
 
 def _frees_and_takes(store: Backend) -> None:
-    """Whoever takes back what he had counted for them takes it from somebody else."""
+    """A writer that subtracts what it had counted for them subtracts it from another one's count."""
     _frees_the_same_handles(store)
     _same_handles(store)
 
@@ -204,7 +204,7 @@ DEEDS: dict[str, Callable[[Backend], object]] = {
 @EVERY_CALL
 @pytest.mark.parametrize("deed", DEEDS)
 def test_others_may_be_at_work_between_any_two_writes(store: Backend, name: str, deed: str) -> None:
-    """Nothing is owed afterwards: every call is served, and the audit finds no contradiction."""
+    """No repair is left to do: every call is served, and the audit finds no contradiction."""
     before = holdings(store)
     for number in count(1):
         requests = CALLS[name](store)
@@ -257,7 +257,7 @@ def test_a_release_overtakes_whoever_is_assigning(store: Backend) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_many_hands_on_few_handles_keep_the_books(open_store: OpenStore, store: Backend, seed: int) -> None:
-    """Every write takes its time, and everybody assigns to the same handles and releases them, whole or by address."""
+    """Every write is slow, and all threads assign to the same handles and release them, whole or by address."""
     managers = [Ipam(NonAtomic(Slow(open_store(), 0.002)), node) for node in (NODE, NODE, "node2")]
     failures = in_threads(
         [lambda number=number: _play(managers[number % 3], random.Random(seed * 10 + number)) for number in range(6)]  # type: ignore[misc]
@@ -287,5 +287,5 @@ def _restore(store: Backend, before: dict[str, frozenset[Address]]) -> None:
     for handle in before:
         take(Ipam(store, NODE), handle, versions=BOTH)
     for block in blocks(store).values():
-        if not block.ordinals.used:  # so that every round claims its new blocks anew
+        if not block.ordinals.used:  # so that every round claims its new blocks again
             give_up(store, AffinityKey(NODE, block.cidr), cooldown_of(IpamConfig()), only_empty=True)

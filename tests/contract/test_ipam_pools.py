@@ -36,7 +36,7 @@ def pool_of(address: str) -> str:
     [({}, "10.3"), ({"team": "red"}, "10.1"), ({"team": "blue"}, "10.2"), ({"team": "green"}, "10.3")],
 )
 def test_pools_may_select_the_namespace(backend: Backend, ipam: Ipam, namespace: dict[str, str], expected: str) -> None:
-    """By its labels; in name order, and whoever has no namespace has no labels."""
+    """By its labels, in name order; a pod without a namespace has no labels."""
     put_pool(backend, "a", "10.1.0.0/24", namespaceSelector="team == 'red'", allowedUses=["Workload"])
     put_pool(backend, "b", "10.2.0.0/24", namespaceSelector="team == 'blue'", allowedUses=["Workload"])
     put_pool(backend, "c", "10.3.0.0/24")
@@ -46,7 +46,7 @@ def test_pools_may_select_the_namespace(backend: Backend, ipam: Ipam, namespace:
 
 
 def test_pools_that_all_select_other_namespaces_are_told(backend: Backend, ipam: Ipam) -> None:
-    """Each with its selector; a pool that is named serves whatever it selects."""
+    """Each with its selector; a pool that is named serves every node and namespace that it selects."""
     put_pool(backend, "a", "10.1.0.0/24", namespaceSelector="team == 'red'", allowedUses=["Workload"])
     put_pool(backend, "b", "10.2.0.0/24", nodeSelector="zone == 'b'")
     put_pool(backend, "c", "10.3.0.0/24", assignmentMode="Manual")
@@ -83,7 +83,7 @@ def test_the_use_decides_among_pools(backend: Backend, ipam: Ipam) -> None:
 
 
 def test_pools_that_cannot_be_understood_are_told(backend: Backend) -> None:
-    """With their fault, to whoever asks for them and to whoever finds no other; the others serve."""
+    """With their error, to callers that ask for them and to callers that find no other; the others serve."""
     put_node(backend)
     put_pool(backend, "bad", "10.65.0.0/28", blockSize=30, nodeSelector="rack ==")
     for named in ({}, {4: ("bad",)}):
@@ -121,7 +121,7 @@ def test_pools_out_of_use_serve_nobody(backend: Backend, ipam: Ipam, state: dict
 
 
 def test_reserved_addresses_are_not_assigned_by_themselves(backend: Backend, ipam: Ipam) -> None:
-    """They keep their place in the queue, and are given to whoever asks for them."""
+    """They keep their place in the queue, and are assigned to callers that ask for them."""
     put_pool(backend, "a", TINY, blockSize=29)
     put_reservation(backend, "res", "10.65.0.0/31", "10.65.0.4", " 10.65.0.5/32 ")
     assert [take(ipam, f"net.c{n}")[0] for n in range(4)] == [f"10.65.0.{n}" for n in (2, 3, 6, 7)]
@@ -164,7 +164,7 @@ def test_a_withdrawn_reservation_is_heard_of_before_a_refusal(backend: Backend) 
 
 @pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server checks what it is given
 def test_malformed_reservations_are_passed_over(backend: Backend, ipam: Ipam) -> None:
-    """Each is told with every assignment; the others hold."""
+    """Each is logged with every assignment; the others hold."""
     put_pool(backend, "a", TINY, blockSize=29)
     put_reservation(backend, "res", "10.65.0.0", "nonsense", None, 7, "10.65.0.1/99", "10.65.0.3/31")
     put(

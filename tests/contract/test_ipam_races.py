@@ -150,7 +150,7 @@ def test_a_refused_request_leaves_its_group_alone(store: Backend) -> None:
 
 
 def test_a_request_that_cannot_be_stored_leaves_its_group_alone(store: Backend) -> None:
-    """A handle that is no valid text fails by itself."""
+    """A handle that is not valid text fails by itself."""
     outcomes = together(store, lambda ipam: taking(ipam, "net.c1", "net.\ud800", "net.c2"))
     assert [isinstance(outcome, tuple) for outcome in outcomes] == [True, False, True]
     assert set(holdings(store)) == {"net.first", "net.c1", "net.c2"}
@@ -247,7 +247,7 @@ def ipam(store: Backend, request: pytest.FixtureRequest) -> Ipam:
 
 
 def test_refusals_are_never_given_from_memory(store: Backend, ipam: Ipam, open_store: OpenStore) -> None:
-    """A pool that somebody else made a moment ago can be named, selected, and asked for an address."""
+    """A pool that another process made a moment ago can be named, selected, and asked for an address."""
     with pytest.raises(CallerError, match="does not exist"):
         take(ipam, "net.c1", pools={4: ("new",)})
     with pytest.raises(PeerError, match="no IPv6 pool"):
@@ -262,7 +262,7 @@ def test_refusals_are_never_given_from_memory(store: Backend, ipam: Ipam, open_s
 
 
 def test_exhaustion_is_never_told_from_memory(store: Backend, ipam: Ipam) -> None:
-    """Another process of this node has freed addresses meanwhile, or another pool was made."""
+    """Another process of this node has released addresses in between, or another pool was made."""
     put_pool(store, "tiny", "10.66.0.0/30", blockSize=30)
     for number in range(4):
         take(ipam, f"net.c{number}", pools={4: ("tiny",)})
@@ -330,7 +330,7 @@ def test_what_was_wiped_is_made_anew(store: Backend, ipam: Ipam, queries: tuple[
 
 
 def test_a_datastore_wiped_to_the_ground_serves_again(store: Backend, ipam: Ipam) -> None:
-    """First there is no pool, and no node, then there is one again, in another place."""
+    """First there is neither pool nor node, then there is one again, in another place."""
     wipe(store, *EVERYTHING)
     with pytest.raises(PeerError, match="does not exist" if store.requires_node else "no IPv4 pool is available"):
         take(ipam, "net.c1")

@@ -127,7 +127,7 @@ def _earlier(text: str, seconds: int) -> str:
 
 @pytest.mark.parametrize("by_address", [False, True])
 def test_released_addresses_rest(backend: Backend, ipam: Ipam, by_address: bool) -> None:
-    """They are nobody's, their handle is gone, and they are not given out before the cooldown has passed."""
+    """They have no owner, their handle is deleted, and they are not assigned before the cooldown has passed."""
     put_settings(backend, cooldown_seconds=60)
     got = {take(ipam, f"net.c{n}")[0] for n in range(4)}
     (mine,) = map(str, holdings(backend)["net.c1"])
@@ -179,7 +179,7 @@ def test_a_resting_block_is_not_empty(backend: Backend, ipam: Ipam) -> None:
 
 
 def test_a_repeated_release_does_not_prolong_the_rest(backend: Backend, ipam: Ipam) -> None:
-    """By handle it finds nothing, by address it is told that the address is free."""
+    """By handle it finds nothing, by address the answer is that the address is free."""
     put_settings(backend, cooldown_seconds=60)
     take(ipam, "net.c")
     (address,) = holdings(backend)["net.c"]

@@ -34,7 +34,7 @@ def store(backend: Backend) -> Backend:
 
 @pytest.mark.parametrize("size", [28, 29, 31, 32])
 def test_blocks_of_another_size_are_never_covered_twice(store: Backend, size: int) -> None:
-    """A pool was deleted and made anew with other blocks while addresses of the old ones are held."""
+    """A pool was deleted and created again with other blocks while addresses of the old ones are held."""
     old = [take(Ipam(store, NODE), f"net.old{n}")[0] for n in range(6)]
     put_pool(store, "pool4", POOL, blockSize=size)
     for number in range(16):
@@ -61,7 +61,7 @@ def test_an_address_whose_block_would_overlap_another_is_refused(store: Backend)
 
 
 def test_a_broken_off_claim_is_not_finished_over_another_block(store: Backend) -> None:
-    """The pool was made anew, and somebody has claimed a larger block there."""
+    """The pool was created again, and another node has claimed a larger block there."""
     put_affinity(store, "10.65.0.4/30", PENDING)
     put_pool(store, "pool4", POOL, blockSize=29)
     put_block(store, "10.65.0.0/29", "host:node2")

@@ -67,7 +67,7 @@ def stress_and_kill(opener: str, where: Path, ledger: Path, operations: int) -> 
 
 
 def demand_no_overlap(stays: dict[str, Stay]) -> None:
-    """Of the times between being told of an address and asking for its release."""
+    """Of the times between the answer to an assignment and the request to release it."""
     by_address: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for handle, stay in stays.items():
         for address in stay.addresses:

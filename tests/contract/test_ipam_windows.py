@@ -1,4 +1,4 @@
-"""Blocks of Windows nodes in a mixed cluster: what they set aside stays, and nobody else uses what is left."""
+"""Blocks of Windows nodes in a mixed cluster: their reservations stay, and other nodes do not use the rest."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_nobody_borrows_from_a_windows_node(store: Backend) -> None:
 
 
 def test_what_is_set_aside_is_not_released(store: Backend) -> None:
-    """By nobody: no handle counts it, and an address by itself is refused."""
+    """Without an owner: no handle counts it, and an address by itself is refused."""
     ipam = Ipam(store, NODE)
     freed = ipam.release_addresses([ReleaseTarget(Address("10.65.0.7")), ReleaseTarget(Address("10.65.0.0"), RESERVED_HANDLE)])
     assert freed.freed == ()
@@ -71,14 +71,14 @@ def test_what_is_set_aside_is_not_released(store: Backend) -> None:
 
 
 def test_an_empty_block_is_taken_over_whole(store: Backend) -> None:
-    """From an owner that has not used it for long: it is made anew, with nothing set aside."""
+    """From an owner that has not used it for long: it is created again, without reservations."""
     free(Ipam(store, "win1"), "net.theirs")
     assert take(Ipam(store, NODE), "net.late") == ("10.65.0.0",)
     assert blocks(store)[str(THEIRS)].affinity == f"host:{NODE}"
 
 
 def test_a_windows_node_that_is_removed_leaves_its_pods(store: Backend) -> None:
-    """Their block is nobody's then, and lends what is not set aside; when the last one goes, so does the block."""
+    """Their block is unclaimed then, and lends what is not reserved; it is deleted with the last address."""
     assert remove_host(store, "win1") == 1
     assert take(Ipam(store, NODE), "net.late") == ("10.65.0.4",)
     for handle in ("net.late", "net.theirs"):

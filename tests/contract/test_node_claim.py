@@ -66,7 +66,7 @@ def test_all_processes_of_a_state_directory_share_a_claim(backend: Backend, clai
 
 
 def test_living_claimant_keeps_its_name(backend: Backend, claim_of: MakeClaim) -> None:
-    """The newcomer is told of both sides; it goes on watching, and has the name once the other has stopped."""
+    """The newcomer's error names both sides; it goes on watching, and has the name once the other has stopped."""
     holder, newcomer = claim_of(HERE, renews=True), claim_of(THERE)
     holder.require()
     with pytest.raises(PeerError) as unknown:

@@ -83,7 +83,7 @@ def test_generation_changes_with_its_kind(backend: Backend) -> None:
 
 
 def test_generation_stays_while_nothing_changes(backend: Backend) -> None:
-    """Reading, and writing what is no resource, leaves a cache good."""
+    """Reading, and writing what is not a resource, leaves a cache valid."""
     create(backend, ResourceKey("IPPool", "a"), pool("a"))
     assert eventually(lambda: backend.generations(("IPPool",)) == backend.generations(("IPPool",)))
     before = backend.generations(("IPPool",))
@@ -154,7 +154,7 @@ def test_watch_misses_nothing_while_it_starts(backend: Backend) -> None:
 
 
 def test_watchers_do_not_share_values(backend: Backend) -> None:
-    """What one does to its entry, no other one sees."""
+    """A change that one reader makes to its entry is not visible to others."""
     with closing(backend.watch(ResourceQuery("IPPool"))) as first, closing(backend.watch(ResourceQuery("IPPool"))) as second:
         create(backend, ResourceKey("IPPool", "a"), pool("a"))
         seen = next(first).entry
@@ -179,7 +179,7 @@ def test_closing_ends_a_waiting_watch(backend: Backend) -> None:
 
 
 def test_closing_the_store_ends_its_watches(open_store: OpenStore) -> None:
-    """Whoever waits is told that there is nothing more to come."""
+    """A waiting reader gets the end of the stream."""
     backend = open_store()
     with events(backend.watch(HandleQuery())) as told:
         entry = create(backend, HandleKey("h"), handle(1))

@@ -81,7 +81,7 @@ def pods(shared_node: Node, sandbox: Callable[[], Netns]) -> Iterator[MakePod]:
 
 @pytest.fixture
 def own_pods(node: Node, sandbox: Callable[[], Netns]) -> MakePod:
-    """The same on the test's own node, which goes with whatever is left on it."""
+    """Make pods on the test's own node, which is removed with everything on it."""
     return _Pods(node, sandbox)
 
 
@@ -139,7 +139,7 @@ def own_local(node: Node, own_pods: MakePod) -> MakePod:
 
 @pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One member for all tests of a run; whoever writes to it cleans up."""
+    """One member for all tests of a run; a test that writes to it cleans up."""
     with cluster(tmp_path_factory.mktemp("etcd")) as running:
         yield running
 

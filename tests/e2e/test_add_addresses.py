@@ -1,4 +1,4 @@
-"""Which address an ADD gets: by pools, by the node's labels, by the runtime's wish, and what it says when there is none."""
+"""Which address an ADD gets: by pools, by the node's labels, by the runtime's request, and the error if none is free."""
 
 import ipaddress
 import re
@@ -104,7 +104,7 @@ def test_full_block_makes_the_node_claim_another(pods: MakePod, shared_node: Nod
 
 @pytest.mark.parametrize("pool", ["nowhere", "10.99.0.0/24", "10.71.0.0/30"])
 def test_pool_that_does_not_exist_is_named(pods: MakePod, pool: str) -> None:
-    """Part of a pool is no pool."""
+    """Part of a pool is not a pool."""
     output = refused(pods(ipam={"ipv4_pools": ["blue", pool]}))
     assert output["code"] == 102
     assert f"({pool}) does not exist" in output["msg"]

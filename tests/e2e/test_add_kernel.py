@@ -159,7 +159,7 @@ def test_sandbox_sysctls_are_as_expected(dual: Pod) -> None:
 
 @pytest.mark.parametrize(("allowed", "value"), [(True, "1"), (False, "0")])
 def test_container_forwards_only_when_allowed(pods: MakePod, allowed: bool, value: str) -> None:
-    """Whatever the namespace had: the kernel may copy the host's setting into a new one."""
+    """Independent of the namespace's setting: the kernel may copy the host's into a new one."""
     pod = pods(container_settings={"allow_ip_forwarding": allowed}, **DUAL)
     for path in ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"):
         pod.netns.run("sh", "-c", f"echo {1 - int(value)} > /proc/sys/{path}")

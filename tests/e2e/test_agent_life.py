@@ -64,7 +64,7 @@ def test_killed_agent_leaves_attachments_that_the_next_one_knows(own_pods: MakeP
 
 
 def test_agent_killed_in_the_middle_of_adds_recovers(own_pods: MakePod, node: Node) -> None:
-    """The runtime takes down what failed, and whatever was half done is gone by then or goes then."""
+    """The runtime deletes what failed, and every unfinished attachment is removed by then, or with it."""
     made = [own_pods() for _ in range(24)]
     with ThreadPoolExecutor(16) as runtime:
         calls = [runtime.submit(pod.call, "ADD") for pod in made]
@@ -315,7 +315,7 @@ def test_agent_and_executable_meet_where_they_are_told(own_pods: MakePod, node: 
 
 @pytest.mark.parametrize(("given", "wanted"), [("0", "-10"), ("5", "5")], ids=["by itself", "as it was told"])
 def test_agent_goes_before_the_crowd_that_it_serves(node: Node, given: str, wanted: str) -> None:
-    """Where it may, and nobody has said otherwise; this test itself runs at the usual priority."""
+    """If it may, and unless it is configured; this test itself runs at the usual priority."""
     node.stop_agent()
     node.start_agent("nice", "-n", given, str(BIN / "svc-agent"))
     possible = subprocess.run(["nice", "-n", wanted, "nice"], capture_output=True, text=True, check=True).stdout

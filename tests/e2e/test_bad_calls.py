@@ -163,7 +163,7 @@ def test_interface_that_exists_in_the_sandbox_is_left_alone(pods: MakePod, share
 
 
 def test_address_that_the_host_routes_elsewhere_is_not_given(pods: MakePod, shared_node: Node) -> None:
-    """Somebody else's route to the very address: it must stay, and the pod must not get half of its traffic."""
+    """Another program's route to the same address: it must stay, and the pod must not get half of its traffic."""
     host = shared_node.netns
     host.run("ip", "route", "add", "10.65.3.4/32", "dev", "uplink")
     try:

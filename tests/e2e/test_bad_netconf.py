@@ -205,7 +205,7 @@ def test_required_field_is_missed(pods: MakePod, field: str) -> None:
 
 
 def test_store_that_is_not_named_is_etcd_on_this_node(own_pods: MakePod, node: Node) -> None:
-    """There is none here: nothing is attached, and the release of what may be there is owed."""
+    """None exists here: nothing is attached, and the release of what may exist there is pending."""
     pod = own_pods()
     del pod.config["datastore_type"]
     error = refused(pod.call("ADD"))

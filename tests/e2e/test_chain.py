@@ -183,7 +183,7 @@ exit 0
 
 
 def test_plugin_behind_the_supported_ones_gets_the_whole_result(shared_node: Node, chain: MakeChain, tmp_path: Path) -> None:
-    """It is none of ours, and works all the same."""
+    """A plugin of another project works as well."""
     script = "import json, sys\nprint(json.dumps(json.load(sys.stdin)['prevResult']))\n"
     (tmp_path / "late").write_text(f"#!{sys.executable}\n{script}")
     (tmp_path / "late").chmod(0o755)
@@ -252,7 +252,7 @@ def test_host_ports_go_among_the_rules_of_many_services(shared_node: Node, chain
 
 
 def test_plugin_that_fails_leaves_a_chain_that_can_be_deleted(shared_node: Node, chain: MakeChain, tmp_path: Path) -> None:
-    """The runtime is told which one it was, and calls DEL for the whole chain, as often as it likes."""
+    """The error names the plugin, and the runtime calls DEL for the whole chain, any number of times."""
     script = """#!/bin/sh
 [ "$CNI_COMMAND" = DEL ] || { echo '{"cniVersion": "1.0.0", "code": 7, "msg": "never"}'; exit 1; }
 """

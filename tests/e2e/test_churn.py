@@ -49,9 +49,9 @@ def pods(node: Node) -> Iterator[list[Pod]]:
 
 
 def test_agent_may_be_killed_at_any_time(node: Node, pods: list[Pod]) -> None:
-    """Calls meanwhile are served by one-shot processes; an agent that starts takes down what the killed one has left.
+    """One-shot processes serve calls while the agent is down; its next start removes what the killed one has left.
 
-    The pools have few more addresses than there are pods, so one that is freed too early is soon somebody else's.
+    The pools have few more addresses than there are pods, so another pod soon gets one that is released too early.
     """
     node.apply_pool("small", "10.66.0.0/27", blockSize=29)
     node.apply_pool("small6", "fd66::/123", blockSize=125)

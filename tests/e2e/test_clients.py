@@ -1,4 +1,4 @@
-"""The agent's socket and whoever connects to it: the silent, the broken, the unwelcome, and those who die while they wait."""
+"""The agent's socket and its clients: the silent, the broken, the unwelcome, and those that end while they wait."""
 
 import array
 import os
@@ -173,7 +173,7 @@ def test_descriptor_that_is_no_namespace_is_refused(pods: MakePod, shared_node: 
 
 
 def test_descriptor_of_the_nodes_own_namespace_is_refused(pods: MakePod, shared_node: Node) -> None:
-    """Whatever the path says."""
+    """For every path."""
     pod = pods()
     with open(shared_node.netns.path) as file:
         reply = call(str(shared_node.socket), frame(pod), netns_fd=file.fileno(), timeout=PATIENCE)
@@ -228,7 +228,7 @@ def test_socket_cannot_be_reached_by_others(shared_node: Node) -> None:
 
 
 def test_stranger_who_reaches_the_socket_is_dropped(shared_node: Node) -> None:
-    """As when somebody has loosened its mode."""
+    """As after an administrator has loosened its mode."""
     shared_node.socket.chmod(0o666)
     try:
         assert stranger_gets(shared_node) in ("dropped", "ConnectionResetError", "BrokenPipeError")
@@ -263,7 +263,7 @@ def test_add_whose_caller_was_killed_is_taken_down_by_the_del(connect: Connect, 
 
 
 def test_add_whose_caller_was_killed_in_the_queue_is_not_begun(connect: Connect, pods: MakePod, shared_node: Node) -> None:
-    """It waits for another call of its container; nobody would learn of its result."""
+    """It waits for another call of its container; no client would get its result."""
     first = pods()
     with ThreadPoolExecutor() as runtime:
         with busy_store(shared_node):
@@ -277,7 +277,7 @@ def test_add_whose_caller_was_killed_in_the_queue_is_not_begun(connect: Connect,
 
 
 def test_del_whose_caller_was_killed_in_the_queue_is_carried_out(connect: Connect, pods: MakePod, shared_node: Node) -> None:
-    """Whatever goes is gone, also when nobody asks for the answer."""
+    """Everything is deleted, also when no client waits for the answer."""
     pod = pods()
     with ThreadPoolExecutor() as runtime:
         with busy_store(shared_node):

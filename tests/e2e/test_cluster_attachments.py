@@ -33,7 +33,7 @@ def endpoints(node: ClusterNode) -> dict[str, Resource]:
 
 
 def first_annotations(node: ClusterNode) -> dict[str, str]:
-    """Those of the pod's first interface, without our domain; none where there are no pods."""
+    """Those of the pod's first interface, without our domain; none in a datastore without pods."""
     if not isinstance(node.site, OrchSite):
         return {}
     pod = node.site.kube.call("GET", f"{PODS}/web-0")
@@ -92,7 +92,7 @@ def test_container_comes_and_goes(cluster_node: ClusterNode, sandbox: MakeSandbo
 
 @ON_ORCH
 def test_pod_that_is_not_there_is_named(cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
-    """Where it is not read before, its endpoint has no place; what was done for it is taken back."""
+    """If it was not read before, its endpoint cannot be written; what was done for it is rolled back."""
     error = cluster_node.pod(sandbox(), args="K8S_POD_NAME=none;K8S_POD_NAMESPACE=default").failed("ADD").output
     assert (error["code"], error["msg"]) == (ORCHESTRATOR, "pod default/none does not exist")
 

@@ -1,4 +1,4 @@
-"""Whatever the agent remembers of a datastore is changed behind its back between two calls: the next call is right."""
+"""Everything that the agent caches of a datastore is changed by another client between two calls: the next call is right."""
 
 from collections.abc import Callable
 from typing import Any
@@ -62,7 +62,7 @@ def test_new_pools_take_the_place_of_old_ones(warm: Pod, cluster_node: ClusterNo
 
 
 def test_pool_of_the_same_name_with_another_cidr(warm: Pod, cluster_node: ClusterNode) -> None:
-    """Deleted and created again; blocks of before are nobody's to take from."""
+    """Deleted and created again; earlier blocks are not used for assignment."""
     change(cluster_node, without("pool4"), pool("pool4", "10.82.0.0/24", blockSize=28))
     warm.add()
     assert warm.addresses[0].startswith("10.82.0.")
@@ -129,7 +129,7 @@ def test_all_addresses_are_forgotten(web: Pod, cluster_node: ClusterNode) -> Non
 
 
 def test_everything_is_deleted_and_created_again(web: Pod, cluster_node: ClusterNode) -> None:
-    """As when a cluster is set up anew under a node that goes on: twice, so that there is no memory of the first time."""
+    """As when a cluster is set up again under a node that goes on: twice, so that no cache of the first time is left."""
     for _ in range(2):
         web.add()
         renew(cluster_node.site)
@@ -146,7 +146,7 @@ def test_everything_is_deleted_and_created_again(web: Pod, cluster_node: Cluster
 
 
 def test_address_of_a_living_interface_is_not_given_twice(web: Pod, cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
-    """A datastore that was created anew knows nothing of it, but the kernel does."""
+    """A datastore that was created again has no record of it, but the kernel has."""
     web.add()
     renew(cluster_node.site)
     cluster_node.site.add_pod("db-0")

@@ -110,7 +110,7 @@ def test_damaged_block_holds_up_nobody(
 
 
 def test_pool_is_not_applied_over_what_cannot_be_read(pod: Pod, node: ClusterNode, etcd: Cluster) -> None:
-    """Whoever wrote it may want it back; one that only lacks a field is put right."""
+    """Its writer may need it; one that only lacks a field is corrected."""
     manifest = json.dumps(
         {"apiVersion": DEFAULT.api_version, "kind": "IPPool", "metadata": {"name": "pool4"}, "spec": {"cidr": "10.65.0.0/16"}}
     )

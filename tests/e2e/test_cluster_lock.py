@@ -18,7 +18,7 @@ LOCKED = 105
 
 
 def test_locked_by_svcctl(web: Pod, cluster_node: ClusterNode) -> None:
-    """ADD, DEL and STATUS are refused until it is unlocked, and nothing changes meanwhile."""
+    """ADD, DEL and STATUS are refused until it is unlocked, and nothing changes until then."""
     other = web.copy(container="c2", ifname="eth1")
     web.add()
     cluster_node.ctl("clusterinfo", "lock")

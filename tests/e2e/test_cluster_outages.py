@@ -107,7 +107,7 @@ def test_del_does_not_ask_the_orchestrator(cluster_node: ClusterNode, orch_site:
 
 
 def test_stale_del_without_a_journal(web: Pod, cluster_node: ClusterNode, sandbox: MakeSandbox) -> None:
-    """As after a node was set up anew: whose interface and endpoint it is, the datastore says."""
+    """As after a node was set up again: the datastore says whose interface and endpoint it is."""
     newer = web.copy(container="fedcba9876543210", netns=sandbox())
     web.add()
     newer.add()

@@ -30,7 +30,7 @@ WEB = {"namespace": "default", "pod": "web-0"}
 
 @pytest.fixture
 def store(site: Site) -> Iterator[Backend]:
-    """A pool of one block: a node has it, another one borrows from it, somebody unknown has the third address."""
+    """A pool of one block: a node has it, another one borrows from it, an unknown one has the third address."""
     with session(site) as store:
         set_ready(store)
         put_pool(store, "pool4", POOL, blockSize=30)
@@ -102,7 +102,7 @@ def test_borrowed_addresses(cli: Cli) -> None:
 
 
 def test_who_has_an_address(cli: Cli, store: Backend) -> None:
-    """Its handle and its owners; nobody is an answer as well, and a rest is none."""
+    """Its handle and its owners; without an owner it says so, and an address in cooldown has none."""
     address = Address("10.65.0.0")
     held = [
         "IP 10.65.0.0 is in use",
@@ -160,7 +160,7 @@ def test_settings_are_shown_and_changed(cli: Cli, store: Backend) -> None:
 
 
 def test_large_numbers_are_refused_alike(cli: Cli, store: Backend) -> None:
-    """With the field, the value and the bound, whatever the datastore could keep."""
+    """With the field, the value and the bound, even if the datastore could store it."""
     for option, field, bound in (
         ("max-blocks-per-host", "maxBlocksPerHost", 1000000),
         ("ip-cooldown-seconds", "ipCooldownSeconds", 1200),

@@ -1,4 +1,4 @@
-"""DEL: whatever is there goes, whatever is gone is no error, and the addresses come back in their order."""
+"""DEL: everything present is deleted, a missing part is not an error, and the addresses return in their order."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""A burst of calls, each of which holds descriptors of the agent: the soft limit that it was started with is no limit."""
+"""A burst of calls, each of which holds descriptors of the agent: the soft limit at its start does not limit it."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ CALLS = 60
 
 
 def test_burst_beyond_the_soft_limit_is_served(node: Node, own_pods: Callable[..., Pod]) -> None:
-    """Nothing is refused for want of descriptors, and afterwards none is left open."""
+    """No call is refused because descriptors run out, and afterwards none is left open."""
     pods = [own_pods() for _ in range(CALLS)]
     node.stop_agent()
     node.start_agent("prlimit", "--nofile=60:4096", str(BIN / "svc-agent"))

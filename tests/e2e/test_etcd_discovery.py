@@ -117,7 +117,7 @@ def test_domains_without_records_are_refused(domain: str) -> None:
 
 
 def test_a_silent_dns_server_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is no fault of the settings: it may come back."""
+    """The settings are not wrong: it may come back."""
     monkeypatch.setattr(discovery, "SECONDS", 0.5)
     with pytest.raises(StoreError, match=r"etcd_discovery_srv = 'cluster\.test': SRV records cannot be looked up") as caught:
         opened(resolver(free_ports(1)[0]))

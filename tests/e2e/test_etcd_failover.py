@@ -28,7 +28,7 @@ def three(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_killed_leaders_lose_and_double_nothing(three: Cluster) -> None:
-    """Counters and keys are as every worker was told, whatever was on its way when the leader died; and nobody saw an error."""
+    """Counters and keys are as every worker was answered, also if the leader died during a write; no worker saw an error."""
     with session(three.endpoints) as sound, churning(three.endpoints, sound) as churn:
         churn.go_on(OPERATIONS)
         for _ in range(KILLS):

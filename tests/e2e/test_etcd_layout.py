@@ -87,7 +87,7 @@ def test_a_removed_host_leaves_no_old_key(state: dict[str, str], server: Cluster
 
 
 def test_a_lost_race_shows_how_the_keys_stand(server: Cluster, store: EtcdStore) -> None:
-    """Those of the whole transaction that exist: whoever tries again need not read them."""
+    """Those of the whole transaction that exist: a retry need not read them."""
     server.ctl("del", "--prefix", "/")
     first, second, absent = (HandleKey(name) for name in ("a", "b", "c"))
     made = store.write([Create(first, COUNT), Create(second, COUNT)])

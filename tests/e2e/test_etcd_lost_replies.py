@@ -47,7 +47,7 @@ def way(server: Cluster) -> Iterator[Proxy]:
 
 @pytest.fixture
 def rival(server: Cluster) -> Iterator[EtcdStore]:
-    """Somebody else, with a connection that works."""
+    """Another client, with a connection that works."""
     server.ctl("del", "--prefix", "/")
     with session(server.endpoints) as store:
         yield store
@@ -116,7 +116,7 @@ def test_an_update_is_recognised(store: EtcdStore, rival: EtcdStore, lost: Lost)
 
 
 def test_an_update_is_recognised_under_later_ones(store: EtcdStore, rival: EtcdStore, lost: Lost) -> None:
-    """Somebody has gone on from it: it was made all the same, and making it again would count twice."""
+    """Another client has built on it: it was applied all the same, and applying it again would count twice."""
     entry = create(store, "h")
     ours: list[Entry] = []
 
@@ -155,7 +155,7 @@ def test_a_deletion_is_recognised(store: EtcdStore, rival: EtcdStore, lost: Lost
 
 @pytest.mark.parametrize("pinned", [True, False], ids=["at a revision", "at any"])
 def test_a_deletion_spares_what_is_new(store: EtcdStore, rival: EtcdStore, lost: Lost, pinned: bool) -> None:
-    """It was carried out; the same key of somebody else, created since, is none of its business."""
+    """It was applied; the same key that another client has created since is not touched."""
     entry = create(store, "h")
     delete = Delete(KEY, entry.revision if pinned else None)
     assert lost(store, [delete], lambda: create(rival, "h", 7)).result(PATIENCE) == [None]
@@ -163,7 +163,7 @@ def test_a_deletion_spares_what_is_new(store: EtcdStore, rival: EtcdStore, lost:
 
 
 def test_a_group_is_recognised(store: EtcdStore, rival: EtcdStore, lost: Lost) -> None:
-    """All kinds of writes, with somebody at work on one of the keys since."""
+    """All kinds of writes, while another client has changed one of the keys since."""
     guard, gone = create(store, "guard"), create(store, "gone")
     entry = create(store, "h")
     writes: list[Write] = [
@@ -286,7 +286,7 @@ def test_a_name_may_be_why_nobody_answers(hurry: Hurry, host: str, by_name: bool
 
 
 def test_a_mute_server_is_passed_over(server: Cluster, rival: EtcdStore, hurry: Hurry) -> None:
-    """Where there is another one, whichever is asked first."""
+    """If there is another one, in any order of the servers."""
     hurry(10.0, 0.4)
     with mute() as authority:
         for number in range(6):
@@ -302,7 +302,7 @@ def _drain(watch: Any) -> None:
 
 
 def test_nobody_listens() -> None:
-    """That is told at once, with the setting and what to do."""
+    """The error comes at once, with the setting and the fix."""
     backend: Backend
     with session("http://127.0.0.1:1") as backend:
         calls: list[Callable[[], object]] = [lambda: backend.get(KEY), lambda: create(backend, "h")]

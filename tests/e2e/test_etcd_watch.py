@@ -77,7 +77,7 @@ def go_on(way: Proxy) -> None:
 
 
 def test_a_broken_watch_goes_on_where_it_was(store: EtcdStore, writer: EtcdStore, way: Proxy) -> None:
-    """Every change is told once, those of the meantime included."""
+    """Every change is reported once, also those during the interruption."""
     with told(store.watch(HandleQuery())) as events:
         first = create(writer, "a")
         assert events.get(timeout=PATIENCE) == Event(first.key, first)

@@ -1,4 +1,4 @@
-"""The node's disk is full: whoever calls is told, nothing is lost, and it works again when there is space."""
+"""The node's disk is full: every caller gets an error, nothing is lost, and it works again when there is space."""
 
 import subprocess
 from collections.abc import Callable, Iterator

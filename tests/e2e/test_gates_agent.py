@@ -1,4 +1,4 @@
-"""Calls that wait at a readiness gate: what others notice, how the agent ends meanwhile, and waiting without an agent."""
+"""Calls that wait at a readiness gate: effects on other calls, the end of the agent during them, and without an agent."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def waiting(node: Node) -> int:
     return found
 
 
-# others, meanwhile
+# other calls during the wait
 
 
 def begin_adds(node: Node, number: int, gate: GateServer, sandbox: Netns) -> list[Calling]:
@@ -203,7 +203,7 @@ def alone(node: Node) -> None:
 
 
 def test_one_shot_call_waits_as_well(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """And keeps no other one from its work meanwhile."""
+    """And delays no other call during its wait."""
     alone(node)
     pod, other = own_pods(readiness_gates=[own_gate.url], **LONG), own_pods()
     calling = pod.begin("ADD")

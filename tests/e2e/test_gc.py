@@ -162,7 +162,7 @@ def test_locked_store_refuses_gc(own_pods: MakePod, node: Node) -> None:
     assert State.read(node) == before
 
 
-# addresses that nobody on this node remembers
+# addresses without a record on this node
 
 
 def test_address_of_a_forgotten_container_is_freed(pods: MakePod, shared_node: Node) -> None:

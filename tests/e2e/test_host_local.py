@@ -51,7 +51,7 @@ def test_result_has_the_address_alone(local: MakePod, local_node: Node) -> None:
 
 @pytest.mark.parametrize("version", ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"])
 def test_every_version_is_served(local: MakePod, local_node: Node, version: str) -> None:
-    """Debian's knows none newer than 1.0.0: it is spoken to in what it knows."""
+    """Debian's supports no version newer than 1.0.0: svc calls it with one that it supports."""
     pod = local(V4, V6, cniVersion=version)
     first = pod.call("ADD")
     assert (first.status, first.output["cniVersion"]) == (0, version)

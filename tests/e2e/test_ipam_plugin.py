@@ -37,7 +37,7 @@ def block(address: str) -> str:
 
 
 def network(address: str) -> str:
-    """The block as a route's destination: without host bits, or the kernel refuses it to whoever programs it."""
+    """The block as a route's destination: without host bits, because the kernel refuses a route with them."""
     return str(ipaddress.ip_interface(block(address)).network)
 
 
@@ -284,7 +284,7 @@ def test_ptp_that_fails_frees_our_address(below: Callable[..., Attached], shared
 
 @pytest.mark.parametrize("kind", ["ptp", "bridge"])
 def test_gc_frees_what_is_below_another_plugin(below: Callable[..., Attached], shared_node: Node, kind: str) -> None:
-    """The reference plugins hand no GC on: whoever wants one has ours called."""
+    """The reference plugins do not forward GC: a runtime that wants one calls ours."""
     known, unknown = below(kind, **BRIDGE[kind]).add(), below(kind, **BRIDGE[kind]).add()
     keep: dict[str, Any] = {
         "cniVersion": "1.1.0",

@@ -82,7 +82,7 @@ def works_from_end_to_end(pod: Pod) -> None:
 
 @points(ADD_STEPS)
 def test_killed_one_shot_add_leaves_nothing(node: Node, pod: Pod, step: str, when: str) -> None:
-    """After the last step it is complete, though nobody was told: the runtime's DEL takes it down."""
+    """After the last step it is complete, though the reply was not sent: the runtime's DEL takes it down."""
     assert call_once(pod, "ADD", step, when).returncode == -signal.SIGKILL
     node.start_agent()
     if (step.endswith("note_result"), when) == (True, "after"):
@@ -95,7 +95,7 @@ def test_killed_one_shot_add_leaves_nothing(node: Node, pod: Pod, step: str, whe
 
 @points(ADD_STEPS)
 def test_killed_agent_leaves_nothing_of_an_add(node: Node, pod: Pod, step: str, when: str) -> None:
-    """The runtime is told of a failure; it need not even call DEL, but for the last step."""
+    """The runtime gets a failure; it need not even call DEL, but for the last step."""
     node.start_agent(*MINE, step, when, AGENT)
     called = pod.failed("ADD")
     assert "closed the connection" in called.output["msg"]
@@ -113,7 +113,7 @@ def test_killed_agent_leaves_nothing_of_an_add(node: Node, pod: Pod, step: str, 
 
 @points(DELETE_STEPS)
 def test_killed_delete_is_finished_by_the_next(node: Node, pod: Pod, step: str, when: str) -> None:
-    """As runtimes do: they repeat it until it succeeds. Another agent has been started meanwhile."""
+    """Runtimes repeat it until it succeeds. Another agent has been started in between."""
     node.start_agent(*MINE, step, when, AGENT)
     pod.add()
     assert "closed the connection" in pod.failed("DEL").output["msg"]

@@ -31,7 +31,7 @@ def burst(pods: list[Pod], verb: str) -> list[Called]:
 
 
 def go_on(node: Node, pods: list[Pod]) -> None:
-    """What was left is cleared, every pod comes up, and nothing is left of any when it has gone."""
+    """Remains are cleared, every pod comes up, and nothing is left of any after its DEL."""
     with ThreadPoolExecutor(CALLS) as callers:
         list(callers.map(Pod.delete, pods))
         assert remains(node) == []
@@ -74,8 +74,7 @@ def confined(node: Node, group: Path) -> Iterator[Callable[[], None]]:
 
 
 def test_want_of_threads_passes(node: Node, own_pods: Callable[..., Pod], group: Path, confined: Callable[[], None]) -> None:
-    """The threads that there are carry out every ADD. Interfaces are deleted by threads of their own, of which there is none
-    before the first DEL."""
+    """The existing threads carry out every ADD. Separate threads delete interfaces; they start at the first DEL."""
     pods = [own_pods() for _ in range(CALLS)]
     confined()
     assert burst(pods, "ADD") == []

@@ -39,7 +39,7 @@ def packed(log: Path) -> list[Path]:
 
 
 def await_packed(log: Path, count: int) -> list[Path]:
-    """Compression is nobody's concern but the disk's: it may take its time."""
+    """Compression only affects the disk: it may take its time."""
     deadline = time.monotonic() + PATIENCE
     while len(packed(log)) < count or len(list(log.parent.iterdir())) > count + 1:
         assert time.monotonic() < deadline, list(log.parent.iterdir())

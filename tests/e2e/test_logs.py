@@ -80,7 +80,7 @@ FAULTY: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("faulty", FAULTY, ids=lambda faulty: next(iter(faulty)))
 def test_call_that_was_wrong_is_in_the_log_file(pods: MakePod, log: Path, faulty: dict[str, Any]) -> None:
-    """Whoever looks for the request of its error looks there."""
+    """An operator looks there for the request of an error."""
     called = pods(log_file_path=str(log), **faulty).failed("ADD")
     assert request_of(called.output["details"]) in log.read_text()
     assert log.read_text() == called.stderr

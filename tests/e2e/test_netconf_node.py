@@ -25,7 +25,7 @@ NAMES = 'plugin = "filed"\nipam_plugin = "filed-ipam"\nstate_dir = "{}"\n'
 
 @pytest.fixture
 def files(shared_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the node agent of a further names profile, installed on the node, has its files. Its pools are ours."""
+    """The files of the node agent of a further names profile, installed on the node. Its pools are ours."""
     directory = tmp_path_factory.mktemp("files")
     profile = directory / "names.toml"
     profile.write_text(NAMES.format(directory))
@@ -148,7 +148,7 @@ def test_mtu_file_that_is_too_small_for_the_family_fails_the_add(filed: MakePod,
 
 @field("args", "Labels of `org.apache.mesos` are the endpoint's; one of them may name its namespace.")
 def test_labels_of_another_orchestrator_are_on_the_endpoint(pods: MakePod, shared_node: Node) -> None:
-    """Of a container that is no pod; one of them is its namespace."""
+    """Of a container that is not a pod; one of them is its namespace."""
     labels = [{"key": "tier", "value": "front end"}, {"key": "svc.internal/namespace", "value": "blue"}]
     args = {"org.apache.mesos": {"network_info": {"labels": {"labels": labels}}}}
     pod = pods(nodename="node1")

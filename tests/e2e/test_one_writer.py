@@ -54,7 +54,7 @@ def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
 
 
 def test_del_during_a_drain_waits_for_the_add_of_its_container(web: Pod, cluster_node: ClusterNode) -> None:
-    """The datastore is silent, the agent is told to stop, and the runtime gives the ADD up."""
+    """The datastore is silent, the agent is asked to stop, and the runtime abandons the ADD."""
     with cluster_node.silenced(cluster_node.site):
         adding = web.begin("ADD")
         time.sleep(0.5)  # the ADD has reached the datastore
@@ -291,7 +291,7 @@ def lost_state(node: Node) -> str:
 
 
 def test_add_without_the_state_directory_says_so(own_pods: MakePod, node: Node) -> None:
-    """And soon. No fresh store comes into being in its place, whose lack of pools would be told."""
+    """And soon. No fresh store is created in its place, which would lead to an error about missing pools."""
     own_pods().add()
     pod = own_pods()
     said = lost_state(node)

@@ -167,7 +167,7 @@ def test_every_verb_of_the_role_is_needed(cluster_of_roles: Kube, tmp_path: Path
 
 
 def test_a_refused_token_is_told_and_not_shown(clean_kube: Kube, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """After one more try with the token read anew."""
+    """After one more attempt with the token read again."""
     caplog.set_level(logging.DEBUG)
     with closing(open_store(clean_kube, tmp_path, "expired-secret")) as store:
         with pytest.raises(ApiError, match="401") as refusal:
@@ -278,7 +278,7 @@ def test_programs_that_hang_are_bounded_by_the_deadline(clean_kube: Kube, tmp_pa
 
 
 def test_a_wrong_authority_is_told(clean_kube: Kube, tmp_path: Path) -> None:
-    """The server's certificate is not trusted, whoever we are; unless the user does not want to know."""
+    """The server's certificate is not trusted, with any credentials; unless the configuration skips the check."""
     path = clean_kube.kubeconfig(tmp_path / "kubeconfig")
     document = json.loads(path.read_text())
     document["clusters"][0]["cluster"]["certificate-authority"] = str(clean_kube.folder / "clients.crt")
@@ -301,7 +301,7 @@ def test_a_server_that_is_not_there_is_told() -> None:
 
 
 def test_an_answer_of_something_else_is_told(clean_kube: Kube) -> None:
-    """A page of a web server is no list of pools."""
+    """A page of a web server is not a list of pools."""
     with ApiProxy(clean_kube) as front:
         front.arm(Order(Fate.ANSWERED, "^GET", times=9, status=200, body=b"<html>"))
         with closing(OrchStore({"orch_api_root": front.url}, DEFAULT)) as store:

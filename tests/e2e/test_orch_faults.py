@@ -157,7 +157,7 @@ def test_a_write_that_comes_late_is_ours(store: OrchStore, front: ApiProxy, key:
 
 
 def test_a_lost_answer_to_a_refused_write_is_a_conflict(store: OrchStore, front: ApiProxy) -> None:
-    """Somebody else's object stands there: it was not ours that was carried out."""
+    """Another client's object has the name: our create was not applied."""
     mine = write(store, Create(KEY, handle(1)))
     front.arm(Order(Fate.REPLY_LOST, "^POST"))
     with pytest.raises(Conflict):
@@ -205,7 +205,7 @@ def test_pages_make_a_whole_list(store: OrchStore, front: ApiProxy, monkeypatch:
 
 
 def test_an_expired_page_begins_the_list_again(store: OrchStore, front: ApiProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is told twice, nothing is left out."""
+    """Nothing is reported twice, nothing is omitted."""
     monkeypatch.setattr(client, "PAGE", 2)
     wanted = [HandleKey(f"net1.c{number}") for number in range(5)]
     store.write([Create(key, handle(1)) for key in wanted])
@@ -215,7 +215,7 @@ def test_an_expired_page_begins_the_list_again(store: OrchStore, front: ApiProxy
 
 
 def test_a_group_stops_at_its_first_failure(store: OrchStore, front: ApiProxy) -> None:
-    """What was created past it, side by side, is taken back."""
+    """What was created in parallel is rolled back."""
     write(store, Create(HandleKey("c2"), handle(9)))
     names = [f"c{number}" for number in range(6)]
     with pytest.raises(PartialWrite) as partial:
@@ -248,7 +248,7 @@ def test_everything_before_a_block_is_written_before_it(store: OrchStore, front:
 
 
 def marked(store: OrchStore, clean_kube: Kube, key: Key, value: Value) -> str:
-    """The path of an object that somebody has begun to delete."""
+    """The path of an object that another client has begun to delete."""
     write(store, Create(key, value))
     path = store._crds._path(key)
     mark = "true" if isinstance(key, AffinityKey) else True
@@ -334,7 +334,7 @@ def test_nodes_that_only_report_themselves_leave_caches_good(store: OrchStore, c
 
 
 def test_a_watch_survives_broken_connections(store: OrchStore, front: ApiProxy) -> None:
-    """What changes meanwhile is told, what is gone meanwhile too."""
+    """Changes during the interruption are reported, and deletions as well."""
     first = write(store, Create(HandleKey("a"), handle(1)))
     with closing(store.watch(HandleQuery())) as watch:
         assert next(watch).entry == first

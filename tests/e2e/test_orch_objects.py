@@ -38,7 +38,7 @@ def without_definitions(clean_kube: Kube) -> Iterator[Kube]:
 
 
 def test_missing_definitions_are_told_and_made(without_definitions: Kube, tmp_path: Path) -> None:
-    """A missing kind is no missing key; after `svcctl crd apply` the same session works."""
+    """A missing kind is not a missing key; after `svcctl crd apply` the same session works."""
     kubeconfig = str(without_definitions.kubeconfig(tmp_path / "kubeconfig"))
     settings = {"kubeconfig": kubeconfig, "api_group": DEFAULT.crd_api_version}
     with closing(OrchStore(settings, DEFAULT)) as store:
@@ -146,7 +146,7 @@ def test_nodes_that_are_not_ours_give_nothing_up(clean_kube: Kube, tmp_path: Pat
 
 
 def test_endpoints_need_their_pod(clean_kube: Kube, tmp_path: Path) -> None:
-    """Without it there is none to write or to find; a pod that changed is a conflict for whoever read it before."""
+    """Without the pod no endpoint can be written or found; a pod that changed is a conflict for an earlier reader."""
     with closing(open_store(clean_kube, tmp_path)) as store:
         with pytest.raises(NotFound):
             wire(store)

@@ -82,7 +82,7 @@ def test_what_is_written_back_is_the_same(store: OrchStore, cluster: Kube) -> No
 
 
 def test_an_endpoint_is_given_up_as_the_incumbent_does(store: OrchStore, cluster: Kube) -> None:
-    """The same annotations, and again when the pod is attached anew."""
+    """The same annotations, and again when the pod is attached again."""
     key = endpoint_key(INCUMBENT, "node1", Workload("c3", "web-0", "default"), "eth0")
     entry = store.get(key)
     store.write([Delete(key, entry.revision)])

@@ -1,4 +1,4 @@
-"""Many calls at once: no address twice, nothing left over, nobody kept waiting for others."""
+"""Many concurrent calls: no address twice, nothing left over, no call kept waiting for others."""
 
 import fcntl
 import os
@@ -183,5 +183,5 @@ def openers(lock: IO[str]) -> int:
 def inode_of(path: Path) -> int:
     try:
         return path.stat().st_ino
-    except OSError:  # closed meanwhile
+    except OSError:  # closed during the call
         return 0

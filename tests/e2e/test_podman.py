@@ -121,7 +121,7 @@ def test_published_port_leads_to_container(runtime: Podman, node: Node) -> None:
 
 
 def _page(url: str) -> str:
-    """Empty when nobody serves it."""
+    """Return an empty text if no server answers."""
     with suppress(urllib.error.URLError), urllib.request.urlopen(url, timeout=5) as page:
         return str(page.read().decode())
     return ""

@@ -85,7 +85,7 @@ def test_what_is_no_file_is_there_as_well(pods: MakePod, directory: Path, kind: 
 
 
 def test_file_of_an_earlier_sandbox_does_not_count(pods: MakePod, directory: Path) -> None:
-    """It names that one's address; written anew, in place, it counts."""
+    """It names the address of the other; written again, in place, it counts."""
     pod = make(pods, directory)
     path = file_of(pod, directory)
     path.write_text('{"ipv4Nets": ["192.0.2.77/32"]}')

@@ -1,4 +1,4 @@
-"""Calls that wait for policy: what others notice, how the agent ends meanwhile, and waiting without an agent."""
+"""Calls that wait for policy: effects on other calls, the end of the agent during them, and without an agent."""
 
 import os
 import signal
@@ -28,11 +28,11 @@ def directory(tmp_path: Path) -> Path:
     return path
 
 
-# others, meanwhile
+# other calls during the wait
 
 
 def test_crowd_shares_one_watch(own_pods: MakePod, node: Node, directory: Path) -> None:
-    """Other pods come and go meanwhile."""
+    """Other pods come and go during the wait."""
     made = [make(own_pods, directory) for _ in range(30)]
     calls = [pod.begin("ADD") for pod in made]
     wait_until(lambda: sum(record.state == ADDED for record in audit(node).records) == len(made))
@@ -150,7 +150,7 @@ def test_killed_agent_leaves_what_a_delete_finds(own_pods: MakePod, node: Node, 
 
 
 def test_one_shot_call_waits_as_well(own_pods: MakePod, node: Node, directory: Path) -> None:
-    """And keeps no other one from its work meanwhile."""
+    """And delays no other call during its wait."""
     node.stop_agent()
     pod, early, other = make(own_pods, directory), make(own_pods, directory), own_pods()
     file_of(early, directory).touch()

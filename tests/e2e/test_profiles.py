@@ -102,7 +102,7 @@ def test_two_profiles_share_an_agent(node: Node, sandbox: MakeSandbox) -> None:
 
 
 def test_network_gets_the_profile_that_its_endpoints_name(node: Node, sandbox: MakeSandbox) -> None:
-    """Once, and the user may change it; under our own names nobody reads it."""
+    """Once, and the user may change it; under our own names it is not read."""
     pod, other = calico_pod(node, sandbox(), "c1"), our_pod(node, sandbox(), "c2")
     pod.add()
     other.add()
@@ -201,7 +201,7 @@ def test_recovery_takes_down_with_the_right_names(node: Node, sandbox: MakeSandb
 
 
 def test_collection_frees_with_the_right_names(node: Node, sandbox: MakeSandbox) -> None:
-    """What the runtime does not know, by the plugin of the same profile."""
+    """Releases that the runtime does not know, by the plugin of the same profile."""
     pod, other = calico_pod(node, sandbox()), our_pod(node, sandbox())
     pod.add()
     other.add()
@@ -228,7 +228,7 @@ def test_lost_journal_is_no_obstacle(node: Node, sandbox: MakeSandbox) -> None:
 
 
 def test_profile_of_a_file_may_change(node: Node, sandbox: MakeSandbox, tmp_path: Path) -> None:
-    """The running agent reads it again; a file that is gone or wrong is told with its path."""
+    """The running agent reads it again; the error about a missing or wrong file names its path."""
     file = tmp_path / "names.toml"
     text = 'plugin = "third"\nipam_plugin = "third-ipam"\nkey_root = "/third"\ninterface_prefix = "thi"\n'
     file.write_text(text)
@@ -251,7 +251,7 @@ def test_profile_of_a_file_may_change(node: Node, sandbox: MakeSandbox, tmp_path
 
 
 def test_call_cannot_choose_the_profile(node: Node, sandbox: MakeSandbox) -> None:
-    """Whatever stands in its environment."""
+    """Independent of its environment."""
     pod = our_pod(node, sandbox())
     extra = {"CNI_PROFILE": "calico", "SVC_NAMES": "calico", "SVC_PROFILE": "calico"}
     done = node.call("ADD", pod.config, container=pod.container, netns=pod.netns.path, extra=extra)

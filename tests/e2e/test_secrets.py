@@ -42,7 +42,7 @@ def web(node: ClusterNode, orch_site: OrchSite, sandbox: Callable[[], Netns], tm
 
 
 def files_with(directory: Path, text: str) -> list[Path]:
-    """Sockets and pipes are no files."""
+    """Sockets and pipes are not files."""
     return [path for path in directory.rglob("*") if path.is_file() and text.encode() in path.read_bytes()]
 
 
@@ -75,7 +75,7 @@ def test_call_brings_its_token_to_what_was_attached_before(node: ClusterNode, we
 
 
 def test_newer_token_serves_for_older_attachments(node: ClusterNode, web: Pod, orch_site: OrchSite) -> None:
-    """And one that was taken back does not: the release is owed until a call brings a good one."""
+    """And a revoked one does not: the release is pending until a call brings a valid one."""
     web.add()
     good = dict(web.config)
     web.config |= with_token(orch_site, "taken-back")

@@ -63,7 +63,7 @@ def first(pods: MakePod) -> Pod:
 
 @pytest.fixture
 def second(first: Pod) -> Iterator[Pod]:
-    """It has joined; whatever the test does, it leaves in the end."""
+    """It has joined; at the end of every test it leaves."""
     pod = in_network(first, "other")
     pod.add()
     yield pod

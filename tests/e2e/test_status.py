@@ -1,4 +1,4 @@
-"""STATUS and VERSION: whether an ADD would be served, told in bounded time, and what is spoken at all."""
+"""STATUS and VERSION: whether an ADD would be served, answered in bounded time, and the supported versions."""
 
 import os
 import signal

@@ -146,7 +146,7 @@ class Worker:
         return count
 
     def told(self) -> dict[str, frozenset[Address]]:
-        """What its last life was told to hold."""
+        """Return the addresses of its last life, as it reports them."""
         lines = map(str.split, self.messages.read_text().splitlines())
         return {handle: frozenset(map(Address, addresses)) for handle, *addresses in lines}
 
@@ -184,7 +184,7 @@ def kill_and_restart(both: list[Worker], addresses: int) -> None:
 
 
 def capacity(store: Backend, nodes: tuple[str, str], version: int) -> int:
-    """How many addresses can be had until every node is told that there are no more."""
+    """Return how many addresses can be assigned until every node gets the error that none is free."""
     count = 0
     for node in dict.fromkeys(nodes):
         ipam = Ipam(store, node)

@@ -112,7 +112,7 @@ def test_damaged_store(node: Node, sandbox: Callable[[], Netns]) -> None:
 
 @pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
 def test_profile_that_is_gone(node: Node, sandbox: Callable[[], Netns], tmp_path: Path, agent: bool) -> None:
-    """The interface goes, the release waits for the profile; a container that was never attached is no trouble."""
+    """The interface is deleted, the release waits for the profile; a container that was never attached needs none."""
     file = tmp_path / "names.toml"
     text = 'plugin = "third"\nipam_plugin = "third-ipam"\nkey_root = "/third"\ninterface_prefix = "thi"\n'
     file.write_text(text)

@@ -21,7 +21,7 @@ _MERGE = "application/merge-patch+json"
 
 
 def spelled(notes: Json) -> Json:
-    """With the prefix, unless there is one; what is no text becomes JSON, and nothing stays nothing."""
+    """Return them with the prefix, unless they have one; everything but text and None becomes JSON."""
     return {
         name if "/" in name else f"{DEFAULT.annotation_prefix}/{name}": (
             text if text is None or isinstance(text, str) else json.dumps(text)

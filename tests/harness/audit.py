@@ -1,4 +1,4 @@
-"""Who has which address, by blocks, handles, endpoints, the journal and the kernel: held against each other."""
+"""The owner of each address by blocks, handles, endpoints, the journal and the kernel, compared with each other."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from svc.model.resource import Resource
 
 @dataclass(frozen=True)
 class IpamAudit:
-    """What is written down, read at a moment when nobody writes."""
+    """The records, read at a moment without writers."""
 
     allocations: dict[str, str]  # address: handle
     handles: dict[str, int]  # handle: number of addresses

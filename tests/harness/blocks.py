@@ -18,6 +18,6 @@ def new(cidr: Cidr = CIDR, sequence: int = 1000) -> Block:
 
 
 def write(block: Block) -> Block:
-    """What everybody reads after the block was written: every write counts."""
+    """The block as other clients read it after the write: every write counts."""
     block.sequence += 1
     return Block.from_json(json.loads(json.dumps(block.to_json())))

@@ -11,12 +11,12 @@ from svc.datastore.etcd.store import EtcdStore
 from svc.model.ipam import Handle
 from svc.model.keys import HandleKey, HandleQuery
 
-SHARED = HandleKey("shared")  # everybody counts in it, each under a name of his own
+SHARED = HandleKey("shared")  # every worker counts in it, each under its own name
 WORKERS = 4
 
 
 class Worker:
-    """A session and a thread. Whatever it is told by the store has to be true; an error other than a conflict fails it."""
+    """A session and a thread. Every answer of the store must be true; an error other than a conflict fails it."""
 
     def __init__(self, number: int, endpoints: str) -> None:
         self.name = f"10.0.{number}.0/26"
@@ -57,7 +57,7 @@ class Worker:
         self.counted += 1
 
     def _create(self, store: EtcdStore) -> None:
-        """A key that nobody else knows is never there already."""
+        """A key that no other worker knows never exists beforehand."""
         name = f"own.{self._number}.{self._dice.getrandbits(64)}"
         store.write([Create(HandleKey(name), handle(1))])
         self.keys.add(name)

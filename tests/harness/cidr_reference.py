@@ -41,7 +41,7 @@ def canonical(address: TwinAddress) -> str:
 
 
 def twin_of(text: str) -> TwinAddress | None:
-    """None for what is no plain address; unlike ours, the twin knows zones."""
+    """Return None unless the text is a plain address; the reference implementation also knows zones."""
     try:
         return None if "%" in text else ipaddress.ip_address(text)
     except ValueError:

@@ -13,7 +13,7 @@ PATIENCE = 60.0  # seconds, for a DEL to succeed
 
 
 class Register:
-    """Who is alive with which address, from the end of its ADD to the beginning of its DEL."""
+    """The address of each live pod, from the end of its ADD to the beginning of its DEL."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

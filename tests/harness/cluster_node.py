@@ -40,7 +40,7 @@ class ClusterNode(Node):
         return netconf(**{"nodename": self.name, **self.site.config, **changes})
 
     def pod(self, netns: Netns, container: str = CONTAINER, *, args: str = "", ifname: str = "eth0", **config: Any) -> Pod:
-        """One attachment; what is no field of a pod goes to its network configuration."""
+        """Return one attachment; options that are not fields of a pod go to its network configuration."""
         config = self.netconf(**config)
         return Pod(self, netns, container, config, ifname, args, str(config["type"]))
 
@@ -83,7 +83,7 @@ class ClusterNode(Node):
 
 
 def audit(nodes: Sequence[ClusterNode]) -> IpamAudit:
-    """Who has which address, by the shared datastore and every node's journal."""
+    """Read the owner of each address from the shared datastore and every node's journal."""
     with ExitStack() as stack:
         store = stack.enter_context(session(nodes[0].site))
         journals = [stack.enter_context(closing(Journal(node.state_dir / "journal.db"))) for node in nodes]

@@ -37,7 +37,7 @@ class Site(Protocol):
         """A session with all rights, for the caller to close."""
 
     def add_node(self, name: str, **labels: str) -> None:
-        """As whoever registers nodes does."""
+        """Register a node, as the component that registers nodes does."""
 
     def add_pod(self, name: str, node: str = "node1", **spec: Any) -> str:
         """Its uid. Nothing to do, and an empty uid, where the datastore is not the orchestrator's."""
@@ -47,7 +47,7 @@ class Site(Protocol):
 
 
 class EmbeddedSite:
-    """The file of the node that has this state directory; there is no server."""
+    """The file of the node that has this state directory, without a server."""
 
     port = 0
 

@@ -19,7 +19,7 @@ class Place(Protocol):
 
 @contextmanager
 def entered(netns: Place) -> Iterator[None]:
-    """The calling thread is inside for the time of the block. Threads and sockets that it makes meanwhile stay there."""
+    """Keep the calling thread inside for the time of the block. Threads and sockets that it makes there stay inside."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         there = os.open(netns.path, os.O_RDONLY | os.O_CLOEXEC)

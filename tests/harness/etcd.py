@@ -21,11 +21,11 @@ _HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class ServerTls:
-    """What a server shows, and whose clients it takes."""
+    """The certificate of a server, and the clients that it accepts."""
 
     certificate: Path
     key: Path
-    clients: Path | None = None  # roots; None takes everybody
+    clients: Path | None = None  # roots; None accepts every client
 
     def flags(self) -> list[str]:
         flags = [f"--cert-file={self.certificate}", f"--key-file={self.key}"]
@@ -119,7 +119,7 @@ class Cluster:
                     (status,) = json.loads(self.ctl("endpoint", "status", "-w", "json", endpoint=member.url))
                     if status["Status"]["leader"] == status["Status"]["header"]["member_id"]:
                         return member
-        raise AssertionError("there is no leader")
+        raise AssertionError("no member is the leader")
 
     def ctl(self, *arguments: str, endpoint: str = "") -> str:
         """Output of etcdctl."""
@@ -158,8 +158,7 @@ def cluster(
     host: str = _HOST,
     durable: bool = False,
 ) -> Iterator[Cluster]:
-    """A running cluster with its data below `folder`, whose disk is not waited for unless it is to be `durable`. Skips the test
-    where there is no etcd."""
+    """Run a cluster with its data below `folder`; only a `durable` one waits for the disk. Skip the test without etcd."""
     if shutil.which("etcd") is None or shutil.which("etcdctl") is None:
         pytest.skip("needs etcd and etcdctl (Debian: etcd-server, etcd-client)")
     running = Cluster([Member(f"m{number}", folder, tls, flags, host, durable) for number in range(members)])
@@ -172,7 +171,7 @@ def cluster(
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on loopback that nobody listens on at the moment."""
+    """Return ports on loopback without a listener."""
     probes = [socket.create_server((_HOST, 0)) for _ in range(count)]
     ports = [int(probe.getsockname()[1]) for probe in probes]
     for probe in probes:

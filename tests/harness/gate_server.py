@@ -85,13 +85,13 @@ def serving(
 
 
 def free_port(inside: Netns | None = None) -> int:
-    """One where nobody listens."""
+    """Return a port without a listener."""
     with entered(inside) if inside else nullcontext(), socket.create_server(("127.0.0.1", 0)) as listening:
         return int(listening.getsockname()[1])
 
 
 def status(code: int, *headers: str) -> Behaviour:
-    """Answers so, whatever is asked."""
+    """Answer every request with this status."""
 
     def answer(server: GateServer, connection: socket.socket) -> None:
         head = _head(connection)

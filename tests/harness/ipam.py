@@ -34,7 +34,7 @@ from svc.model.kv_codec import Value
 from svc.model.resource import Resource
 
 NODE = "node1"
-_NEWS_SECONDS = 2.0  # until a write that has changed something is told
+_NEWS_SECONDS = 2.0  # until a write that has changed an object is announced
 PATIENCE = 60.0  # seconds for what other threads do; nothing waits that long unless it is broken
 
 Holdings = dict[str, frozenset[Address]]
@@ -114,14 +114,14 @@ def put_affinity(backend: Backend, cidr: str, state: str = CONFIRMED, node: str 
 
 
 def wipe(backend: Backend, *queries: Query) -> None:
-    """Deletes whatever answers the queries."""
+    """Delete every entry that answers the queries."""
     for query in queries:
         for entry in backend.list(query):
             backend.write([Delete(entry.key)])
 
 
 def just_now() -> str:
-    """The claim time of a block that nobody may take from its owner yet."""
+    """The claim time of a block that cannot be reclaimed yet."""
     return stamp(datetime.now(timezone.utc))
 
 
@@ -236,7 +236,7 @@ def holdings(backend: Backend) -> Holdings:
 
 
 def demand_whole_claims(backend: Backend) -> None:
-    """AssertionError unless every claim is confirmed and has its block, and every block that is somebody's its claim."""
+    """Require that every claim is confirmed and has its block, and that every block with an owner has its claim."""
     owners = {cidr: block.affinity.removeprefix("host:") for cidr, block in blocks(backend).items() if block.affinity}
     owned = {(owner, cidr): CONFIRMED for cidr, owner in owners.items()}
     assert affinities(backend) == owned

@@ -30,7 +30,7 @@ _STOP_SECONDS = 20.0
 
 
 class Refused(Exception):
-    """The server's answer to a request of the harness was no."""
+    """The server refused a request of the harness."""
 
     def __init__(self, status: int, body: str) -> None:
         super().__init__(f"{status}: {body}")
@@ -94,7 +94,7 @@ class Kube:
             connection.close()
 
     def text(self, path: str) -> str:
-        """What the administrator reads where the answer is no JSON."""
+        """Return what the administrator reads where the answer is not JSON."""
         with self._lock:
             return self._ask("GET", path, None, {"Authorization": f"Bearer {ADMIN_TOKEN}"})[1]
 
@@ -160,7 +160,7 @@ class Kube:
             f"--etcd-servers=http://127.0.0.1:{self.etcd_port}",
             f"--secure-port={self.port}",
             "--bind-address=127.0.0.1",
-            "--advertise-address=192.0.2.1",  # else it wants a default route; nobody goes there
+            "--advertise-address=192.0.2.1",  # else it requires a default route; no client uses it
             f"--cert-dir={certs}",
             "--service-account-issuer=https://tests",
             f"--service-account-key-file={self.folder}/sa.key",

@@ -137,7 +137,7 @@ class RealNode:
         return any(each["type"] == "Ready" and each["status"] == "True" for each in node["status"].get("conditions", ()))
 
     def wait_none(self, what: str, found: Callable[[], list[str]]) -> None:
-        """Until nothing is found any more; what is still found is told."""
+        """Wait until nothing is found any more; the failure lists what is still found."""
         try:
             self.wait(what, lambda: not found())
         except AssertionError:

@@ -71,7 +71,7 @@ def adopt_orphans() -> None:
 
 
 def left_since(before: Footprint, *, patience: float = PATIENCE) -> list[str]:
-    """What is there now and was not before, in words; what vanishes within the patience does not count."""
+    """Describe what exists now and did not before; what disappears within the patience does not count."""
     until = time.monotonic() + patience
     found = _compare(before, Footprint.take(before.folder))
     while found and time.monotonic() < until:
@@ -110,7 +110,7 @@ def _compare(before: Footprint, now: Footprint) -> list[str]:
     found += [f"mount {path}" for path in sorted(now.mounts - before.mounts)]
     found += [f"thread {thread.name}" for thread in now.threads - before.threads]
     opened = now.descriptors - before.descriptors
-    if len(opened) > len(before.descriptors - now.descriptors):  # one that took the place of another is no leak
+    if len(opened) > len(before.descriptors - now.descriptors):  # one that took the place of another is not a leak
         found += [f"descriptor {fd}: {target}" for fd, target in sorted(opened)]
     return found
 
@@ -168,7 +168,7 @@ def _runs(pid: int) -> bool:
 def _command(pid: int) -> str:
     with suppress(OSError):
         return Path("/proc", str(pid), "cmdline").read_text().replace("\0", " ").strip()
-    return "gone meanwhile"
+    return "already ended"
 
 
 def _descriptors() -> list[tuple[int, str]]:

@@ -24,7 +24,7 @@ sys.stdin.read()
 
 @contextmanager
 def held_by(path: Path, kind: str = "root") -> Iterator[int]:
-    """Another process holds the lock of the file; its pid. The kind `user` is a process of the user `nobody`."""
+    """Hold the lock of the file in another process; yield its pid. The kind `user` is a process of the user `nobody`."""
     with subprocess.Popen(
         [sys.executable, "-c", _HOLD, path, kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -50,7 +50,7 @@ class Called:
 
 
 class Calling:
-    """An execution of a plugin that is under way. Whoever begins one asks for its result, or kills it."""
+    """An execution of a plugin in progress. The caller waits for its result, or kills it."""
 
     def __init__(self, process: subprocess.Popen[bytes], stdin: bytes) -> None:
         self._process = process
@@ -150,7 +150,7 @@ class Node:
             time.sleep(0.005)
 
     def is_answered(self) -> bool:
-        """Whether somebody listens on the agent's socket; a killed agent leaves the file behind."""
+        """Return whether a process listens on the agent's socket; a killed agent leaves the file behind."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             return connection.connect_ex(str(self.socket)) == 0
 
@@ -199,7 +199,7 @@ class Node:
         self, verb: str, netconf: Mapping[str, Any] | bytes, *, plugin: str = "svc", container: str = "c1", netns: str = "",
         ifname: str = "eth0", args: str = "", extra: Mapping[str, str] | None = None,
     ) -> "Calling":  # fmt: skip
-        """The same, and goes on meanwhile."""
+        """Start the same call, and return at once."""
         environment = {
             "CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": netns, "CNI_IFNAME": ifname, "CNI_ARGS": args,
             "CNI_PATH": str(self.bin_dir), "PATH": os.environ["PATH"],

@@ -27,7 +27,7 @@ class Pod:
         return self.begin(verb, netns=netns, **changes).result()
 
     def begin(self, verb: str, *, netns: str | None = None, **changes: Any) -> Calling:
-        """The same, and goes on meanwhile."""
+        """Start the same call, and return at once."""
         return self.node.begin(
             verb, self.config | changes, plugin=self.plugin, container=self.container,
             netns=self.netns.path if netns is None else netns, ifname=self.ifname, args=self.args,

@@ -101,7 +101,7 @@ def why_not() -> str:
 
 @contextmanager
 def running(folder: Path, node: Node, conf_dir: Path) -> Iterator[Podman]:
-    """Skips where there is none."""
+    """Skip the test without it."""
     if reason := why_not():
         pytest.skip(f"no podman: {reason}")
     podman = Podman(folder, node, conf_dir)

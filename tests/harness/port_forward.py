@@ -21,7 +21,7 @@ _STOP_SECONDS = 10.0
 
 
 class PortForward:
-    """To one port, from the same one inside unless another one is named; closed, nobody answers inside."""
+    """To one port, from the same one inside unless another one is named; while it is closed, connections are refused inside."""
 
     def __init__(self, netns: Netns, port: int, inside: int = 0) -> None:
         with entered(netns):

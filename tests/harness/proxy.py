@@ -91,7 +91,7 @@ class Proxy:
 
 
 def _waiting(source: socket.socket) -> bytes:
-    """What came meanwhile is late already."""
+    """What arrived during the delay is late already."""
     try:
         return source.recv(_CHUNK, socket.MSG_DONTWAIT)
     except BlockingIOError:

@@ -22,7 +22,7 @@ EXPECTED: dict[str, str] = {
 
 
 def unexpected(skipped: list[pytest.TestReport]) -> list[str]:
-    """What was skipped for a reason that is not listed, as `TEST: REASON`; only where CI is set."""
+    """Return the skips whose reason is not listed, as `TEST: REASON`; only if CI is set."""
     if os.environ.get("CI") != "true":
         return []
     found = []

@@ -1,4 +1,4 @@
-"""What a node has written down and wired, read from its files and by `ip`: to be compared before and after a call."""
+"""The recorded and wired state of a node, read from its files and by `ip`: compared before and after a call."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ def store_of(node: Node) -> Iterator[Backend]:
 
 
 def audit(node: Node) -> IpamAudit:
-    """Who has which address, by the store and the journal."""
+    """Read the owner of each address from the store and the journal."""
     with store_of(node) as store, closing(Journal(node.state_dir / "journal.db")) as journal:
         return IpamAudit.read(store, journal)
 

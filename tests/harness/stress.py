@@ -1,6 +1,6 @@
-"""A process that assigns and releases without end, and notes outside the datastore what it was told:
+"""Stress process: assign and release in a loop, log each reply in a file:
 
-    python hammer.py OPENER WHERE NODE LEDGER OPERATIONS SEED
+    python stress.py OPENER WHERE NODE LEDGER OPERATIONS SEED
 
 OPENER is `module:function` and opens a session with the datastore at WHERE. The ledger is appended to, so that a process
 that was killed can be started again: it releases what the one before may have held, and goes on until OPERATIONS are done.
@@ -38,7 +38,7 @@ def piecemeal(where: str) -> Backend:
 
 @dataclass
 class Stay:
-    """What a handle got, and for how long it certainly had it; times are of a clock that all processes share."""
+    """The addresses of a handle, and for how long it certainly had them; times are of a clock that all processes share."""
 
     addresses: tuple[str, ...] = ()
     since: int = 0
@@ -104,7 +104,7 @@ class StressProcess:
 
     def _handles(self) -> Iterator[str]:
         while True:
-            with self._lock:  # noted in order, so that whoever goes on knows the next number
+            with self._lock:  # logged in order, so that the next process knows the next number
                 number = next(self._names, None)
                 if number is None:
                     return

@@ -42,7 +42,7 @@ def _serve(listening: socket.socket) -> None:
 
 
 def answers(netns: Place, address: str, port: int) -> bool:
-    """Whether somebody inside the namespace reaches the server there."""
+    """Return whether a client inside the namespace reaches the server there."""
     try:
         return exchange(netns, address, port, b"hello", timeout=2) == b"hello"
     except OSError:

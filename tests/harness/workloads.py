@@ -29,7 +29,7 @@ def put_namespace(kube: Kube, name: str, annotations: dict[str, str] | None = No
 
 
 def delete_namespace(kube: Kube, name: str) -> None:
-    """With its pods, whatever kubelet still has to do for them; it may have been deleted already."""
+    """Delete it with its pods, without waiting for kubelet; it may already be deleted."""
     with suppress(Refused):
         kube.call("DELETE", f"{NAMESPACES}/{name}")
         kube.call("DELETE", f"{pods_path(name)}{_AT_ONCE}")
@@ -109,7 +109,7 @@ def strays(kube: Kube, node: ClusterNode) -> list[str]:
     held = audit([node]).allocations.keys()
     told = {address: pod["metadata"]["name"] for pod in list_pods(kube) for address in addresses(pod)}
     return [
-        *(f"{address} is no pod's" for address in held - told.keys()),
+        *(f"{address} belongs to no pod" for address in held - told.keys()),
         *(f"{address} of {told[address]} is not allocated" for address in told.keys() - held),
         *faults([node]),
     ]

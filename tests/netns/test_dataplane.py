@@ -86,7 +86,7 @@ def test_wiring_asks_for_mtu_and_queues(netns: Netns, pod: Netns, kernel: Kernel
 
 
 def test_taken_index_is_passed_over(netns: Netns, kernel: Kernel, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has it is not touched."""
+    """The interface that has it is not touched."""
     run("ip", "link", "add", "stranger", "index", "5000", "type", "bridge")
     before = netns.ip("-d", "address", "show", "dev", "stranger")
     monkeypatch.setattr(wiring_module, "_indexes", count(5000))
@@ -312,7 +312,7 @@ def test_forwarding_is_switched_on_once(netns: Netns) -> None:
 
 
 def test_forwarding_that_is_switched_off_comes_back(netns: Netns) -> None:
-    """Somebody else does that between two attachments."""
+    """Another program does that between two attachments."""
     with closing(Forwarding()) as forwarding:
         forwarding.ensure(ONLY4)
         netns.run("sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_forward")

@@ -64,7 +64,7 @@ def test_killed_add_is_taken_down_at_the_next_start(
 @KINDS
 @pytest.mark.parametrize("what", ["store", "journal"])
 def test_killed_delete_may_be_repeated(tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind, what: str) -> None:
-    """Runtimes repeat it until it succeeds; whatever was done of it is no obstacle."""
+    """Runtimes repeat it until it succeeds; a partial deletion does not prevent that."""
     for number in itertools.count(1):
         with Host(tmp_path, netns) as host:
             host.add(sandbox)

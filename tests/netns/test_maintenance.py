@@ -22,7 +22,7 @@ PAUSED: set[str] = set()  # containers of which a call waits
 
 @pytest.fixture
 def jobs(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator["Queue[Job]"]:
-    """What is given to the agent's threads, where five containers are owed a release; rounds come without a pause."""
+    """The jobs for the agent's workers, with pending releases of five containers; rounds follow without a pause."""
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.001)
     names = [f"c{number}" for number in range(OWED)]
     for name in names:
@@ -88,7 +88,7 @@ def test_round_that_fails_is_not_the_last(host: Host, jobs: "Queue[Job]") -> Non
 
 
 def test_container_that_waits_does_not_keep_the_others(host: Host, jobs: "Queue[Job]") -> None:
-    """Its own debt is paid in a later round."""
+    """Its own pending release is retried in a later round."""
     PAUSED.add("c0")
     run_next(jobs)  # of a round from before, perhaps
     host.heal()

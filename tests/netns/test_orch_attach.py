@@ -70,7 +70,7 @@ def annotations(cluster: Kube) -> dict[str, str]:
 
 
 def test_a_pod_is_attached_and_detached(cluster: Kube, context: Context, sandbox: Sandbox) -> None:
-    """Addresses in custom resources, the endpoint on the pod; asked again, the same is told; afterwards nothing is held."""
+    """Addresses as custom resources, the endpoint on the pod; a repeated ADD has the same result; at the end none is held."""
     workload, key, trace = Workload("c1", "web-0", "default"), AttachmentId("net", "c1", "eth0"), CallTrace("test")
     request = AddRequest(key, workload, sandbox, WHERE, (4, 6), {}, None)
     result = run_blocking(add(context, request, trace))

@@ -124,7 +124,7 @@ def test_link_that_is_not_there_is_fine(reaper: Reaper, kernel: WatchedKernel) -
 
 
 def test_link_of_another_name_is_spared(netns: Netns, reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks) -> None:
-    """The index has become somebody else's."""
+    """The index now belongs to another program's link."""
     ((index, name),) = make_links(1)
     reaper.remove(index, "svcother")
     assert netns.links() == [name]
@@ -159,7 +159,7 @@ def test_all_callers_of_one_link_are_answered(
 def test_answer_comes_before_the_acknowledgement(
     netns: Netns, reaper: Reaper, kernel: WatchedKernel, make_links: MakeLinks
 ) -> None:
-    """The kernel's notification is the answer; threads that sit in a barrier keep nobody from being served."""
+    """The kernel's notification is the answer; threads that wait for a barrier do not delay other calls."""
     first, second = make_links(2)
     acknowledged = threading.Event()
     kernel.after = lambda: acknowledged.wait(PATIENCE)

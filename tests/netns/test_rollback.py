@@ -1,4 +1,4 @@
-"""An ADD that fails, at any step and for any reason of ours, leaves nothing; what cannot be undone now is owed."""
+"""An ADD that fails, at any step and for any internal reason, leaves nothing; a failed rollback stays pending."""
 
 import itertools
 from collections.abc import Callable
@@ -71,7 +71,7 @@ def test_step_that_fails_leaves_nothing(
 
 @pytest.mark.parametrize("undo", UNDO)
 def test_failed_rollback_leaves_a_pending_release(host: Host, sandbox: Sandbox, undo: str) -> None:
-    """The caller sees why the ADD failed, not why the undo did; the debt is paid as soon as that can be."""
+    """The caller gets the cause of the ADD's failure, not of the rollback's; the release is retried as soon as possible."""
     with pytest.MonkeyPatch.context() as patch:
         fail_step(patch, "note_result", PeerError, after=False)
         fail_undo(patch, undo)
@@ -86,7 +86,7 @@ def test_failed_rollback_leaves_a_pending_release(host: Host, sandbox: Sandbox, 
 
 
 def test_address_is_held_while_its_interface_stays(host: Host, sandbox: Sandbox) -> None:
-    """Somebody else would get it, with the old interface still answering for it."""
+    """Another container would get it while the old interface still answers for it."""
     with pytest.MonkeyPatch.context() as patch:
         fail_step(patch, "note_result", PeerError, after=False)
         fail_undo(patch, "unwire")
@@ -192,7 +192,7 @@ def leave_endpoint(host: Host, sandbox: Sandbox) -> Key:
 
 
 def test_refused_add_leaves_an_endpoint_that_was_there(host: Host, sandbox: Sandbox) -> None:
-    """It is none of its own."""
+    """It does not belong to this ADD."""
     key = leave_endpoint(host, sandbox)
     with pytest.raises(CallerError):
         host.add(sandbox, address="192.0.2.1")
@@ -226,7 +226,7 @@ def test_journal_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: San
 
 @KINDS
 def test_fault_of_the_last_write_leaves_no_pending_release(host: Host, sandbox: Sandbox, kind: Kind) -> None:
-    """Addresses and endpoint are one write: carried out, it is undone at once, and otherwise there is nothing to owe."""
+    """Addresses and endpoint are one write: an applied one is rolled back at once, otherwise no release is pending."""
     host.faults.arm(kind, 9, "write")
     with pytest.raises(SvcError, match="ordered fault"):
         host.add(sandbox)
@@ -236,7 +236,7 @@ def test_fault_of_the_last_write_leaves_no_pending_release(host: Host, sandbox: 
 
 
 def test_outage_of_store_and_journal_is_made_good_by_the_next_start(tmp_path: Path, netns: Netns, sandbox: Sandbox) -> None:
-    """Nothing can be undone and no debt can be noted: the intent alone says what to take down."""
+    """Neither a rollback nor a journal entry is possible: the intent alone says what to take down."""
     with Host(tmp_path, netns) as host:
         with pytest.MonkeyPatch.context() as patch:
             fail_step(patch, "note_result", PeerError, after=False)
@@ -267,7 +267,7 @@ def test_next_add_retries_the_pending_release_of_a_failed_one(host: Host, sandbo
 
 @KINDS
 def test_delete_succeeds_whatever_the_store_does(tmp_path: Path, netns: Netns, sandbox: Sandbox, kind: Kind) -> None:
-    """At any of its calls; what is owed is paid at the next start, and the interface is gone at once."""
+    """At any of its calls; pending releases are retried at the next start, and the interface is deleted at once."""
     for number in itertools.count(1):
         with Host(tmp_path / str(number), netns) as host:
             host.add(sandbox)

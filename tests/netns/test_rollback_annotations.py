@@ -158,7 +158,7 @@ def test_takeover_may_fail_at_any_call(tmp_path: Path, netns: Netns, sandbox: Sa
 
 
 def test_address_that_another_handle_got_meanwhile_is_not_freed(host: Host, sandbox: Sandbox) -> None:
-    """The earlier sandbox's endpoint and row still have it; who holds it is somebody else."""
+    """The earlier sandbox's endpoint and journal entry still have it; its owner is another container."""
     attach(host, sandbox, {"ipAddrs": ["10.65.0.9"]})
     session = host.context.session(WHERE)
     session.ipam.release(Release("net.c1"))
@@ -190,7 +190,7 @@ def gone() -> Namespace:
 
 @pytest.mark.parametrize("notes", [{"ipv4pools": ["nowhere"]}, {"ipAddrs": ["10.99.0.1"]}, {"ipAddrs": ["x"]}])
 def test_namespace_that_is_deleted_in_the_middle(host: Host, sandbox: Sandbox, notes: dict[str, Any]) -> None:
-    """Before a refusal it is read again: then that is what is told, and nothing is kept."""
+    """Before a refusal it is read again: the result is that of the new annotations, and nothing is kept."""
     with pytest.raises(PeerError, match="namespace default does not exist") as caught:
         addition(host, sandbox, annotated({}, notes, gone)).run()
     assert caught.value.code is Code.ORCHESTRATOR

@@ -41,7 +41,7 @@ def test_occupied_route_leaves_nothing(host: Host, sandbox: Sandbox, pod: Netns)
 
 @pytest.mark.parametrize("host_name_too", [False, True])
 def test_occupied_interface_name_leaves_nothing(host: Host, sandbox: Sandbox, pod: Netns, host_name_too: bool) -> None:
-    """The interface that is there stays: it is none of ours."""
+    """The existing interface stays: svc did not create it."""
     pod.ip("link", "add", "eth0", "type", "bridge")
     if host_name_too:
         run("ip", "link", "add", HOST_NAME, "type", "bridge")
@@ -64,7 +64,7 @@ def test_stale_interface_makes_way(host: Host, sandbox: Sandbox) -> None:
 def test_interface_that_keeps_coming_back_leaves_nothing(
     host: Host, sandbox: Sandbox, pod: Netns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Something else on the node makes it again and again: the runtime is told, and has nothing to clean up."""
+    """Another program on the node creates it again and again: the runtime gets an error, and has nothing to clean up."""
     remove = adding._remove_stale_interface
 
     def remove_and_restore(*arguments: object) -> None:
@@ -122,7 +122,7 @@ def test_refused_message_leaves_nothing(
 
 
 def test_unanswered_creation_leaves_nothing(host: Host, sandbox: Sandbox, pod: Netns, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody knows whether the pair was made: its name tells."""
+    """Whether the pair was made is unknown: its name shows it."""
     create = plan.host_batch
 
     def unanswered(wiring: plan.Wiring, index: int, peer_index: int, ns_fd: int, has_ipv6: bool) -> object:

@@ -48,7 +48,7 @@ def profiles(host: Host) -> list[str]:
 
 
 def numbers(host: Host, of_journal: bool, kind: Kind) -> Iterator[int]:
-    """Of the calls that are to fail, one in each turn, until there is none that could."""
+    """The calls that are to fail, one in each turn, until all have failed once."""
     faults = host.journal_faults if of_journal else host.faults
     for number in itertools.count(1):
         faults.arm(kind, number)
@@ -63,7 +63,7 @@ def numbers(host: Host, of_journal: bool, kind: Kind) -> Iterator[int]:
 @pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLY_LOST, Kind.OUTAGE], ids=lambda kind: kind.value)
 @pytest.mark.parametrize("of_journal", [False, True], ids=["datastore", "journal"])
 def test_join_that_fails_is_taken_back(host: Host, sandbox: Sandbox, first: Result, of_journal: bool, kind: Kind) -> None:
-    """At once, or when the debt is paid; the first network's attachment stays as it is."""
+    """At once, or with the retry of the pending release; the first network's attachment stays as it is."""
     for _ in numbers(host, of_journal, kind):
         joined = True
         try:
@@ -85,7 +85,7 @@ def test_join_that_fails_is_taken_back(host: Host, sandbox: Sandbox, first: Resu
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 @pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLY_LOST, Kind.OUTAGE], ids=lambda kind: kind.value)
 def test_leaving_that_fails_is_owed(host: Host, sandbox: Sandbox, first: Result, kind: Kind, number: int) -> None:
-    """DEL succeeds, as for every attachment, and the debt can be paid."""
+    """DEL succeeds, as for every attachment, and the pending release can be retried."""
     join(host, sandbox)
     host.faults.arm(kind, number)
     leave(host, sandbox)

@@ -119,7 +119,7 @@ class Runtime:
         return self.agent(node) is not None
 
     def await_ends(self, node: str) -> None:
-        """Return when every agent that was told to stop has ended."""
+        """Return when every agent that was asked to stop has ended."""
         ending = [agent for agent in self._agents[node] if agent.stopping]
         Current.scheduler.block("waits for agents to end", lambda: all(agent.ended for agent in ending))
 

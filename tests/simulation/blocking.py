@@ -21,7 +21,7 @@ EPOCH = 1_800_000_000.0  # what the wall clock shows when the virtual clock is 0
 
 
 class Current:
-    """The schedule that is running, for objects that the product's code makes without being told of it."""
+    """The schedule that is running, for objects that the product's code makes without a reference to it."""
 
     scheduler: Scheduler
     random: real_random.Random

@@ -1,4 +1,4 @@
-"""A remote datastore that several nodes share: a model that keeps what it is told, atomic (etcd) or key by key (the API)."""
+"""A remote datastore that several nodes share: a model that applies every write, atomic (etcd) or key by key (the API)."""
 
 import uuid
 from collections.abc import Sequence

@@ -28,7 +28,7 @@ _CHUNK = 50  # schedules, after which a process tells how far it is
 
 @dataclass
 class Tally:
-    """What was found, by kind of violation: how often, and the first name that replays it."""
+    """The violations found, by kind: how often, and the first name that replays it."""
 
     schedules: int = 0
     steps: int = 0
@@ -56,7 +56,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Work:
-    """What one process of several does, and its directory."""
+    """The work of one process of several, and its directory."""
 
     root: Path
     part: int

@@ -1,4 +1,4 @@
-"""What must hold after every step, and when everything has come to rest."""
+"""The conditions that hold after every step, and those that hold at rest."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""One schedule's world: nodes with their files and kernels, a shared datastore, containers, and what the runtime was told."""
+"""One schedule's world: nodes with their files and kernels, a shared datastore, containers, and the runtime's results."""
 
 import sqlite3
 import tempfile

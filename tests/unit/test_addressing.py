@@ -35,7 +35,7 @@ def chosen(
     ifname: str = "eth0",
     **more: Any,
 ) -> Addressing:
-    """Without notes, of a pod that nobody asks for."""
+    """Without annotations, of a pod that is not read."""
     request = AddRequest(
         AttachmentId("net", "c1", ifname), Workload("c1", "web-0", "default"), None, SessionKey({}, "node1"), versions,
         {4: ("four",), 6: ("six",)}, Address(address) if address else None, features=Features(True, True), **more,
@@ -119,7 +119,7 @@ def test_other_interfaces_have_no_addresses_of_the_pod(trace: CallTrace) -> None
     ],
 )
 def test_other_ipam_gives_no_pod_its_own(notes: dict[str, Any], trace: CallTrace) -> None:
-    """R8: refused with the reason; what is no business of IPAM's goes on."""
+    """R8: refused with the reason; fields that do not concern IPAM are kept."""
     for pod, namespace in ((notes, {}), ({}, notes)):
         with pytest.raises(CallerError, match="'host-local' gives no pod an address or pool of its own") as caught:
             chosen(pod, trace, namespace=namespace, source=HOST_LOCAL)

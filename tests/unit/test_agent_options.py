@@ -1,4 +1,4 @@
-"""What svc-agent is told: on its command line, and in a file."""
+"""The options of svc-agent: on its command line, and in a file."""
 
 import sys
 from pathlib import Path

@@ -22,7 +22,7 @@ MAY_BE_EMPTY = ("floatingIPs", "allowedSourcePrefixes")
 
 
 def notes(values: dict[str, Any]) -> dict[str, str]:
-    """With the prefix; what is no text becomes JSON."""
+    """With the prefix; everything but text becomes JSON."""
     return {f"{PREFIX}/{name}": text if isinstance(text, str) else orjson.dumps(text).decode() for name, text in values.items()}
 
 

@@ -42,7 +42,7 @@ def test_broken_pair_is_shown() -> None:
 
 @pytest.mark.parametrize("key", ["ip", "k8s_pod_name", "ignoreunknown", "IGNOREUNKNOWN", " IP", "X", ""])
 def test_unknown_key_names_the_known_ones(key: str) -> None:
-    """Keys are told apart by case."""
+    """Keys are case-sensitive."""
     error = refused(f"{key}=1")
     assert f"CNI_ARGS {key} = '1' is not known" in error.msg
     assert "IgnoreUnknown=true" in error.details

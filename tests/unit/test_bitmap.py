@@ -276,7 +276,7 @@ def test_renumber_is_atomic() -> None:
 
 
 def test_renumber_ignores_unused_tags() -> None:
-    """Whoever drops attributes has no number for them."""
+    """A caller that drops attributes has no number for them."""
     block = filled(1, tag=1)
     block.renumber([-1, 0])
     assert block.allocations() == [0, 0]

@@ -176,13 +176,13 @@ def test_sequences_start_at_the_time_in_nanoseconds() -> None:
 
 
 def test_claim_times_are_utc() -> None:
-    """Whatever the zone of the clock that was read."""
+    """In every time zone of the clock that was read."""
     local = NOW.astimezone(timezone(timedelta(hours=5, minutes=30)))
     assert blocks.new_block(CIDR, "host:node1", local) == blocks.new_block(CIDR, "host:node1", NOW)
 
 
 def test_first_and_last_address_are_handed_out() -> None:
-    """A block is no subnet: it has no network and no broadcast address."""
+    """A block is not a subnet: it has no network and no broadcast address."""
     block = new()
     assert [str(blocks.assign(block, owner(str(n)))) for n in range(FULL)] == held(block, 0, 1, 2, 3)
 
@@ -208,7 +208,7 @@ def test_freed_addresses_rest_longest() -> None:
 
 
 def test_addresses_released_together_queue_in_ascending_order() -> None:
-    """Whatever the order in which they are named."""
+    """In any order of their names."""
     block = new()
     for _ in range(FULL):
         blocks.assign(block, owner("a"))
@@ -304,7 +304,7 @@ def test_copies_are_independent() -> None:
 
 
 def test_addresses_that_cool_down_are_not_free() -> None:
-    """Other programs let a released address rest: it is nobody's, and not to be handed out."""
+    """Other programs keep a released address in cooldown: it has no owner, and is not assigned."""
     block = new()
     blocks.assign(block, Attribute(released_at="2026-11-20T18:03:21Z"))
     assert str(blocks.assign(block, owner("a"))) == "10.65.0.65"
@@ -313,7 +313,7 @@ def test_addresses_that_cool_down_are_not_free() -> None:
 
 
 def test_blocks_that_name_nobody_cannot_be_read() -> None:
-    """An address would pass to whoever comes next into the list of holders."""
+    """An address would pass to the next handle in the list of owners."""
     block = new()
     blocks.assign(block, owner("a"))
     with pytest.raises(ValueError, match="attribute 0 of 0"):

@@ -1,4 +1,4 @@
-"""What the incumbent writes and prints, beside what we make of the same with its names."""
+"""What Calico writes and prints, beside what svc makes of the same with its names."""
 
 import json
 from collections.abc import Iterator

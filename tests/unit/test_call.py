@@ -1,4 +1,4 @@
-"""A request on its way through the agent: what its client is told while it waits."""
+"""A request on its way through the agent: what its client receives while it waits."""
 
 import os
 import socket

@@ -109,7 +109,7 @@ def test_a_thread_that_the_system_refuses_fails_no_commit(path: Path, monkeypatc
 
 
 def test_the_log_is_cut_off_after_a_long_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it reads, the log only grows; then it is short again, also where nobody commits any more."""
+    """While it reads, the log only grows; then it is short again, also without another commit."""
     monkeypatch.setattr(checkpoint, "LONGEST_LOG", 1 << 20)
     monkeypatch.setattr(checkpoint, "AGAIN_SECONDS", 0.05)
     path = tmp_path / "file.db"

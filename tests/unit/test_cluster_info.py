@@ -21,7 +21,7 @@ CALICO = load_profile("calico")
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[EmbeddedStore]:
-    """One that nobody has initialised: not under these names."""
+    """A datastore that is not initialised under these names."""
     with closing(EmbeddedStore(tmp_path / "store.db")) as own:
         assert cluster_info.get(own).spec[cluster_info.READY] is True
     with closing(EmbeddedStore(tmp_path / "store.db", CALICO)) as opened:
@@ -96,7 +96,7 @@ def test_missing_record_is_told_with_the_remedy(store: EmbeddedStore) -> None:
 
 
 def test_record_that_goes_meanwhile_is_made_again(tmp_path: Path) -> None:
-    """By whoever initialises."""
+    """By the initialising command."""
     with closing(EmbeddedStore(tmp_path / "store.db")) as own:
         own.write([Delete(cluster_info.KEY)])
         assert cluster_info.initialise(own, DEFAULT, [], "", NOW) == "created"

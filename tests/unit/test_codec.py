@@ -128,7 +128,7 @@ def test_paths_and_keys_are_inverse(tail: str) -> None:
 
 
 def test_what_old_programs_kept_of_a_host_has_a_path() -> None:
-    """To be deleted; nobody reads it."""
+    """To be deleted; no program reads it."""
     assert Codec(INCUMBENT).path(LegacyHostKey("node1")) == "/calico/ipam/v2/host/node1"
 
 
@@ -174,7 +174,7 @@ def test_answers_start_with_the_prefix(query: Query) -> None:
     ids=str,
 )
 def test_queries_match_their_keys_only(query: Query, tails: list[str]) -> None:
-    """What a query answers, by the last part of the path."""
+    """The keys that a query returns, by the last part of the path."""
     assert sorted(tail.rpartition("/")[2] for tail, key in KEYS.items() if matches(query, key)) == sorted(tails)
 
 
@@ -196,7 +196,7 @@ def test_handle_blocks_are_sorted() -> None:
 
 
 def test_unknown_fields_of_resources_survive() -> None:
-    """Fields of a newer version, or of somebody else."""
+    """Fields of a newer version, or of another program."""
     key = ResourceKey("IPPool", "p")
     document = (
         b'{"kind":"IPPool","apiVersion":"svc.internal/v3","metadata":{"name":"p","finalizers":["x"]},'

@@ -65,7 +65,7 @@ def started(workshop: Workshop, callers: ThreadPoolExecutor, numbers: Sequence[i
 
 
 def test_lonely_caller_is_served_at_once() -> None:
-    """By itself: nobody else is needed, and nothing stays behind."""
+    """By itself: it needs no other caller, and nothing stays behind."""
     workshop = Workshop()
     workshop.gate.release(2)
     assert (workshop.combiner.run(21), workshop.combiner.run(1)) == (42, 2)
@@ -101,7 +101,7 @@ def test_one_refusal_is_raised_in_its_caller_alone(callers: ThreadPoolExecutor) 
 
 @pytest.mark.parametrize("failure", [RuntimeError("broken"), KeyboardInterrupt("broken")], ids=["error", "interrupt"])
 def test_failure_of_the_work_is_raised_in_all(callers: ThreadPoolExecutor, failure: BaseException) -> None:
-    """And in nobody of the next group."""
+    """And in no caller of the next batch."""
     workshop = Workshop()
     futures = started(workshop, callers, [1, 2, 3])
     workshop.gate.release()
@@ -159,7 +159,7 @@ def test_leader_is_the_first_of_its_group(callers: ThreadPoolExecutor) -> None:
 
 
 def test_work_is_never_done_twice_at_once(callers: ThreadPoolExecutor) -> None:
-    """Sixteen threads, each asking again and again: everybody gets the answer to the own question."""
+    """Sixteen threads, each asking again and again: every one gets the answer to its own question."""
     at_work = threading.Lock()
     groups: list[int] = []
 
@@ -186,7 +186,7 @@ def test_work_is_never_done_twice_at_once(callers: ThreadPoolExecutor) -> None:
 
 @pytest.mark.parametrize("answers", [[], [1, 2, 3, 4]], ids=["too-few", "too-many"])
 def test_answers_that_do_not_fit_the_questions_are_told_to_all(callers: ThreadPoolExecutor, answers: list[int]) -> None:
-    """A mistake of the work: nobody may wait for an answer that never comes."""
+    """A bug in the work: no caller may wait for an answer that never comes."""
     workshop = Workshop()
     first, *others = started(workshop, callers, [1, 2, 3])
     workshop.gate.release()

@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 @pytest.mark.parametrize("data", list(captured()), ids=lambda data: f"{data['kind']} {data['metadata']['name']}")
 def test_captured_objects_survive(data: Json) -> None:
-    """What was read is written again as it was, at the revision at which it was read."""
+    """An object is written as it was read, at the same revision."""
     key, value = BACKING.decode(data["kind"], data)
     assert BACKING.kind(key) == data["kind"]
     assert BACKING.place(key).name == data["metadata"]["name"]
@@ -92,7 +92,7 @@ def test_queries_for_a_host_select_by_label() -> None:
 
 
 def test_uids_turn_both_ways() -> None:
-    """The captured pair; what is no uid stays."""
+    """The captured pair; any other text stays."""
     assert bit_reversed_uid("30316465-6365-4463-ad63-3564622d3638") == "0c8c26a6-c6a6-44c6-adc6-ac2646b46c1c"
     assert bit_reversed_uid("0c8c26a6-c6a6-44c6-adc6-ac2646b46c1c") == "30316465-6365-4463-ad63-3564622d3638"
     assert bit_reversed_uid("pool") == "pool"
@@ -127,7 +127,7 @@ def test_resources_carry_their_metadata_in_an_annotation() -> None:
 
 
 def test_resources_that_others_wrote_plainly_are_read() -> None:
-    """As by kubectl: there is no annotation, and the labels are native."""
+    """As by kubectl: without an annotation, and with native labels."""
     data = {"metadata": {"name": "p", "resourceVersion": "1", "generation": 3, "labels": {"a": "b"}}, "spec": {"cidr": "x"}}
     _, value = BACKING.decode("IPPool", data)
     assert value == Resource("IPPool", {"name": "p", "labels": {"a": "b"}}, {"cidr": "x"})
@@ -149,7 +149,7 @@ def test_resources_that_others_wrote_plainly_are_read() -> None:
     ],
 )
 def test_damaged_objects_are_value_errors(kind: str, data: Json) -> None:
-    """Whatever is wrong with them."""
+    """With any error in them."""
     with pytest.raises(ValueError, match=r"."):
         BACKING.decode(kind, data)
 

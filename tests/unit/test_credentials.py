@@ -1,4 +1,4 @@
-"""Tokens of a network configuration: what is written down lacks them, and whoever needs them gets the newest."""
+"""Tokens of a network configuration: stored copies lack them, and every user gets the newest."""
 
 from svc.attach.token_cache import Credentials, without_secrets
 

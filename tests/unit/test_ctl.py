@@ -107,7 +107,7 @@ def test_profile_has_resources_of_its_own(cli: Cli) -> None:
 def test_network_configuration_says_which_datastore(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """By option or environment, alone or as our plugin's part of a list; its faults are told."""
+    """By option or environment, alone or as our plugin's part of a list; its errors are reported."""
     entry: dict[str, Any] = {"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
     conflist = {"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "portmap"}, entry]}
     plain = {"cniVersion": "1.0.0", "name": "net", **entry}

@@ -124,7 +124,7 @@ def test_deep_documents_are_errors(cli: Cli, tmp_path: Path, deep: str) -> None:
 
 
 def test_faults_have_a_line_each(cli: Cli) -> None:
-    """A single one is told in one line."""
+    """A single one is reported in one line."""
     one = "document 1: kind = 'Pool' is not 'IPPool': set it to IPPool"
     document = POOL.replace("IPPool", "Pool")
     assert cli.fails("pool", "apply", "-f", "-", stdin=f"{document}---{POOL}") == f"Error: <stdin>: {one}\n"

@@ -89,7 +89,7 @@ def test_plugin_that_does_not_answer_is_told(tmp_path: Path, answer: str) -> Non
 
 
 def test_plugins_are_found_in_the_order_of_the_folders(plugin: MakePlugin, tmp_path: Path) -> None:
-    """As a runtime looks for them; those that are nowhere are told together."""
+    """As a runtime looks for them; all missing ones are in one error."""
     first, second = plugin("portmap", ALL, "one"), plugin("bandwidth", ALL, "two")
     plugin("portmap", ALL, "two")
     folders = [tmp_path / "one", tmp_path / "two"]
@@ -134,7 +134,7 @@ def test_list_has_the_names_of_the_profile() -> None:
 
 
 def test_given_entry_is_kept_as_it_is() -> None:
-    """Fields that nobody knows included; name and version are the list's."""
+    """Unknown fields included; name and version are the list's."""
     entry = {"name": "mine", "cniVersion": "0.3.1", "type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
     document = json.loads(conflist.render(entry | {"novel": [1]}, ["portmap"], "1.0.0", DEFAULT))
     assert (document["name"], document["cniVersion"]) == ("mine", "1.0.0")
@@ -218,7 +218,7 @@ class Installer:
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
     def state(self) -> dict[str, tuple[int, int, int]]:
-        """What identifies each file, and would change with it."""
+        """The identity of each file, which a rewrite would change."""
         files = [path for folder in (self.bin_dir, self.conf_dir) if folder.exists() for path in folder.iterdir()]
         return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_mode) for path in files}
 
@@ -343,7 +343,7 @@ def test_profile_is_installed_beside_ours(installer: Installer) -> None:
 
 
 def test_nothing_but_a_token_is_watched(installer: Installer) -> None:
-    """There is nothing that would change by itself."""
+    """Nothing would change by itself."""
     assert installer("--watch").returncode == 2
 
 

@@ -24,7 +24,7 @@ NOW = datetime(2026, 11, 20, 18, 2, 53, tzinfo=timezone.utc)
 
 
 class Recorder(EmbeddedStore):
-    """Remembers what was written, and may let somebody else write first, or in between."""
+    """Remembers what was written, and may let another client write first, or in between."""
 
     def __init__(self, path: Path) -> None:
         self.written: list[Write] = []
@@ -137,7 +137,7 @@ def test_pools_of_one_file_are_checked_against_each_other(store: Recorder, secon
 
 
 def test_swapped_ranges_are_faults(store: Recorder) -> None:
-    """A pool may not move, whatever else moves with it."""
+    """A pool may not move, even if others move with it."""
     apply(store, pool("a", "10.0.0.0/24"), pool("b", "10.0.1.0/24"))
     with pytest.raises(CallerError, match="2 faults"):
         apply(store, pool("a", "10.0.1.0/24"), pool("b", "10.0.0.0/24"))
@@ -164,7 +164,7 @@ def test_lost_races_are_run_again(store: Recorder) -> None:
 
 @pytest.mark.parametrize("cidr", ["10.0.0.0/24", "10.0.0.128/25"])
 def test_pools_applied_at_the_same_time_never_overlap(tmp_path: Path, cidr: str) -> None:
-    """Another process has looked, and found nothing either; the one that writes later is told."""
+    """Another process has looked, and found nothing either; the later writer gets an error."""
     with closing(EmbeddedStore(tmp_path / "store.db")) as one, closing(EmbeddedStore(tmp_path / "store.db")) as other:
         late = Interfering(one, 1, lambda: pools.apply(other, [pool("a")], NOW))
         with pytest.raises(CallerError, match="1 fault,") as caught:
@@ -198,7 +198,7 @@ def test_unknown_pool_is_told_with_the_known(store: Recorder) -> None:
 
 
 def test_used_pools_are_not_deleted(store: Recorder) -> None:
-    """Nor touched; addresses that only cool down are nobody's."""
+    """Nor touched; addresses in cooldown have no owner."""
     apply(store, pool())
     claim(store, "10.0.0.0/26", held(), held(), Attribute(released_at="2026-11-20T18:02:53Z"))
     claim(store, "10.0.0.64/26", held(), host="")
@@ -242,7 +242,7 @@ def test_deletion_disables_then_releases_then_deletes(store: Recorder) -> None:
 
 
 def test_address_taken_meanwhile_stops_the_deletion(store: Recorder) -> None:
-    """The pool stays, disabled; the block with the address is nobody's; a second try succeeds once it is free."""
+    """The pool stays, disabled; the block with the address is unclaimed; a second try succeeds once it is free."""
     apply(store, pool())
     claim(store, "10.0.0.0/26")
     entry = store.get(BlockKey(Cidr("10.0.0.0/26")))
@@ -265,7 +265,7 @@ def test_address_taken_meanwhile_stops_the_deletion(store: Recorder) -> None:
 
 
 def test_stale_affinity_leaves_the_block_alone(store: Recorder) -> None:
-    """It is somebody else's."""
+    """It belongs to another node."""
     claim(store, "10.0.0.0/26", host="node2")
     stale = AffinityKey("node1", Cidr("10.0.0.0/26"))
     store.write([Create(stale, Affinity(CONFIRMED))])
@@ -277,7 +277,7 @@ def test_stale_affinity_leaves_the_block_alone(store: Recorder) -> None:
 
 
 def test_lost_release_is_run_again(store: Recorder) -> None:
-    """Somebody else gave the same block up."""
+    """Another client released the same block."""
     claim(store, "10.0.0.0/26")
     key = AffinityKey("node1", Cidr("10.0.0.0/26"))
     store.interference = [Delete(key)]
@@ -339,7 +339,7 @@ def test_node_with_workloads_is_not_deleted(store: Recorder) -> None:
 
 
 def test_long_lists_of_names_are_cut(store: Recorder) -> None:
-    """An error is no place for a cluster's thousands of nodes."""
+    """An error does not list a cluster's thousands of nodes."""
     for number in range(25):
         nodes.apply(store, f"n{number:02}", {}, NOW)
     with pytest.raises(CallerError) as caught:
@@ -370,7 +370,7 @@ def test_pools_applied_key_by_key_at_the_same_time_never_overlap(store: Recorder
 
 
 def test_a_pool_that_was_left_out_of_use_is_put_into_use(store: Recorder) -> None:
-    """By applying it again: whoever made it was killed before it could."""
+    """By applying it again: the process that made it was killed before it could."""
     crossed = Interfering(store, 2, _interrupt)
     with pytest.raises(KeyboardInterrupt):
         pools.apply(NonAtomic(crossed), [pool("a")], NOW)

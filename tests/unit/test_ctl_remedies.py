@@ -17,7 +17,7 @@ LINE = re.compile(r"^    svcctl ([^#|\n]+)", re.MULTILINE)
 
 
 def told() -> Iterator[tuple[str, str]]:
-    """Where a command is named, and what follows its name."""
+    """The places that name a command, and the text after its name."""
     for path in (*SOURCES, *DOCUMENTS):
         text = path.read_text()
         patterns = (QUOTED, LINE) if path in DOCUMENTS else (QUOTED,)
@@ -25,7 +25,7 @@ def told() -> Iterator[tuple[str, str]]:
 
 
 def fault(words: str) -> str:
-    """Why this is no command; empty when it is one."""
+    """Return why this is not a command; empty if it is one."""
     command: click.Command = main
     options = options_of(command)
     todo = iter(words.split())

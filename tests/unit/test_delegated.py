@@ -1,4 +1,4 @@
-"""Who gives the addresses, as the journal remembers it and as other parts ask for it."""
+"""Address sources, as the journal records them and as other parts use them."""
 
 from typing import Any
 
@@ -58,5 +58,5 @@ def test_plugin_is_looked_for_where_it_is_now(now: str, then: str, path: str) ->
 
 
 def test_pending_releases_of_another_plugin_do_not_delay_those_of_pools() -> None:
-    """A round of payments ends with the first debt that cannot be paid; each kind has its own."""
+    """A round of retries ends with the first release that fails; each kind has its own."""
     assert store_of(record()) != store_of(marked())

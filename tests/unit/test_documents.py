@@ -1,4 +1,4 @@
-"""Stored documents that others wrote: unknown fields are kept, what is malformed is told by its field."""
+"""Stored documents of other programs: unknown fields are kept, errors name the malformed field."""
 
 import json
 from collections.abc import Callable
@@ -145,7 +145,7 @@ CHANGES: list[tuple[Key, Callable[[Any], Any]]] = [
 
 @pytest.mark.parametrize(("key", "change"), CHANGES)
 def test_unknown_fields_survive_changes(key: Key, change: Callable[[Any], Any]) -> None:
-    """Whatever is done with the value in between."""
+    """After any change of the value in between."""
     document = GOOD[key] | NOVEL
     assert encoded(change(decoded(key, document))) == document
 
@@ -167,7 +167,7 @@ def test_changed_owner_is_what_is_written() -> None:
 
 
 def test_status_goes_with_an_object() -> None:
-    """Where it is no part of its own it would be lost."""
+    """In any other part it would be lost."""
     objects = CustomResourceCodec(Group(DEFAULT, DEFAULT.crd_api_version))
     pool = Resource("IPPool", {"name": "p"}, {"cidr": "10.0.0.0/24"}, {"conditions": []})
     assert objects.encode(POOL, pool)["status"] == {"conditions": []}

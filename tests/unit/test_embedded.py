@@ -59,7 +59,7 @@ def test_fresh_store_says_that_it_is_ready(store: EmbeddedStore) -> None:
 
 
 def test_files_are_private(path: Path, store: EmbeddedStore) -> None:
-    """Also those that SQLite puts beside it, whatever the umask."""
+    """Also those that SQLite puts beside it, with any umask."""
     write_one(store)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
@@ -193,7 +193,7 @@ def test_abandoned_watches_are_forgotten(store: EmbeddedStore) -> None:
 
 
 def test_interrupted_transaction_is_rolled_back(store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever raises in its middle."""
+    """By any exception in its middle."""
     entry = write_one(store)
 
     def interrupt(change: object, number: int) -> None:

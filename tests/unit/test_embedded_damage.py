@@ -132,7 +132,7 @@ def as_nobody() -> Iterator[None]:
 
 @pytest.fixture
 def read_only() -> Iterator[Path]:
-    """A directory that everybody may enter and nobody but root may write to."""
+    """A directory that every user may enter and only root may write to."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o555)

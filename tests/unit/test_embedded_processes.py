@@ -133,7 +133,7 @@ while done < 100:
 
 
 def test_killed_writer_loses_nothing_committed(path: Path, store: EmbeddedStore) -> None:
-    """What it had reported is there, whole, and the store goes on working."""
+    """Everything that it had reported is stored, whole, and the store goes on working."""
     store.write([Create(COUNTER, Handle({}))])
     for kills in range(1, 4):
         with processes(1, path, "while True: print(count(), flush=True)") as (running,):

@@ -36,7 +36,7 @@ def test_endpoints_are_urls_separated_by_commas(given: str, expected: list[str])
 
 
 def test_without_settings_it_is_the_local_server() -> None:
-    """Empty ones are none."""
+    """Empty ones do not count."""
     cluster = read_settings({"kind": "etcdv3", "etcd_endpoints": "", "etcd_cert_file": " "})
     assert cluster.endpoints == (Endpoint("127.0.0.1", 2379),)
     assert cluster.tls is None

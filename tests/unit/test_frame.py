@@ -188,7 +188,7 @@ def test_what_asks_for_patience_is_no_reply(seconds: list[float], piece: int) ->
 
 @given(st.sampled_from([b"SVC1", b"SVC2"]), st.binary(max_size=200))
 def test_garbage_after_the_magic_never_escapes(magic: bytes, data: bytes) -> None:
-    """Whatever follows the magic is a frame, an unfinished one, or a FrameError."""
+    """Any bytes after the magic are a frame, an unfinished one, or a FrameError."""
     for reader in (RequestReader(), ReplyReader()):
         try:
             reader.feed(magic + data)
@@ -223,7 +223,7 @@ def test_reply_over_its_limit_is_refused(stdout: int, stderr: int) -> None:
 
 
 def test_exit_status_over_a_byte_is_refused() -> None:
-    """512 would reach the runtime as success; 256 is none."""
+    """512 would reach the runtime as success; 256 is not an exit status."""
     with pytest.raises(FrameError, match="status 512"):
         parse_reply(reply_header(status=512))
     with pytest.raises(FrameError, match="status -1"):
@@ -254,7 +254,7 @@ def test_malformed_environment_is_refused(environment: bytes) -> None:
 
 
 def test_value_that_is_not_utf8_is_kept() -> None:
-    """A file name in CNI_NETNS has whatever bytes it has."""
+    """A file name in CNI_NETNS may have any bytes."""
     frame = RequestReader().feed(with_environment(b"CNI_NETNS=/\xff\xc3\xa4\0"))
     assert frame is not None
     assert frame.environment["CNI_NETNS"].encode("utf-8", "surrogateescape") == b"/\xff\xc3\xa4"

@@ -97,7 +97,7 @@ def test_gate_is_asked_again_until_it_opens(gates: GateMonitor) -> None:
 
 
 def test_crowd_shares_the_probes(gates: GateMonitor) -> None:
-    """Whoever comes while a probe is under way is told by the next one."""
+    """A wait that begins during a probe gets the result of the next one."""
     with serving(status(500)) as server:
         waits = [begin(gates, server.url) for _ in range(500)]
         wait_until(lambda: server.asked >= 3)
@@ -186,7 +186,7 @@ def test_answers_are_kept_for_each_gate(gates: GateMonitor) -> None:
 
 
 def test_gate_of_two_addresses_is_asked_at_the_one_that_serves(gates: GateMonitor) -> None:
-    """`localhost` is ::1 as well, where nobody listens."""
+    """`localhost` is ::1 as well, where no server listens."""
     with serving(status(200)) as server:
         wait = begin(gates, server.url.replace("127.0.0.1", "localhost"))
         wait.join()

@@ -1,4 +1,4 @@
-"""svcctl: placing files so that nobody ever sees half of one."""
+"""svcctl: placing files so that no reader ever sees half of one."""
 
 import hashlib
 import stat
@@ -117,7 +117,7 @@ def test_records_of_before_mean_our_own_names(tmp_path: Path) -> None:
 
 
 def test_uninstall_removes_what_was_installed(tmp_path: Path, executable: Path) -> None:
-    """The network first, so that nobody calls an executable that is gone; nothing else in the directories is touched."""
+    """The network first, so that no runtime calls a missing executable; nothing else in the directories is touched."""
     names = load_profile("calico")
     network = [File(tmp_path / "net.d" / name, b"x", 0o600) for name in ("token", "list")]
     (tmp_path / "bin").mkdir()

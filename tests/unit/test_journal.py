@@ -89,7 +89,7 @@ def test_records_are_found_by_what_they_share(journal: Journal) -> None:
 
 
 def test_names_may_be_anything(journal: Journal) -> None:
-    """They come from outside, and are no part of any statement."""
+    """They come from outside, and never become part of a statement."""
     odd = AttachmentId("net' OR 1=1 --", 'c"1', "é\u20ac")
     journal.begin(record())
     other = record(odd)
@@ -142,7 +142,7 @@ def test_threads_and_processes_share_it(journal: Journal, path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace, to see what is flushed")
 def test_only_a_durable_put_is_flushed(path: Path, tmp_path: Path) -> None:
-    """A flush is what costs, so only what is owed pays for it."""
+    """A flush is expensive, so only pending releases cause one."""
     script = f"""
 import os
 from pathlib import Path

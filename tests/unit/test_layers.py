@@ -105,7 +105,7 @@ def undocumented(source: Path) -> Iterator[str]:
 
 
 def test_imports_run_downward() -> None:
-    """Whoever reads a layer needs to know what is below it, and nothing else."""
+    """A reader of a layer needs to know only the layers below it."""
     offenders = []
     for source in SOURCES:
         here = part_of([*package_of(source), source.stem]) if source.stem != "__init__" else part_of(package_of(source))
@@ -139,7 +139,7 @@ def test_large_packages_stay_in_one_module() -> None:
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_modules_are_the_ones_that_run(name: str) -> None:
-    """There is no slower twin in Python that could stand in for them unnoticed."""
+    """No slower implementation in Python could stand in for them unnoticed."""
     assert str(importlib.import_module(f"svc._core.{name}").__file__).endswith(".so")
 
 
@@ -168,7 +168,7 @@ def test_public_names_say_what_they_are_for() -> None:
 
 
 def test_no_file_depends_on_a_place_of_this_machine() -> None:
-    """Whoever clones the repository has it somewhere else."""
+    """Every clone of the repository has another path."""
     place = re.compile(rb"/" + rb"work\b")
     files = (path for path in ROOT.rglob("*") if not NOT_OURS.intersection(path.relative_to(ROOT).parts))
     texts = (path for path in files if path.is_file() and path.suffix != ".so")

@@ -128,7 +128,7 @@ def test_large_request_comes_whole(server: Server, connect: Connect) -> None:
 def test_half_a_request_is_dropped_at_its_deadline(
     server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """Not before, not much later; and it keeps nobody waiting."""
+    """Not before, not much later; and it delays no other client."""
     monkeypatch.setattr(listening, "READ_SECONDS", SHORT)
     started = time.monotonic()
     slow, quick = connect(), connect()
@@ -210,7 +210,7 @@ def test_client_that_goes_after_its_request_is_served(server: Server, connect: C
 
 
 def test_descriptor_comes_with_its_request(server: Server, connect: Connect) -> None:
-    """It is handed on, and belongs to whoever gets it."""
+    """It is forwarded, and belongs to its receiver."""
     client = connect()
     with open("/etc/hostname", "rb") as file:
         send_descriptors(client, REQUEST, [file.fileno()])

@@ -43,7 +43,7 @@ def content(path: Path) -> bytes:
 
 
 def test_lines_are_appended_and_directories_made(log: Path) -> None:
-    """Nobody but root and the group reads them."""
+    """Only root and the group read them."""
     assert not append(str(log), LINE, 1000)
     assert not append(str(log), LINE, 1000)
     assert log.read_bytes() == LINE * 2
@@ -158,7 +158,7 @@ def test_broken_off_compression_is_done_again(log: Path) -> None:
 
 
 def test_old_files_go(log: Path) -> None:
-    """By the date in their name; packed by whomever, and those that nobody has finished to pack."""
+    """By the date in their name; compressed by any program, and those whose compression was interrupted."""
     kept, gone = old_file(log, 1.9), old_file(log, 2.1)
     for ending in (".gz", ".zst", ".gz.partial"):
         gone.with_name(gone.name + ending).write_bytes(b"")

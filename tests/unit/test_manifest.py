@@ -82,7 +82,7 @@ def test_no_manifest_at_all_is_told(text: str, message: str) -> None:
 
 
 def test_binary_files_are_refused() -> None:
-    """Whatever is in them."""
+    """With any content."""
     with pytest.raises(CallerError, match="neither YAML nor JSON"):
         manifest.read(b"\xff\x00\x01", "x", DEFAULT.api_version, "IPPool")
 

@@ -1,4 +1,4 @@
-"""The agent's figures: what is counted, and how it is told."""
+"""The agent's metrics: what is counted, and how it is exported."""
 
 import socket
 import urllib.error

@@ -16,7 +16,7 @@ NAME = re.compile(
     r"svc\.internal|projectcalico|tigera|\bcali|/(lib|run|log)/(svc|calico)|k8s|kubernetes|^/?svc(-ipam|-controllers|-operator)?$|svc\.conf"
 )
 
-# Where such a word is no name of a deployment.
+# Places in which such a word is not a name of a deployment.
 ACCESS = {"k8s_auth_token", "k8s_client_certificate", "k8s_client_key", "k8s_certificate_authority"}  # of the netconf's policy
 FIELDS = {f"policy.{name}" for name in ACCESS}
 ALLOWED = {
@@ -69,7 +69,7 @@ def texts(source: Path) -> Iterator[str]:
 
 
 def test_names_stand_nowhere_else() -> None:
-    """Whoever writes one into another module breaks every other profile."""
+    """A name in another module breaks every other profile."""
     sources = [path for path in (ROOT / "svc").rglob("*.py") if path.parent.name != "names"]
     found = {(str(path.relative_to(ROOT)), text) for path in sources for text in texts(path) if NAME.search(text)}
     assert found - {(path, text) for path, allowed in ALLOWED.items() for text in allowed} == set()
@@ -102,7 +102,7 @@ def shown(value: object) -> str:
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Names)])
 def test_reference_tells_every_name(name: str) -> None:
-    """What it is for, and what it is in each shipped profile."""
+    """Its purpose, and its value in each shipped profile."""
     text = (ROOT / "docs" / "reference" / "names.md").read_text()
     meaning, ours, calico = row(text, name)
     assert len(meaning) > 10

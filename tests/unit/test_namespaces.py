@@ -18,7 +18,7 @@ END: tuple[str, Json] = ("", {})
 
 
 class Server:
-    """What is asked for is counted; what is put into `news` is told."""
+    """Requests are counted; changes come from `news`."""
 
     def __init__(self) -> None:
         self.stored: dict[str, dict[str, str]] = {"blue": {"tier": "1"}}
@@ -125,7 +125,7 @@ def test_broken_watch_is_not_trusted(server: Server, namespaces: NamespaceCache)
 
 
 def test_who_waits_together_asks_once(server: Server, namespaces: NamespaceCache) -> None:
-    """But nobody gets an answer that was on its way before the question."""
+    """But no caller gets an answer that was on its way before the question."""
     server.refuses = True
     server.gate.clear()
     found: list[dict[str, str]] = []
@@ -143,7 +143,7 @@ def test_who_waits_together_asks_once(server: Server, namespaces: NamespaceCache
 
 
 def test_no_annotations_are_kept_but_those_that_are_read(server: Server, namespaces: NamespaceCache) -> None:
-    """Under whatever prefix: one server may be asked for deployments of several names."""
+    """Under any prefix: one server may be asked for deployments of several names."""
     notes = {"cni.svc.internal/ipv4pools": "[]", "other/ipAddrs": "[]", "other/hwAddr": "x", "text": "x" * 200_000}
     wait_until(lambda: is_remembered(server, namespaces, "blue"))
     server.news.put(("MODIFIED", {"metadata": {"name": "blue", "annotations": notes}}))

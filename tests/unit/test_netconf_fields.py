@@ -163,7 +163,7 @@ def test_absent_datastore_is_etcd() -> None:
 
 
 def test_options_of_etcd_are_its_settings() -> None:
-    """Those of another kind of datastore, and what is not given, are none of a session's business."""
+    """Those of another kind of datastore, and omitted ones, are not part of a session's key."""
     options = {"etcd_endpoints": "http://127.0.0.1:1", "etcd_cert_file": "/c", "etcd_key_file": "/k", "etcd_ca_cert_file": "/a"}
     assert parsed(config(**options)).datastore.to_json() == {"kind": "embedded"}
     assert parsed(config(datastore_type="etcdv3", **options)).datastore.to_json() == {"kind": "etcdv3", **options}

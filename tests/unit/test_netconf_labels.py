@@ -30,7 +30,7 @@ def test_labels_are_found() -> None:
 
 
 def test_what_selectors_cannot_name_is_replaced() -> None:
-    """And a key of which nothing is left is no label."""
+    """And an empty key is not a label."""
     assert read(args(label("a b/c", " x:y "), label("///", "z"))) == ("", (("a-b.c", "x-y"),))
 
 

@@ -1,4 +1,4 @@
-"""What nobody may learn from an error: tokens, whoever a URL names with a password, and what a URL asks with."""
+"""What errors never show: tokens, and user, password and query of URLs."""
 
 from typing import Any
 

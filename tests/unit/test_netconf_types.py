@@ -86,7 +86,7 @@ def test_lenient_survives_every_wrong_type(field: Field, path: str) -> None:
 @pytest.mark.parametrize(("kind", "field"), [(kind, field) for kind, found in LOCATION.items() for field in found])
 @pytest.mark.parametrize("value", [["http://127.0.0.1:2379"], 2379, True])
 def test_lenient_refuses_what_would_lead_to_another_datastore(kind: str, field: str, value: Any) -> None:
-    """And where that datastore is not used, it is no reason to fail."""
+    """And if that datastore is not used, it does not cause a failure."""
     data = with_field(field, value) | {"datastore_type": kind}
     assert field in refused(data, lenient=True).msg
     assert parsed(data | {"datastore_type": "embedded"}, lenient=True).datastore == DatastoreSettings("embedded")

@@ -81,7 +81,7 @@ def test_file_that_was_named_must_be_there(tmp_path: Path, names: Names, content
 
 
 def test_some_deployments_wait_for_the_file(tmp_path: Path, names: Names) -> None:
-    """But nobody else knows the nodes of an embedded store."""
+    """But only the node itself knows the nodes of an embedded store."""
     strict = replace(names, nodename_file_required=True)
     shared = netconf(datastore_type="etcdv3")
     with pytest.raises(PeerError, match=f"node name file '{tmp_path}/nodename' is missing"):

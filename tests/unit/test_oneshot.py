@@ -1,4 +1,4 @@
-"""A call that is carried out without an agent, and agents that come and go meanwhile."""
+"""A call that is carried out without an agent, and agents that start and end during it."""
 
 import io
 import socket
@@ -19,7 +19,7 @@ NETCONF = b'{"cniVersion":"1.0.0","name":"net","type":"svc"}'
 
 @pytest.fixture
 def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What was installed; the call is a DEL of a container that nobody knows."""
+    """The installation; the call is a DEL of an unknown container."""
     path = tmp_path / "record"
     path.write_text(f"state_dir = {tmp_path / 'state'}\nrun_dir = {tmp_path / 'run'}\n")
     call = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0", "CNI_PATH": "/"}
@@ -75,7 +75,7 @@ def test_others_who_do_not_end_are_told_of(
 def test_agent_is_found_where_it_listens(
     record: str, recorded: bool, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path
 ) -> None:
-    """It has started since the executable found nobody: the call is its own."""
+    """It has started since the executable found no agent: the call is its own."""
     (tmp_path / "run").mkdir()
     path = tmp_path / ("elsewhere.sock" if recorded else "run/agent.sock")
     if recorded:
@@ -87,6 +87,6 @@ def test_agent_is_found_where_it_listens(
 
 
 def answering_callers(agent: FakeAgent, connection: socket.socket) -> None:
-    """Whoever only looks whether somebody is there says nothing."""
+    """A client that only tests whether an agent listens sends nothing."""
     if connection.recv(1, socket.MSG_PEEK):
         answering(3, b"by the agent")(agent, connection)

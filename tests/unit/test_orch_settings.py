@@ -183,7 +183,7 @@ def test_changed_files_are_read_again(folder: Path) -> None:
 
 
 def test_what_is_half_written_does_not_count_yet(folder: Path) -> None:
-    """Whoever replaces a kubeconfig in place is given the time; whoever was refused is told."""
+    """A program that replaces a kubeconfig in place is given the time; a refused caller gets the error."""
     path = kubeconfig(folder, document())
     with closing(ApiAuth({"kubeconfig": path})) as auth:
         first = auth.current()
@@ -229,7 +229,7 @@ def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_token_that_no_header_can_have_is_not_shown() -> None:
-    """It is told that there is one."""
+    """The error says that one exists."""
     with closing(open_client({"orch_api_root": "http://127.0.0.1:1", "k8s_auth_token": f"{SECRET}\nsecond line"})) as client:
         with pytest.raises(StoreError, match="cannot be sent") as refusal:
             client.get("/api")
@@ -287,7 +287,7 @@ def test_server_that_does_not_answer_is_told_without_credentials(folder: Path) -
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason=ONE_PROCESSOR)
 def test_program_that_gives_a_token_may_run_anywhere(folder: Path) -> None:
-    """Whatever processor a crowd of calls is kept on: when it is executed first, and when its token has expired."""
+    """On any processor that concurrent calls are pinned to: at its first execution, and when its token has expired."""
     seen, program = folder / "seen", folder / "program"
     status = {"token": SECRET, "expirationTimestamp": "2020-01-01T00:00:00Z"}
     answer = json.dumps({"apiVersion": EXEC, "kind": "ExecCredential", "status": status})

@@ -1,4 +1,4 @@
-"""Things that are done side by side: by a few threads, by the caller's own where there is no other, and never twice."""
+"""Work in parallel: by a few threads, by the caller's own if there is no other, and never twice."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def test_outcomes_come_in_order(writer: ParallelWriter) -> None:
 
 
 def test_so_many_are_done_at_once(writer: ParallelWriter) -> None:
-    """And no more: the barrier lets nobody through before."""
+    """And no more: the barrier lets no thread through before."""
     barrier, threads = threading.Barrier(MOST, timeout=30), set()
 
     def meet(_: int) -> int:

@@ -72,7 +72,7 @@ def test_without_a_thread_nobody_waits(
 
 
 def test_deadline_ends_a_wait(parked: ParkedCalls, callers: Callable[..., Caller]) -> None:
-    """Each its own, in whatever order they came."""
+    """Each its own, in any order of arrival."""
     late, later = hold(parked, callers()), hold(parked, callers(0.05))
     assert later.ended.wait(PATIENCE)
     assert (late.wait.outcome, later.wait.outcome) == (None, WaitOutcome.TIMEOUT)

@@ -95,7 +95,7 @@ def test_environment_is_that_of_the_call(plugin: Make, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason=ONE_PROCESSOR)
 def test_plugin_may_run_anywhere(plugin: Make, tmp_path: Path) -> None:
-    """Whatever processor a crowd of calls is kept on."""
+    """On any processor that concurrent calls are pinned to."""
     seen = tmp_path / "seen"
     environment = plugin(f"grep ^Cpus_allowed: /proc/self/status >>{seen}")
 

@@ -88,7 +88,7 @@ def test_another_interface_has_annotations_of_its_own() -> None:
 
 @pytest.mark.parametrize("text", ["[", '"x"', '["not an address"]', "[1]", "null"])
 def test_bad_annotations_of_users_are_passed_over(text: str) -> None:
-    """A pod must be deletable whatever is written on it."""
+    """A pod must be deletable with any annotations."""
     pod = scheduled_pod("orch-1-add-dual")
     pod["metadata"]["annotations"] |= {f"{NOTE}/floatingIPs": text, f"{NOTE}/allowedSourcePrefixes": text}
     (endpoint,) = endpoints(pod)
@@ -117,7 +117,7 @@ def test_what_is_written_and_what_is_derived_agree() -> None:
 
 
 def test_a_finished_pod_has_no_addresses() -> None:
-    """They may be somebody else's by now."""
+    """They may belong to another container by then."""
     pod = scheduled_pod("orch-1-add-dual")
     pod["status"] = {"phase": "Succeeded"}
     (endpoint,) = endpoints(pod)

@@ -126,7 +126,7 @@ def test_files_that_race_with_those_who_wait(files: EndpointStatusFiles, tmp_pat
 def test_a_file_that_comes_just_before_the_watch(
     files: EndpointStatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And after somebody has begun to wait for it: no event tells of it."""
+    """And after a wait for it has begun: no event reports it."""
     original, later = Inotify.watch, list[PolicyWait]()
 
     def watch(self: Inotify, path: str) -> None:
@@ -201,7 +201,7 @@ def test_a_thread_that_the_system_refuses_leaves_nobody_waiting(
 def test_without_a_descriptor_files_are_looked_for(
     files: EndpointStatusFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Again and again; who waits later is told at once, when there are descriptors again."""
+    """Again and again; a later wait ends at once, when descriptors are available again."""
 
     def refuse() -> Inotify:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

@@ -243,7 +243,7 @@ def test_updates_cannot_move_a_pool() -> None:
 
 
 def test_updates_may_spell_the_range_differently() -> None:
-    """The same network is no change."""
+    """The same network is not a change."""
     assert check_pool(resource(cidr="FD00:0::/64"), [], [], pool(cidr="fd00::/64")) == []
 
 

@@ -30,7 +30,7 @@ def selected(found: PoolSet, version: int = 4, /, **labels: str) -> list[str]:
 
 
 def in_a_pool(found: PoolSet, address: str) -> bool:
-    """Whether somebody may ask for the address."""
+    """Return whether a caller may ask for the address."""
     try:
         found.block_of(Address(address))
     except CallerError:
@@ -39,7 +39,7 @@ def in_a_pool(found: PoolSet, address: str) -> bool:
 
 
 def test_without_names_every_pool_of_the_family_serves_in_name_order() -> None:
-    """Whatever the order in which they were read."""
+    """In any order in which they were read."""
     found = pools(pool("c", "10.2.0.0/16"), pool("a", "10.1.0.0/16"), pool("v6", "fd00::/64"), pool("b", "10.0.0.0/16"))
     assert selected(found) == ["a", "b", "c"]
     assert selected(found, 6) == ["v6"]
@@ -127,7 +127,7 @@ def test_address_with_a_length_means_its_network(text: str) -> None:
 
 
 def test_named_pools_are_used_in_the_order_asked_for() -> None:
-    """Whatever their selectors say: they were chosen."""
+    """Without regard to their selectors: they were chosen."""
     found = pools(pool("a", "10.0.0.0/16", nodeSelector="zone == 'x'"), pool("b", "10.1.0.0/16"), pool("c", "10.2.0.0/16"))
     assert named(found, "c", "10.0.0.0/16", "b") == ["c", "a", "b"]
 

@@ -89,7 +89,7 @@ def test_faulty_field_is_told(file: Path, line: str, message: str) -> None:
 
 
 def test_all_faults_are_told_at_once(file: Path) -> None:
-    """Whoever corrects a file wants the whole list."""
+    """The author of a file needs the whole list."""
     file.write_text('key_root = "x"\nplugin = ""\nnovel = true\ninterface_prefix = "toolong"')
     with pytest.raises(CallerError, match="4 faults") as caught:
         load_profile(str(file))
@@ -107,7 +107,7 @@ def test_what_is_no_toml_is_told(file: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["nobody", "../names/profiles/calico", "calico.toml", "."])
 def test_unknown_profile_is_told_with_the_known(name: str) -> None:
-    """A path outside is no name of ours."""
+    """A path outside is not a name of a profile."""
     with pytest.raises(CallerError) as caught:
         load_profile(name)
     assert "calico" in str(caught.value)
@@ -176,7 +176,7 @@ def test_every_interface_of_a_workload_has_its_own_host_interface(names: Names, 
 
 
 def test_policy_agents_that_know_one_endpoint_get_one() -> None:
-    """That of a pod's first interface; containers without a pod are nobody's concern but theirs."""
+    """That of a pod's first interface; containers without a pod have only their own."""
     assert all(has_endpoint(DEFAULT, POD, ifname) for ifname in ("eth0", "eth1"))
     assert [has_endpoint(CALICO, POD, ifname) for ifname in ("eth0", "eth1")] == [True, False]
     assert has_endpoint(CALICO, Workload("c1"), "eth1")

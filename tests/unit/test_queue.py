@@ -41,7 +41,7 @@ def workers() -> Iterator[ThreadPoolExecutor]:
 
 
 def test_jobs_of_one_key_run_one_after_another() -> None:
-    """In the order of their arrival, whatever their lanes."""
+    """In the order of their arrival, for all lanes."""
     queue = AdmissionQueue()
     first, second, third = job("ADD", "c1"), job("DEL", "c1"), job("ADD", "c1")
     put_all(queue, first, second, third)
@@ -51,7 +51,7 @@ def test_jobs_of_one_key_run_one_after_another() -> None:
 
 
 def test_job_behind_another_of_its_key_occupies_no_worker() -> None:
-    """Whoever comes after it is served meanwhile."""
+    """A later job is served in between."""
     queue = AdmissionQueue()
     running, behind, other = job(key="c1"), job(key="c1"), job(key="c2")
     put_all(queue, running, behind, other)
@@ -153,7 +153,7 @@ def test_nothing_is_taken_from_an_empty_queue() -> None:
 
 
 def test_job_behind_one_at_work_cannot_be_taken() -> None:
-    """Whoever reports the one in front done takes it."""
+    """The worker that finishes the one in front takes it."""
     queue = AdmissionQueue()
     first, behind = job(key="c1"), job(key="c1")
     put_all(queue, first, behind)

@@ -39,5 +39,5 @@ def test_row_is_complete(row: Row) -> None:
 
 
 def test_page_is_what_the_rows_say() -> None:
-    """`python tests/reference.py` writes it anew."""
+    """`python tests/reference.py` writes it again."""
     assert PAGE.read_text() == page()

@@ -20,7 +20,7 @@ networks = st.lists(st.builds(inside, st.integers(0, 63), st.integers(0, 5)), ma
 
 @given(networks)
 def test_reservations_are_sets_of_addresses(given_ranges: list[Cidr]) -> None:
-    """However they overlap, and in whatever order they are given."""
+    """With any overlap, and in any order."""
     reserved = Reserved(given_ranges)
     wanted = {n for n in range(BLOCK.size) if any(BLOCK.address(n) in cidr for cidr in given_ranges)}
     mask = reserved.mask(BLOCK)

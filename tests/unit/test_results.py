@@ -145,7 +145,7 @@ def test_journal_shape_is_the_latest_one() -> None:
 
 
 def as_seen_by(result: Result, version: str) -> Result:
-    """What is left of a result after it was told in a version."""
+    """What is left of a result after it was rendered in a version."""
     if cni_versions.at_least(version, "1.1.0"):
         return result
     routes = tuple(Route(item.dst, item.gw) for item in result.routes)
@@ -288,7 +288,7 @@ def test_error_without_details_has_none() -> None:
 
 
 def test_error_is_always_json() -> None:
-    """Whatever bytes a variable had, the runtime can read the error about it."""
+    """The runtime can read the error about a variable with any bytes."""
     data = render_error(CallerError("bad \udc80", details="\ud800"), "1.0.0")
     assert orjson.loads(orjson.dumps(data))["msg"] == "bad \\udc80"
 

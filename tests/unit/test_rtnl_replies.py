@@ -144,7 +144,7 @@ def test_message_cut_short_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 def test_message_of_another_type_is_refused(name: str) -> None:
-    """A route is no link."""
+    """A route is not a link."""
     message = bytearray(captured(name))
     message[4:6] = struct.pack("=H", 99)
     with pytest.raises(NetlinkError, match="type 99"):
@@ -184,7 +184,7 @@ def read_or_refuse(data: bytes) -> None:
 
 
 def test_error_text_names_the_message() -> None:
-    """What was asked, what the system calls it, what the kernel says."""
+    """The request, the system's name of its error, and the kernel's text."""
     error = NetlinkError(errno.EEXIST, "File exists")
     assert str(error) == "File exists"
     error.label = "create veth svc01 (index 7)"

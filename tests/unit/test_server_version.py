@@ -20,7 +20,7 @@ from svc.model.errors import CallerError, PeerError
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Tells its version to whoever has the token."""
+    """Answers with its version to every client that has the token."""
 
     protocol_version = "HTTP/1.1"
     silent: threading.Event | None = None
@@ -86,7 +86,7 @@ def test_server_tells_its_version(tmp_path: Path) -> None:
 
 
 def test_server_is_recognised_by_its_authority(tmp_path: Path, certificate: Path) -> None:
-    """Inline, in a file, or not at all when nobody asks for it."""
+    """Inline, in a file, or not at all if the server does not require it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate / "both")
     with serving(_Handler, context) as port:

@@ -45,7 +45,7 @@ def break_off(listener: socket.socket, connection: socket.socket) -> None:
 
 @contextmanager
 def nothing_unclosed() -> Iterator[None]:
-    """Fails when a socket is collected that nobody has closed."""
+    """Fail when a socket is collected that was not closed."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         yield
@@ -68,7 +68,7 @@ def test_broken_before_the_handshake(listener: socket.socket) -> None:
 
 
 def test_the_api_server_breaks_off(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the handshake: whoever asks is told, and nothing is left."""
+    """Before the handshake: the caller gets the error, and nothing is left."""
     original = HTTPSConnection._new_conn
 
     def connect_too_late(self: HTTPSConnection) -> socket.socket:

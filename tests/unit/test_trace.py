@@ -30,7 +30,7 @@ def test_time_is_utc_with_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_text_of_several_lines_is_as_many_log_lines() -> None:
-    """Each says who it is from: a traceback cannot be mistaken for somebody else's."""
+    """Each names its call: a traceback cannot be mistaken for another call's."""
     trace = CallTrace("0123abcd")
     trace.error("first\nsecond\r\nthird\n")
     assert [re.sub(STAMP, "T", line) for line in trace.lines] == [

@@ -30,7 +30,7 @@ def test_unknown_version_names_the_supported_ones(text: str) -> None:
 
 @pytest.mark.parametrize("value", [1, 1.1, True, ["1.1.0"], {"1.1.0": 1}])
 def test_version_that_is_no_string_is_unknown(value: Any) -> None:
-    """It comes from a file that nobody has checked yet."""
+    """It comes from a file that was not checked yet."""
     with pytest.raises(CallerError, match="is not supported"):
         cni_versions.negotiate(value)
 

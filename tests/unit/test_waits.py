@@ -1,4 +1,4 @@
-"""Waits by themselves: how they end, and who is told."""
+"""Waits by themselves: how they end, and what their callers get."""
 
 import threading
 import time

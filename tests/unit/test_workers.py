@@ -1,4 +1,4 @@
-"""The agent's threads: somebody listens, whoever waits; nobody stays who is not needed."""
+"""The agent's threads: one always listens, also while all calls wait; idle threads end."""
 
 import os
 import queue
@@ -140,7 +140,7 @@ def test_work_goes_on_where_no_thread_can_be_started(work: Work, monkeypatch: py
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason=ONE_PROCESSOR)
 def test_those_who_work_at_once_are_kept_on_one_processor(work: Work) -> None:
-    """And with them whoever else there is in the process; at the end he is let go."""
+    """And with them all other threads of the process; at the end the pinning is removed."""
     gate, over = threading.Event(), threading.Event()
     bystander = threading.Thread(target=over.wait, args=(PATIENCE,))
     bystander.start()

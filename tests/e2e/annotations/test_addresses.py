@@ -61,7 +61,7 @@ def test_addresses_are_the_first_interfaces(make: MakePod, cluster_node: Cluster
 
 
 def test_given_address_may_be_one_that_is_set_aside(make: MakePod, cluster_node: ClusterNode) -> None:
-    """Reservations keep automatic assignment away, nobody else; first and last addresses are like others."""
+    """Reservations exclude automatic assignment only; first and last addresses are like others."""
     with session(cluster_node.site) as store:
         put_reservation(store, "set-aside", "10.65.9.0/24")
     for number, address in enumerate(("10.65.9.9", "10.65.0.0", "10.65.255.255")):
@@ -88,7 +88,7 @@ def test_address_of_another_pod_is_refused(make: MakePod, cluster_node: ClusterN
 
 
 def test_one_of_many_gets_the_address(make: MakePod, cluster_node: ClusterNode) -> None:
-    """All ask at once, each with an address of its own besides: whoever is refused keeps neither."""
+    """All ask at once, each with an address of its own besides: a refused pod keeps neither."""
     pods = [make(f"web-{number}", f"c{number}", notes={"ipAddrs": [f"fd65::a{number}", "10.65.0.9"]}) for number in range(8)]
     with ThreadPoolExecutor(len(pods)) as threads:
         called = list(threads.map(lambda pod: pod.call("ADD"), pods))
@@ -205,7 +205,7 @@ def test_addresses_below_ptp(make: MakePod, cluster_node: ClusterNode, name: str
 
 
 def test_address_that_bypasses_ipam_may_be_somebodys(make: MakePod, cluster_node: ClusterNode) -> None:
-    """It is told; on one node the kernel does not route one address to two pods. Whose it is it stays."""
+    """A warning says so; on one node the kernel does not route one address to two pods. The owner does not change."""
     first = make("web-0", "c0", notes={"ipAddrs": ["10.65.0.9"]})
     first.add()
     called = make("web-1", "c1", notes={"ipAddrsNoIpam": ["10.65.0.9"]}).call("ADD")

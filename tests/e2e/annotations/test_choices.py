@@ -1,4 +1,4 @@
-"""What annotations of pods and namespaces choose, on each datastore: pools, families, and what stands on the endpoint."""
+"""What annotations of pods and namespaces choose, on each datastore: pools, families, and the fields of the endpoint."""
 
 import time
 from collections.abc import Callable
@@ -37,7 +37,7 @@ EMBEDDED = pytest.mark.parametrize("site", ["embedded"], indirect=True, scope="m
 
 @pytest.fixture
 def colours(cluster_node: ClusterNode) -> None:
-    """Further pools; `grey` is out of use, `old` is nobody's by itself."""
+    """Further pools; `grey` is disabled, `old` is not used for automatic assignment."""
     with session(cluster_node.site) as store:
         put_pool(store, "blue", "10.71.0.0/24")
         put_pool(store, "green", "10.72.0.0/24")
@@ -62,7 +62,7 @@ def test_without_annotations_all_available_pools_serve(make: MakePod, cluster_no
 
 @pytest.mark.usefixtures("colours")
 def test_annotations_come_before_the_network_and_selectors(make: MakePod, kube: Kube) -> None:
-    """The pod's before the namespace's (R3), by name or by CIDR, whatever the pool selects."""
+    """The pod's before the namespace's (R3), by name or by CIDR, without regard to the pool's selectors."""
     pod = make(notes={})
     pod.config["ipam"] = {**pod.config["ipam"], "ipv4_pools": ["blue"]}
     pod.add()
@@ -184,7 +184,7 @@ def test_features_are_off_by_default(make: MakePod, cluster_node: ClusterNode) -
 @EMBEDDED
 @pytest.mark.parametrize("change", ["disabled", "deleted", "another selector"])
 def test_running_pod_keeps_its_address(make: MakePod, cluster_node: ClusterNode, change: str) -> None:
-    """R10: whatever becomes of the pool; who comes later gets an address of another one."""
+    """R10: also if the pool is disabled; a later pod gets an address of another one."""
     pod = make("web-0", "c0", notes={"ipAddrs": ["10.65.0.9"]})
     pod.add()
     key = ResourceKey("IPPool", "pool4")

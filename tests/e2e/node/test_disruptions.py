@@ -52,7 +52,7 @@ def test_pods_start_and_end_while_agent_is_down(real: RealNode, node: ClusterNod
 
 
 def test_kubelet_tries_again_until_pods_start(real: RealNode, node: ClusterNode, kube: Kube) -> None:
-    """What kept them from it is told in an event."""
+    """An event names the cause."""
     node.ctl("clusterinfo", "lock")
     try:
         put_pods(kube, "patient-0", "patient-1")
@@ -73,7 +73,7 @@ def test_namespace_is_deleted_while_its_pods_start(real: RealNode, node: Cluster
 
 
 def test_pods_come_back_after_power_failure(real: RealNode, node: ClusterNode, kube: Kube) -> None:
-    """With new sandboxes; one was deleted meanwhile, as the control plane does it with pods of a dead node."""
+    """With new sandboxes; one was deleted in between, as the control plane does it with pods of a dead node."""
     put_pods(kube, *(f"steady-{number}" for number in range(5)))
     real.wait_none("the pods are ready", lambda: unready(kube))
     before = sandboxes(node)

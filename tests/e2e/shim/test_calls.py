@@ -71,7 +71,7 @@ def test_too_long_name_is_an_error(shim: Shim, agent: FakeAgent) -> None:
 @pytest.mark.parametrize("environment", [{}, {"CNI_COMMAND": ""}], ids=["unset", "empty"])
 @pytest.mark.parametrize("name", ["svc", "svc-ipam"])
 def test_without_a_command_it_says_what_it_is(shim: Shim, environment: dict[str, str], name: str) -> None:
-    """A person who runs it by hand is no caller in error."""
+    """A person who runs it by hand has not made a wrong CNI call."""
     result = (shim if name == "svc" else shim.named(name)).run_with(environment)
     assert (result.returncode, result.stdout) == (0, b"")
     said = re.fullmatch(rf"{name} (\S+): CNI plugin, spec versions (.*)\n", result.stderr.decode())
@@ -189,7 +189,7 @@ def test_only_what_the_verb_needs_is_required(shim: Shim, agent: FakeAgent, verb
 
 @pytest.mark.parametrize("command", ["add", "ADD ", "UPDATE", "ADD\n", 'A"D\\D', "\x01\x1f\x7f", "Ä€😀"])
 def test_unknown_command_is_named(shim: Shim, command: str) -> None:
-    """In JSON that holds whatever it is."""
+    """In JSON that can hold every value."""
     error = error_of(shim.run(command))
     assert error["code"] == 4
     assert command in error["msg"]

@@ -174,7 +174,7 @@ def test_status_of_a_one_shot_that_hangs_takes_a_second(shim: Shim, tmp_path: Pa
 
 @pytest.mark.parametrize("blocked", ["", "trap '' CHLD; "], ids=["", "of a parent that ignores its children"])
 def test_sign_of_svc_lifts_the_limit(hasty_shim: Shim, tmp_path: Path, blocked: str) -> None:
-    """A call may wait at a gate. The sign is no part of the answer."""
+    """A call may wait at a gate. The sign of life does not belong to the answer."""
     python = write_program(tmp_path / "python", "echo svc; sleep 0.5; printf '{}'")
     hasty_shim.record(f"socket={hasty_shim.socket}\npython={python}\n")
     command = ["/bin/sh", "-c", f'{blocked}exec "$0"', str(hasty_shim.path)]
@@ -191,7 +191,7 @@ def test_signed_one_shot_may_say_nothing_more(shim: Shim, tmp_path: Path) -> Non
 
 
 def test_missing_record_is_named(executable: Path, tmp_path: Path) -> None:
-    """There is nothing to tell which Python has the package."""
+    """No file says which Python has the package."""
     write_program(tmp_path / "python3", "exit 1")
     (tmp_path / "other").hardlink_to(executable)
     error = error_of(Shim(tmp_path / "other", tmp_path).run("ADD"))

@@ -59,7 +59,7 @@ def test_reply_arrives_with_the_wish_for_more_time(shim: Shim) -> None:
 
 
 def test_version_of_the_call_outlives_a_broken_reply(shim: Shim) -> None:
-    """What is told of it has the version of the netconf, which was read first."""
+    """The error has the version of the netconf, which was read first."""
     with FakeAgent(shim.socket, sending(b"x" * 4096)):
         result = shim.run_with({"CNI_COMMAND": "GC", "CNI_PATH": "/"}, b'{"cniVersion":"0.4.0"}')
     assert error_of(result)["cniVersion"] == "0.4.0"
@@ -353,7 +353,7 @@ def test_client_gives_up_at_its_timeout(socket_path: Path) -> None:
 
 
 def test_client_tells_what_is_no_reply(socket_path: Path) -> None:
-    """Closed early, another protocol, nobody there."""
+    """Closed early, another protocol, without a listener."""
 
     def refuse(_: FakeAgent, connection: socket.socket) -> None:
         connection.sendall(REPLY[:-1])  # closed with the request unread: a reset

@@ -33,7 +33,7 @@ def test_agent_gets_the_whole_call(shim: Shim, agent: FakeAgent, verb: str) -> N
 
 
 def test_only_variables_of_the_call_are_sent(shim: Shim, agent: FakeAgent) -> None:
-    """The runtime's own secrets and settings are none of the agent's business."""
+    """The runtime's own secrets and settings are not sent to the agent."""
     ours = {
         "CNI_COMMAND": "DEL",
         **ATTACHMENT,
@@ -78,7 +78,7 @@ def test_missing_netns_is_left_to_the_agent(shim: Shim, agent: FakeAgent, netns:
 
 
 def test_netns_that_would_block_does_not(shim: Shim, agent: FakeAgent, tmp_path: Path) -> None:
-    """Opening a pipe that nobody writes would hang."""
+    """Opening a pipe without a writer would block."""
     os.mkfifo(tmp_path / "fifo")
     assert shim.run("ADD", CNI_NETNS=str(tmp_path / "fifo")).returncode == 0
     assert agent.received[0].descriptor
@@ -174,7 +174,7 @@ def test_call_holds_only_its_descriptors(shim: Shim) -> None:
 
 
 def test_killed_call_closes_its_connection(shim: Shim) -> None:
-    """So the agent learns that nobody waits any more."""
+    """So the agent learns that the client no longer waits."""
 
     def kill(agent: FakeAgent, connection: socket.socket) -> None:
         os.kill(agent.receive(connection).pid, signal.SIGKILL)

@@ -129,7 +129,7 @@ def _await(node: Node) -> None:
 
 
 def attach(world: World, sandbox: Netns, *, secure: bool = False, **options: str) -> None:
-    """A pod comes and goes, and meanwhile its handle is on the right server."""
+    """A pod comes and goes, and while it exists its handle is on the right server."""
     pod = world.pod(sandbox, **options)
     pod.add()
     assert [bool(each) for each in world.handles()] == [not secure, secure]

@@ -1,4 +1,4 @@
-"""Netlink sockets against the running kernel: what is sent takes effect, what is refused is told."""
+"""Netlink sockets against the running kernel: requests take effect, refusals are reported."""
 
 import errno
 import socket
@@ -234,7 +234,7 @@ def test_name_taken_is_file_exists(sandbox: Side, host_socket: netns.Socket) -> 
 
 
 def test_nothing_follows_a_refused_creation(sandbox: Side, host: Side, host_socket: netns.Socket) -> None:
-    """The index may be of a link of somebody else: it must not be touched."""
+    """The index may be of another program's link: it must not be touched."""
     host.netns.run("ip", "link", "add", "stranger", "index", "1001", "type", "bridge")
     before = host.netns.ip("-d", "address", "show", "stranger"), host.netns.ip("route")
     pod = Pod(1001, bytes([10, 65, 0, 1]), bytes(15) + b"\1")
@@ -301,7 +301,7 @@ def test_closed_socket_is_refused(host: Side) -> None:
 
 
 def test_threads_use_sockets_of_their_own(host: Side, sandbox: Side) -> None:
-    """Each in and out of namespaces, all at once; nobody ends up elsewhere."""
+    """Each in and out of namespaces, all at once; no thread ends in another namespace."""
     home, numbers = netns.own_netns_identity(), count(1000)
 
     def work(_: int) -> tuple[int, int]:
@@ -322,7 +322,7 @@ def test_threads_use_sockets_of_their_own(host: Side, sandbox: Side) -> None:
 
 
 def test_threads_may_share_a_socket(host_socket: netns.Socket) -> None:
-    """One exchange after another: nobody gets the answer of somebody else."""
+    """One exchange after another: no thread gets the answer of another."""
 
     def work(number: int) -> bool:
         for _ in range(50):

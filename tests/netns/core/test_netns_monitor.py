@@ -88,7 +88,7 @@ def test_deletion_elsewhere_is_not_told(host: Side, sandbox: Side, monitor: netn
 
 
 def test_group_dies_in_one_deletion(host: Side, host_socket: netns.Socket, sandbox: Side, monitor: netns.LinkMonitor) -> None:
-    """Each link of it is told; another group lives on."""
+    """Each link of it is reported; another group stays."""
     create(host_socket, sandbox, range(1000, 1020))
     bystander = Batch()
     bystander.create_veth("stays", 2000, b"", 0, 1, "eth0", 0, b"", sandbox.fd)
@@ -117,7 +117,7 @@ def test_wake_ends_a_wait(monitor: netns.LinkMonitor) -> None:
 
 
 def test_close_ends_a_wait(monitor: netns.LinkMonitor) -> None:
-    """The waiting thread gets nothing; whoever comes later is refused, and the thread may just be that late."""
+    """The waiting thread gets nothing; a later caller is refused, and the thread may be as late as that."""
     started = monotonic()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(monitor.wait, LONG)

@@ -48,7 +48,7 @@ def test_closed_descriptor_has_no_identity() -> None:
 
 @pytest.mark.parametrize("visit", VISITORS)
 def test_thread_is_back_after_success(visit: Callable[[int], object], sandbox: Side) -> None:
-    """Whatever the thread went in for."""
+    """For every purpose of the visit."""
     before = os.readlink("/proc/thread-self/ns/net")
     visit(sandbox.fd)
     assert os.readlink("/proc/thread-self/ns/net") == before
