@@ -15,11 +15,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from bench.idle_wait import BUSY, busy_share, wait_until_quiet
 from bench.memory import rss_mib
 from bench.options import AT_ONCE
-from bench.quiet import BUSY, busy_share, wait_until_quiet
 from bench.runtime import wall_ms
-from bench.stage import Stage
+from bench.testbed import Stage
 from harness.node import BIN, Node
 
 PODS = 48  # of each build
