@@ -2,24 +2,19 @@
 
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any
 
 from svc.datastore.watching import Reconnecting
 
-Step = TypeVar("Step")
 
-IsChange = Callable[[Step], bool]
-"""Returns whether a step of a watch means that a resource may have changed."""
+class Generations:
+    """Generations of all kinds. Thread-safe. `watch` returns a new watch of a kind."""
 
-
-class Generations(Generic[Step]):
-    """Generations of all kinds. Thread-safe."""
-
-    def __init__(self, watch: Callable[[str], tuple[Reconnecting[Step], IsChange[Step]]]) -> None:
+    def __init__(self, watch: Callable[[str], Reconnecting[Any]]) -> None:
         self._watch = watch
         self._lock = threading.Lock()
         self._asked: set[str] = set()
-        self._counters: dict[str, _Counter[Step]] = {}
+        self._counters: dict[str, _Counter] = {}
         self._closed = False
 
     def current(self, kind: str) -> int:
@@ -43,16 +38,15 @@ class Generations(Generic[Step]):
                 self._asked.add(kind)
                 return 0
             if kind not in self._counters:
-                self._counters[kind] = _Counter(kind, *self._watch(kind))
+                self._counters[kind] = _Counter(kind, self._watch(kind))
             return self._counters[kind].current()
 
 
-class _Counter(Generic[Step]):
+class _Counter:
     """Generation of one kind. While its watch is closed, each call returns a new number, so that no cache is trusted."""
 
-    def __init__(self, kind: str, watch: Reconnecting[Step], is_change: IsChange[Step]) -> None:
+    def __init__(self, kind: str, watch: Reconnecting[Any]) -> None:
         self._watch = watch
-        self._is_change = is_change
         self._lock = threading.Lock()
         self._number = 1
         self._is_watched = False
@@ -69,7 +63,7 @@ class _Counter(Generic[Step]):
     def _run(self) -> None:
         try:
             for step in self._watch.steps():
-                if step is None or self._is_change(step):
+                if step is None or self._watch.is_change(step):
                     self._note(is_watched=step is not None)
         finally:
             self._note(is_watched=False)

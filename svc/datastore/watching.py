@@ -29,14 +29,12 @@ class Stream(Protocol):
 class Reconnecting(Generic[Step]):
     """Watch that reopens its stream until `close`. One thread iterates over `steps`; any thread may close it."""
 
-    def __init__(self, what: str, max_backoff: float, *, raises_refusals: bool = False) -> None:
-        """Set the name of the watch for the log, and the maximum back-off in seconds.
+    raises_refusals = False  # whether to raise an error that a retry cannot resolve, instead of retrying it like any other
 
-        With `raises_refusals`, an error that a retry cannot resolve is raised; otherwise it is retried like any other.
-        """
+    def __init__(self, what: str, max_backoff: float) -> None:
+        """Set the name of the watch for the log, and the maximum back-off in seconds."""
         self._what = what
         self._max_backoff = max_backoff
-        self._raises_refusals = raises_refusals
         self._lock = threading.Lock()
         self._stream: Stream | None = None
         self._closed = threading.Event()
@@ -65,6 +63,10 @@ class Reconnecting(Generic[Step]):
                 delay = backoff.next()
                 self._before_retry(delay)
                 self._closed.wait(delay)
+
+    def is_change(self, step: Step) -> bool:  # noqa: ARG002 by default, every step is one
+        """Return whether a step means that a resource may have changed."""
+        return True
 
     def close(self) -> None:
         """End the iteration."""
@@ -103,7 +105,7 @@ class Reconnecting(Generic[Step]):
         """Log the first failure of an outage, or raise a refusal. Log text only, because the traceback references sockets."""
         if self._closed.is_set():
             return
-        if self._raises_refusals and self._is_refusal(failure):
+        if self.raises_refusals and self._is_refusal(failure):
             raise failure
         if not interrupted:
             _log.warning("the watch of %s is interrupted and will be opened again: %s", self._what, str(failure))

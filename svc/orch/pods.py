@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from svc.datastore.api import StoreError
 from svc.datastore.orch.client import Client
-from svc.datastore.orch.collection import Collection
+from svc.datastore.orch.resource_store import Collection
 from svc.datastore.orch.watch import CollectionWatch
 from svc.model.endpoint import DEFAULT_NAMESPACE
 from svc.model.errors import Code, PeerError

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import dns.resolver
 import pytest
 from dns.exception import Timeout
 from dns.resolver import Resolver
@@ -15,7 +16,7 @@ from harness.certificates import Authority
 from harness.etcd import PATIENCE, Cluster, ServerTls, cluster, free_ports
 from harness.etcd_sessions import create
 from svc.datastore.api import StoreError
-from svc.datastore.etcd import discovery
+from svc.datastore.etcd import settings
 from svc.datastore.etcd.store import EtcdStore
 from svc.model.errors import CallerError
 from svc.model.field_errors import Faults
@@ -32,7 +33,7 @@ def resolver(port: int) -> Resolver:
 
 
 @contextmanager
-def dns(*records: str, port: int = 0) -> Iterator[Resolver]:
+def dns_server(*records: str, port: int = 0) -> Iterator[Resolver]:
     """A server with SRV records as dnsmasq takes them: name, target, port, priority, weight."""
     if shutil.which("dnsmasq") is None:
         pytest.skip("needs dnsmasq (Debian: dnsmasq-base)")
@@ -65,8 +66,15 @@ def _await(asked: Resolver, process: "subprocess.Popen[bytes]") -> None:
             return
 
 
-def opened(asked: Resolver, domain: str = "cluster.test", **settings: str) -> EtcdStore:
-    return EtcdStore({"kind": "etcdv3", "etcd_discovery_srv": domain, **settings}, DEFAULT, resolver=asked)
+@pytest.fixture(autouse=True)
+def system_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's own is asked again after the test."""
+    monkeypatch.setattr(dns.resolver, "default_resolver", None)
+
+
+def opened(asked: Resolver, domain: str = "cluster.test", **given: str) -> EtcdStore:
+    dns.resolver.default_resolver = asked
+    return EtcdStore({"kind": "etcdv3", "etcd_discovery_srv": domain, **given}, DEFAULT)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +89,7 @@ def srv(service: str, port: int, priority: int = 0, target: str = "localhost") -
 
 def test_records_name_the_servers(server: Cluster) -> None:
     """One of them is dead, whichever is asked first."""
-    with dns(srv(PLAIN, 1), srv(PLAIN, server.members[0].ports[0])) as asked:
+    with dns_server(srv(PLAIN, 1), srv(PLAIN, server.members[0].ports[0])) as asked:
         for domain in ("cluster.test", "cluster.test."):
             with closing(opened(asked, domain)) as store:
                 entry = create(store, domain)
@@ -92,15 +100,16 @@ def test_records_for_tls_come_first(tmp_path: Path) -> None:
     """The server's certificate must name the target of the record."""
     authority = Authority(tmp_path, "ours")
     with cluster(tmp_path, tls=ServerTls(*authority.issue("server", "localhost"))) as server:
-        with dns(srv(PLAIN, 1), srv(SECURE, server.members[0].ports[0])) as asked:
+        with dns_server(srv(PLAIN, 1), srv(SECURE, server.members[0].ports[0])) as asked:
             with closing(opened(asked, etcd_ca_cert_file=str(authority.root))) as store:
                 create(store, "h")
 
 
 def test_records_are_taken_in_their_order() -> None:
     """Lower priorities first."""
-    with dns(srv(PLAIN, 3, 30), srv(PLAIN, 1, 10), srv(PLAIN, 2, 20, "other.test")) as asked:
-        found = discovery.find("cluster.test", _no_faults(), asked)
+    with dns_server(srv(PLAIN, 3, 30), srv(PLAIN, 1, 10), srv(PLAIN, 2, 20, "other.test")) as asked:
+        dns.resolver.default_resolver = asked
+        found = settings.discover("cluster.test", _no_faults())
     assert found == ["http://localhost:1", "http://other.test:2", "http://localhost:3"]
 
 
@@ -111,14 +120,17 @@ def _no_faults() -> Faults:
 @pytest.mark.parametrize("domain", ["empty.test", "x" * 64])
 def test_domains_without_records_are_refused(domain: str) -> None:
     """Naming the setting, the domain, and what to do."""
-    with dns(srv(PLAIN, 1)) as asked, pytest.raises(CallerError, match=r"etcd_discovery_srv = .* has no SRV records") as caught:
+    with (
+        dns_server(srv(PLAIN, 1)) as asked,
+        pytest.raises(CallerError, match=r"etcd_discovery_srv = .* has no SRV records") as caught,
+    ):
         opened(asked, domain)
     assert "etcd_endpoints" in caught.value.details
 
 
 def test_a_silent_dns_server_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The settings are not wrong: it may come back."""
-    monkeypatch.setattr(discovery, "SECONDS", 0.5)
+    monkeypatch.setattr(settings, "DISCOVERY_SECONDS", 0.5)
     with pytest.raises(StoreError, match=r"etcd_discovery_srv = 'cluster\.test': SRV records cannot be looked up") as caught:
         opened(resolver(free_ports(1)[0]))
     assert "resolv.conf" in caught.value.details
@@ -127,13 +139,13 @@ def test_a_silent_dns_server_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_records_are_looked_up_again_when_no_server_is_left(server: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     """The cluster has moved: the first call after one that failed finds it, as soon as DNS knows it."""
     (port,) = free_ports(1)
-    with dns(srv(PLAIN, 1), port=port) as asked:
+    with dns_server(srv(PLAIN, 1), port=port) as asked:
         store = opened(asked)
     with closing(store):
         for _ in range(2):
             with pytest.raises(StoreError, match="does not answer"):
                 create(store, "moved")
         assert "cannot be looked up again" in caplog.text
-        with dns(srv(PLAIN, server.members[0].ports[0]), port=port):
+        with dns_server(srv(PLAIN, server.members[0].ports[0]), port=port):
             entry = create(store, "moved")
             assert store.get(entry.key) == entry

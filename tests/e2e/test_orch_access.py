@@ -95,8 +95,11 @@ def live(store: OrchStore) -> None:
     assert isinstance(ready, Resource)
     assert ready.spec["datastoreReady"] is True
     store.client.get("/api/v1/namespaces/default")
-    paths = [store._counted(kind).path for kind in ("Node", "ClusterInformation", "IPPool", "IPReservation", IPAM_CONFIG)]
-    for path in (*paths, "/api/v1/namespaces"):  # as generations and caches follow them
+    kinds = ("Node", "ClusterInformation", "IPPool", "IPReservation", IPAM_CONFIG)
+    for path in (
+        *(store._kind_watch(kind)._collection().path for kind in kinds),
+        "/api/v1/namespaces",
+    ):  # as generations and caches follow them
         stream = store.client.watch(path, store.client.list(path).revision)
         stream.close()
         stream.release()
@@ -347,9 +350,9 @@ def test_the_group_that_is_served_is_found(clean_kube: Kube, tmp_path: Path) -> 
             front.arm(Order(Fate.ANSWERED, r"^GET /apis$", status=200, body=answer))
             settings = {"orch_api_root": front.url, "k8s_auth_token": ADMIN_TOKEN}
             with closing(OrchStore(settings, DEFAULT)) as store:
-                assert store._source(POOLS).path == f"/apis/{expected}/ippools"
+                assert store._store(POOLS).collection(POOLS).path == f"/apis/{expected}/ippools"
     with closing(OrchStore({"kubeconfig": kubeconfig, "api_group": "SVC.internal/V3"}, DEFAULT)) as store:
-        assert store._source(POOLS).path == "/apis/svc.internal/v3/ippools"
+        assert store._store(POOLS).collection(POOLS).path == "/apis/svc.internal/v3/ippools"
 
 
 _GROUPS = (DEFAULT.crd_api_version, DEFAULT.api_version)

@@ -19,7 +19,7 @@ class Broken(Reconnecting[str]):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_no_number_stays_after_an_unexpected_end_of_the_watch() -> None:
-    with closing(Generations(lambda kind: (Broken(kind, 1.0), lambda _step: True))) as generations:
+    with closing(Generations(lambda kind: Broken(kind, 1.0))) as generations:
         generations.current("IPPool")
         generations.current("IPPool")
         generations._counters["IPPool"].thread.join()

@@ -108,10 +108,11 @@ class Stream:
 class EtcdConnection:
     """Connections to a cluster, opened when they are first used. Thread-safe.
 
-    `discover` returns the present servers of the cluster. The next call runs it after a call has failed at all servers.
+    If the servers of the cluster were discovered, `discover` returns the present ones. A call runs it after the previous call
+    has failed at all servers.
     """
 
-    def __init__(self, cluster: Cluster, discover: Callable[[], Cluster] | None = None) -> None:
+    def __init__(self, cluster: Cluster, discover: Callable[[], Cluster]) -> None:
         self._lock = threading.Lock()
         self._rediscovering = threading.Lock()
         self._discover = discover
@@ -129,8 +130,8 @@ class EtcdConnection:
     def budget(self) -> "RetryBudget":
         """Return the time and attempt budget of one call, which starts now. Rediscover the servers if the last call failed."""
         until = time.monotonic() + deadline.remaining(CALL_SECONDS)
-        if self._failed and self._discover is not None:
-            self._rediscover(self._discover)
+        if self._failed and self._cluster.discovered:
+            self._rediscover()
         return RetryBudget(self, len(self._servers), until)
 
     def connect(self, seconds: float, then: Callable[[], None] = lambda: None) -> None:
@@ -175,14 +176,14 @@ class EtcdConnection:
         self._current = random.randrange(len(cluster.endpoints))  # noqa: S311 no secret
         self.seen = 0  # revision of the latest answer
 
-    def _rediscover(self, discover: Callable[[], Cluster]) -> None:
+    def _rediscover(self) -> None:
         """Discover the servers again. Only one thread does it; other threads use the known servers."""
         if not self._rediscovering.acquire(blocking=False):
             return
         try:
             if self._failed:
                 self._failed = False
-                self._use_found(discover())
+                self._use_found(self._discover())
         except SvcError as failure:
             _log.warning("etcd's servers cannot be looked up again: %s", failure)
         finally:

@@ -1,14 +1,19 @@
-"""Servers and credentials from the settings of a network configuration (spec section 2.2)."""
+"""Servers and credentials from the settings of a network configuration (spec section 2.2).
+
+The servers can be discovered by SRV records (RFC 2782), with the service names of etcd's tools.
+"""
 
 import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from svc._core.cidr import Address
-from svc.datastore.etcd import discovery
+from svc.datastore.api import StoreError
 from svc.datastore.etcd.tls import FILES, Tls, load_tls
+from svc.imports import whole_imports
 from svc.model.errors import Code
 from svc.model.field_errors import Faults
 from svc.values import dataclass
@@ -16,6 +21,8 @@ from svc.values import dataclass
 AUTHORITY = "127.0.0.1:2379"
 SCHEME = "http"
 PORT = 2379
+DISCOVERY_SECONDS = 2.0  # for each of the two queries
+SERVICES = (("_etcd-client-ssl._tcp", "https"), ("_etcd-client._tcp", "http"))  # the first service that has records is used
 
 _SCHEMES = ("http", "https")
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")  # a host name or an IP address
@@ -54,14 +61,14 @@ class Cluster:
     discovered: bool  # whether the endpoints come from SRV records, which may change
 
 
-def read_settings(settings: Mapping[str, str], resolver: "discovery.Resolver | None" = None) -> Cluster:
+def read_settings(settings: Mapping[str, str]) -> Cluster:
     """Return the cluster that the settings describe. Empty settings count as absent.
 
     Raise CallerError with all field errors, StoreError if a DNS server does not answer.
     """
     given = {name: value.strip() for name, value in settings.items() if value.strip()}
     faults = Faults("invalid etcd settings", Code.INVALID_NETCONF)
-    urls, origin = _urls(given, faults, resolver)
+    urls, origin = _urls(given, faults)
     parsed = [url for url in (_parse(text, origin, faults) for text in urls) if url is not None]
     schemes = {url.scheme for url in parsed}
     if not urls and not faults.found:
@@ -75,7 +82,7 @@ def read_settings(settings: Mapping[str, str], resolver: "discovery.Resolver | N
     return Cluster(tuple(endpoints), tls, f"{origin[0]} = {origin[1]!r}", files, origin[0] == "etcd_discovery_srv")
 
 
-def _urls(given: Mapping[str, str], faults: Faults, resolver: "discovery.Resolver | None") -> tuple[list[str], tuple[str, str]]:
+def _urls(given: Mapping[str, str], faults: Faults) -> tuple[list[str], tuple[str, str]]:
     """Return the URLs, and the name and value of the setting that they come from."""
     endpoints, domain = given.get("etcd_endpoints", ""), given.get("etcd_discovery_srv", "")
     if endpoints and domain:
@@ -83,7 +90,7 @@ def _urls(given: Mapping[str, str], faults: Faults, resolver: "discovery.Resolve
         faults.raise_if_any()
     _warn_of_deprecated(given, used=not endpoints and not domain)
     if domain:
-        return discovery.find(domain, faults, resolver), ("etcd_discovery_srv", domain)
+        return discover(domain, faults), ("etcd_discovery_srv", domain)
     if endpoints:
         texts = [text.strip() for text in endpoints.split(",") if text.strip()]
         return texts, ("etcd_endpoints", _without_password(endpoints))
@@ -121,3 +128,33 @@ def _parse(text: str, origin: tuple[str, str], faults: Faults) -> SplitResult | 
 def _without_password(text: str) -> str:
     """Mask credentials, which a URL of etcd may not contain and an error must not show."""
     return re.sub(r"//[^/,]*@", "//...@", text)
+
+
+def discover(domain: str, faults: Faults) -> list[str]:
+    """Return the servers' URLs by priority, and at random by weight. If the domain has none, return [] and add a field error.
+
+    Raise StoreError if the DNS servers of the system do not answer. A query takes at most DISCOVERY_SECONDS.
+    """
+    with whole_imports():  # imported here, because dnspython is large and rarely needed
+        from dns.exception import DNSException
+        from dns.name import LabelTooLong, NameTooLong
+        from dns.resolver import NXDOMAIN, NoAnswer, get_default_resolver
+
+    for service, scheme in SERVICES:
+        name = f"{service}.{domain.rstrip('.')}."
+        try:
+            answer: Any = get_default_resolver().resolve(name, "SRV", lifetime=DISCOVERY_SECONDS)
+        except (NXDOMAIN, NoAnswer):
+            continue
+        except (LabelTooLong, NameTooLong):
+            break
+        except DNSException as error:
+            raise StoreError(
+                f"etcd_discovery_srv = {domain!r}: SRV records cannot be looked up: {str(error).strip()}",
+                details="make a DNS server of /etc/resolv.conf answer, or set etcd_endpoints in its place",
+            ) from error
+        records = answer.rrset.processing_order()
+        return [f"{scheme}://{str(record.target).rstrip('.')}:{record.port}" for record in records]
+    services = " or ".join(service for service, _ in SERVICES)
+    faults.add("etcd_discovery_srv", domain, f"has no SRV records for {services}", "create them, or set etcd_endpoints")
+    return []

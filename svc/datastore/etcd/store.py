@@ -16,12 +16,10 @@ from typing import Any
 
 from svc.datastore.api import Backend, Entries, Entry, Event, Found, NotFound, Position, UndecodableEntry, Write, found_by
 from svc.datastore.etcd import txn
-from svc.datastore.etcd.commit import commit
-from svc.datastore.etcd.connection import EtcdConnection, RetryBudget
-from svc.datastore.etcd.discovery import Resolver
+from svc.datastore.etcd.connection import EtcdConnection
 from svc.datastore.etcd.messages import Message, RangeRequest
 from svc.datastore.etcd.settings import read_settings
-from svc.datastore.etcd.watch import Listing, QueryWatch, Span, SpanWatch, is_change
+from svc.datastore.etcd.watch import Listing, QueryWatch, Span, SpanWatch
 from svc.datastore.generations import Generations
 from svc.datastore.watching import EventStream, OpenWatches
 from svc.model.keys import IPAM_CONFIG, IpamConfigKey, Key, Query, ResourceQuery
@@ -39,18 +37,14 @@ class EtcdStore(Backend):
     atomic = True
     requires_node = True
 
-    def __init__(self, settings: dict[str, str], names: Names, *, resolver: Resolver | None = None) -> None:
-        cluster = read_settings(settings, resolver)
+    def __init__(self, settings: dict[str, str], names: Names) -> None:
+        cluster = read_settings(settings)
         self._codec = Codec(names)
         self._origin = cluster.origin
         self._files = {path: _identity(path) for path in cluster.files}
-        self._connection = (
-            EtcdConnection(cluster, lambda: read_settings(settings, resolver))
-            if cluster.discovered
-            else EtcdConnection(cluster)
-        )
+        self._connection = EtcdConnection(cluster, lambda: read_settings(settings))
         self._watches: OpenWatches[EventStream] = OpenWatches()
-        self._generations = Generations(lambda kind: (SpanWatch(self._connection, self._counted(kind), kind), is_change))
+        self._generations = Generations(lambda kind: SpanWatch(self._connection, self._counted(kind), kind))
 
     @property
     def place(self) -> str:
@@ -61,11 +55,12 @@ class EtcdStore(Backend):
         return all(_identity(path) == identity for path, identity in self._files.items())
 
     def get(self, key: Key) -> Entry:
-        answer = self._range(RangeRequest(key=self._codec.path(key).encode()), self._connection.budget())
+        request = RangeRequest(key=self._codec.path(key).encode())
+        answer = self._connection.budget().repeat(lambda seconds: self._connection.range(request, seconds))
         return self._valid(key, txn.first(answer.kvs))
 
     def get_all(self, keys: Sequence[Key]) -> Sequence[Found]:
-        request = txn.reading([self._codec.path(key).encode() for key in keys])
+        request = txn.reading(self._codec.path(key).encode() for key in keys)
         answer = self._connection.budget().repeat(lambda seconds: self._connection.txn(request, seconds))
         stored = dict(zip(keys, txn.states(answer), strict=True))
         return [found_by(lambda key: self._valid(key, stored[key]), key) for key in keys]
@@ -78,7 +73,7 @@ class EtcdStore(Backend):
         if not writes:
             return ()
         changes = [txn.change(self._codec, write) for write in writes]
-        revision = commit(self._connection, changes, self._decoded)
+        revision = txn.Commit(self._connection, changes).run(self._decoded)
         return [change.entry(revision) for change in changes]
 
     def check_writable(self) -> None:
@@ -105,9 +100,6 @@ class EtcdStore(Backend):
 
     # reading
 
-    def _range(self, request: Message, budget: RetryBudget) -> Message:
-        return budget.repeat(lambda seconds: self._connection.range(request, seconds))
-
     def _valid(self, key: Key, kv: Message | None) -> Entry:
         if kv is None:
             raise NotFound(key)
@@ -123,7 +115,7 @@ class EtcdStore(Backend):
         request = RangeRequest(key=first, range_end=end, limit=PAGE)
         budget, entries = self._connection.budget(), Entries()
         while True:
-            answer = self._range(request, budget)
+            answer = budget.repeat(lambda seconds: self._connection.range(request, seconds))
             self._gather(query, answer.kvs, entries)
             request.revision = request.revision or answer.header.revision
             if not answer.more:

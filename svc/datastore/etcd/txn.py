@@ -1,10 +1,11 @@
-"""Writes as one etcd transaction: its request, the key that made it fail, and the outcome of a transaction without an answer.
+"""Writes as one etcd transaction, which is applied once even if its answers are lost.
 
 Every write has the expected state of its key: absent, present, or at one revision. The transaction compares all states and
 applies all writes or none. If it applies none, its answer contains the present state of all keys.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from typing import Any
 
 from svc.datastore.api import (
@@ -16,17 +17,31 @@ from svc.datastore.api import (
     Entry,
     KeyedError,
     NotFound,
+    OutcomeUnknown,
     StoreError,
     Update,
     Write,
 )
-from svc.datastore.etcd.messages import Compare, DeleteRangeRequest, Message, PutRequest, RangeRequest, RequestOp, TxnRequest
+from svc.datastore.etcd.connection import Compacted, EtcdConnection, NoResponse
+from svc.datastore.etcd.messages import (
+    Compare,
+    DeleteRangeRequest,
+    Message,
+    PutRequest,
+    RangeRequest,
+    RequestOp,
+    TxnRequest,
+    WatchCreateRequest,
+)
+from svc.model.keys import Key
 from svc.model.kv_codec import Codec
 from svc.values import dataclass
 
 _ABSENT = 0
 _PRESENT = -1
 _NEVER = 2**63 - 1  # not the revision of any key
+
+Decode = Callable[[Key, Message], Entry | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,23 +122,27 @@ def change(codec: Codec, write: Write) -> Change:
     raise TypeError(write)
 
 
-def request(changes: Sequence[Change], since: int | None = None) -> Message:
-    """Return the request of a transaction. Raise StoreError if it has too many writes.
+def _number(revision: str) -> int:
+    """Return the revision as a number; _NEVER if it is not a revision of etcd."""
+    return int(revision) if revision.isdecimal() and 0 < int(revision) < _NEVER else _NEVER
 
-    A retry gives `since`, a revision before the first attempt.
-    """
-    if len(changes) > MAX_WRITES:
-        raise StoreError(f"{len(changes)} writes in one transaction are too many", details=f"etcd takes {MAX_WRITES}")
+
+def _request(changes: Sequence[Change], since: int | None = None) -> Message:
+    """Return the request of a transaction. A retry gives `since`, a revision before the first attempt."""
     return TxnRequest(
         compare=[compare for each in changes for compare in each.compares(since)],
         success=[operation for each in changes for operation in each.operations()],
-        failure=[RequestOp(request_range=RangeRequest(key=each.path)) for each in changes],
+        failure=_reads(each.path for each in changes),
     )
 
 
-def reading(paths: Sequence[bytes]) -> Message:
-    """Return a request that reads these keys at one revision."""
-    return TxnRequest(success=[RequestOp(request_range=RangeRequest(key=path)) for path in paths])
+def _reads(paths: Iterable[bytes], revision: int = 0) -> list[Message]:
+    return [RequestOp(request_range=RangeRequest(key=path, revision=revision)) for path in paths]
+
+
+def reading(paths: Iterable[bytes], revision: int = 0) -> Message:
+    """Return a request that reads these keys at one revision, by default the present one."""
+    return TxnRequest(success=_reads(paths, revision))
 
 
 def impossible(path: bytes) -> Message:
@@ -137,51 +156,109 @@ def states(answer: Message) -> list[Any]:
     return [first(response.response_range.kvs) for response in answer.responses]
 
 
-def refusal(changes: Sequence[Change], found: Sequence[Any]) -> KeyedError | None:
-    """Return the error of the first write whose key is not in the expected state; None if all are."""
-    return next((error for each, kv in zip(changes, found, strict=True) if (error := each.refusal(kv)) is not None), None)
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """Requests for past revisions. Both may raise; the outcome is then unknown."""
-
-    txn: Callable[[Message], Message]
-    first_event: Callable[[bytes, int], Any]  # arguments: the key, and the first revision to look at
-
-
-def applied_at(changes: Sequence[Change], found: Sequence[Any], since: int, history: History) -> int | None:
-    """Return the revision of a transaction whose answer was lost and whose retry failed; None if it was not applied.
-
-    If another writer applied the same changes to the same state of the keys, return the revision of that transaction.
-    """
-    revision = _candidate(changes, found, since, history)
-    if revision is None or revision <= since:
-        return None
-    then = [RequestOp(request_range=RangeRequest(key=each.path, revision=revision)) for each in changes]
-    past = states(history.txn(TxnRequest(success=then)))
-    return revision if all(each.is_done(kv, revision) for each, kv in zip(changes, past, strict=True)) else None
-
-
-def _candidate(changes: Sequence[Change], found: Sequence[Any], since: int, history: History) -> int | None:
-    """Return the only possible revision of the transaction: that of the first change of a key after its expected state."""
-    for each, kv in zip(changes, found, strict=True):
-        if each.is_check or not each.has_moved(kv, since):
-            continue
-        if each.expected == _NEVER:
-            return None
-        if each.expected == _ABSENT:
-            return int(kv.create_revision)
-        start = since if each.expected == _PRESENT else each.expected
-        return int(history.first_event(each.path, start + 1).kv.mod_revision)
-    return None
-
-
 def first(kvs: Any) -> Any:
     """Return the only KeyValue of an answer; None if it has none."""
     return kvs[0] if kvs else None
 
 
-def _number(revision: str) -> int:
-    """Return the revision as a number; _NEVER if it is not a revision of etcd."""
-    return int(revision) if revision.isdecimal() and 0 < int(revision) < _NEVER else _NEVER
+class Commit:
+    """One transaction, with its attempts."""
+
+    def __init__(self, connection: EtcdConnection, changes: Sequence[Change]) -> None:
+        """Raise StoreError if there are too many changes."""
+        if len(changes) > MAX_WRITES:
+            raise StoreError(f"{len(changes)} writes in one transaction are too many", details=f"etcd takes {MAX_WRITES}")
+        self._connection = connection
+        self._changes = changes
+        self._budget = connection.budget()
+
+    def run(self, decode: Decode) -> int:
+        """Apply all changes or none. Return their revision.
+
+        Raise KeyedError if a key is not in the expected state; its `observed` has the present entries. Raise OutcomeUnknown if
+        the changes may have been applied, StoreError if the cluster is unreachable or refuses the transaction.
+        """
+        since = self._known_revision()
+        request = _request(self._changes)
+        while True:
+            try:
+                answer = self._connection.txn(request, self._budget.seconds)
+            except NoResponse as failure:
+                self._wait(failure)
+                request = _request(self._changes, since)
+                continue
+            if answer.succeeded:
+                return int(answer.header.revision)
+            found = states(answer)
+            revision = self._applied_at(found, since) if self._budget.may_have_arrived else None
+            if revision is None:
+                raise self._refusal(found, decode)
+            return revision
+
+    def _known_revision(self) -> int:
+        """Return a revision that the cluster had before the first attempt. This transaction did not make any older change."""
+        if not self._connection.seen:
+            request = RangeRequest(key=self._changes[0].path, keys_only=True)
+            self._budget.repeat(lambda seconds: self._connection.range(request, seconds))
+        return max(self._connection.seen, *(each.known_revision for each in self._changes))
+
+    def _wait(self, failure: NoResponse) -> None:
+        try:
+            self._budget.after(failure)
+        except NoResponse:
+            known = not self._budget.may_have_arrived
+            raise failure if known else _unknown(failure.msg, failure.details) from failure.__cause__
+
+    def _refusal(self, found: Sequence[Any], decode: Decode) -> StoreError:
+        """Return the error of the first change whose key is not in the expected state."""
+        pairs = list(zip(self._changes, found, strict=True))
+        refusal = next((error for each, kv in pairs if (error := each.refusal(kv)) is not None), None)
+        if refusal is None:
+            return _unknown(f"another client of {self._connection.place} has changed a key at the same time")
+        entries = (decode(each.write.key, kv) for each, kv in pairs if kv is not None)
+        refusal.observed = [entry for entry in entries if entry is not None]
+        return refusal
+
+    def _applied_at(self, found: Sequence[Any], since: int) -> int | None:
+        """Return the revision of a transaction whose answer was lost and whose retry failed; None if it was not applied.
+
+        If another writer applied the same changes to the same state of the keys, return the revision of that transaction.
+        """
+        try:
+            revision = self._candidate(found, since)
+            if revision is None or revision <= since:
+                return None
+            request = reading((each.path for each in self._changes), revision)
+            past = states(self._budget.repeat(lambda seconds: self._connection.txn(request, seconds)))
+        except (Compacted, NoResponse) as failure:
+            raise _unknown(failure.msg, failure.details) from failure
+        return revision if all(each.is_done(kv, revision) for each, kv in zip(self._changes, past, strict=True)) else None
+
+    def _candidate(self, found: Sequence[Any], since: int) -> int | None:
+        """Return the only possible revision of the transaction: that of the first change of a key after its expected state."""
+        for each, kv in zip(self._changes, found, strict=True):
+            if each.is_check or not each.has_moved(kv, since):
+                continue
+            if each.expected == _NEVER:
+                return None
+            if each.expected == _ABSENT:
+                return int(kv.create_revision)
+            return self._first_change(each.path, since if each.expected == _PRESENT else each.expected)
+        return None
+
+    def _first_change(self, path: bytes, revision: int) -> int:
+        """Return the revision of the first change of a key after a revision. The caller knows that it exists."""
+        request = WatchCreateRequest(key=path, start_revision=revision + 1)
+
+        def first_event(seconds: float) -> int:
+            with closing(self._connection.watch(request, seconds)) as stream:
+                while not (events := stream.receive().events):
+                    pass
+                return int(events[0].kv.mod_revision)
+
+        return self._budget.repeat(first_event)
+
+
+def _unknown(reason: str, remedy: str = "") -> OutcomeUnknown:
+    what = f"a write was sent, and whether it was carried out is not known: {reason}"
+    return OutcomeUnknown(what, details=remedy or "try again")

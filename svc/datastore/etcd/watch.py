@@ -33,8 +33,8 @@ Reading = Callable[[Message], Event | None]
 class _EtcdWatch(Reconnecting[Step]):
     """Watch of one span of keys."""
 
-    def __init__(self, connection: EtcdConnection, span: Span, what: str, *, raises_refusals: bool = False) -> None:
-        super().__init__(what, MAX_BACKOFF, raises_refusals=raises_refusals)
+    def __init__(self, connection: EtcdConnection, span: Span, what: str) -> None:
+        super().__init__(what, MAX_BACKOFF)
         self._connection = connection
         self._span = span
 
@@ -60,17 +60,18 @@ class SpanWatch(_EtcdWatch[Message]):
     def _attempt(self) -> Iterator[Message]:
         return self._answers()
 
-
-def is_change(answer: Message) -> bool:
-    """Return whether keys may have changed: the answer has events, or the watch has just been created."""
-    return bool(answer.created or answer.events)
+    def is_change(self, step: Message) -> bool:
+        """Return whether keys may have changed: the answer has events, or the watch has just been created."""
+        return bool(step.created or step.events)
 
 
 class QueryWatch(_EtcdWatch[Sequence[Event]]):
     """Watch of the events of a query."""
 
+    raises_refusals = True
+
     def __init__(self, connection: EtcdConnection, span: Span, listing: Callable[[], Listing], read: Reading) -> None:
-        super().__init__(connection, span, span[0].decode(), raises_refusals=True)
+        super().__init__(connection, span, span[0].decode())
         self._listing = listing
         self._read = read
         self._next = 0  # the revision to continue from; 0 to list first

@@ -11,16 +11,33 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, StoreError, UndecodableEntry, Update
-from svc.datastore.orch import resource_store
+from svc.datastore.api import (
+    Conflict,
+    Create,
+    Delete,
+    Entries,
+    Entry,
+    KeyedError,
+    NotFound,
+    StoreError,
+    UndecodableEntry,
+    Update,
+)
 from svc.datastore.orch.client import ApiError, Client, Unreachable, segment
-from svc.datastore.orch.collection import Collection, revision_of
-from svc.model import custom_resources
-from svc.model.custom_resources import CustomResourceCodec
+from svc.datastore.orch.resource_store import (
+    Collection,
+    ResourceStore,
+    delete_options,
+    revision_of,
+    updated,
+    write_verified,
+)
+from svc.model.custom_resources import AFFINITY, CustomResourceCodec, is_marked, kind_plural
 from svc.model.errors import CallerError
-from svc.model.keys import AffinityKey, BlockKey, HandleKey, IpamConfigKey, Key, Query, ResourceKey
+from svc.model.keys import AffinityKey, AffinityQuery, BlockKey, HandleKey, Key, Query, ResourceKey
 from svc.model.kv_codec import Value
 from svc.model.object_metadata import Group
+from svc.model.resource import Resource
 from svc.names import Names
 from svc.retry import attempts
 
@@ -29,92 +46,54 @@ Json = dict[str, Any]
 _MARKED = (BlockKey, AffinityKey, HandleKey)
 _MARKING_ATTEMPTS = 10  # to write the tombstone of an object that other writers change, for a deletion at any revision
 _LISTED = ("IPPool", "IPReservation")  # the role of the plugin may list these, but not get one by its path
-_REPAIR = "delete the object, or put it right with kubectl edit"
+_INFORMATION = ResourceKey("ClusterInformation", "default")
 
 _log = logging.getLogger(__name__)
 
 
-class CrdStore:
+class CrdStore(ResourceStore):
     """Custom resources of one deployment. If `api_group` is empty, the API server is asked which group it serves."""
 
     def __init__(self, client: Client, names: Names, api_group: str = "") -> None:
-        self._client = client
-        self._names = names
+        super().__init__(client, names)
         self._found: CustomResourceCodec | None = CustomResourceCodec(_given_group(names, api_group)) if api_group else None
+        self._labelled: set[str] = set()  # hosts whose affinities have labels
 
     def get(self, key: Key) -> Entry:
-        """Return the entry of a key. Raise NotFound if it does not exist, UndecodableEntry if its object cannot be decoded.
-
-        An object with a tombstone is removed, and counts as missing.
-        """
+        """Return the entry of a key. Raise NotFound or UndecodableEntry. An object with a tombstone is removed."""
         data = self._present(key)
         if data is None:
             raise NotFound(key)
         try:
             found, value = self._objects.decode(self._objects.kind(key), data)
         except ValueError as error:
-            raise UndecodableEntry(f"{self._path(key)} is no valid object: {error}", details=_REPAIR) from error
+            details = "delete the object, or put it right with kubectl edit"
+            raise UndecodableEntry(f"{self._path(key)} is no valid object: {error}", details=details) from error
         if found != key:  # a handle whose name differs in case, or another kind of affinity
             raise NotFound(key)
         return Entry(key, value, revision_of(data))
 
-    def source(self, query: Query) -> Collection:
-        return self._collection_of(self._objects.kind(query), self._objects.selector(query))
+    def collection(self, query: Key | Query) -> Collection:
+        return self._selected(self._objects.kind(query), self._objects.selector(query) if isinstance(query, Query) else "")
 
-    def settings(self) -> Collection:
-        """Return the collection of the IPAM settings, which no query covers."""
-        return self._collection_of(self._objects.kind(IpamConfigKey()), "")
+    def list(self, query: Query) -> Entries:
+        """Return the entries of a query. Complete the labels of affinities that a query for a host selects by."""
+        if isinstance(query, AffinityQuery) and query.host:
+            self._complete_labels(query.host)
+        return super().list(query)
 
-    def unlabelled_affinities(self) -> Collection:
-        """Return the affinities of all hosts without the labels that select the affinities of a host."""
-        return self._collection_of(custom_resources.AFFINITY, self._objects.unlabelled)
-
-    def _collection_of(self, kind: str, selector: str) -> Collection:
-        path = f"{self._objects.group.root}/{custom_resources.kind_plural(kind)}"
-        return Collection(path, partial(_read, self._objects, kind), {"labelSelector": selector} if selector else {})
-
-    def create(self, write: Create) -> Entry:
-        key, body = write.key, self._objects.encode(write.key, write.value)
-        send = partial(self._client.create, self._collection(key), body)
-        try:
-            return self._entry(key, resource_store.write_verified(key, send, partial(self._created, key, body)))
-        except Conflict:
-            data = self._present(key)
-            if data is not None:
-                self._demand_same_handle(key, data)
-                raise
-        return self._entry(key, resource_store.write_verified(key, send, partial(self._created, key, body)))
-
-    def update(self, write: Update) -> Entry:
-        key, body = write.key, self._objects.encode(write.key, write.value, write.revision)
-        send = partial(self._client.replace, self._path(key), body)
-        return self._entry(key, resource_store.write_verified(key, send, partial(self._updated, key, body)))
-
-    def delete(self, write: Delete) -> None:
-        if isinstance(write.key, _MARKED):
-            self.remove(write.key, self.mark(write))
-        else:
-            key, revision = write.key, write.revision
-            resource_store.write_verified(
-                key, partial(self._delete_object, key, revision), partial(self._deleted, key, revision)
-            )
-
-    def mark(self, write: Delete) -> Json:
-        """Write the tombstone, the first step of a deletion. Return the marked object; {} if it no longer exists."""
-        assert isinstance(write.key, _MARKED)
-        return self._mark_any(write.key) if write.revision is None else self._mark(write.key, write.revision)
-
-    def remove(self, key: Key, marked: Json) -> None:
-        """Remove the marked object, the second step of a deletion. Without an answer, the next reader repeats it."""
-        if not marked:
-            return
-        try:
-            self._client.delete(self._path(key), _delete_options(uid=str(marked["metadata"]["uid"])))
-        except ApiError as error:
-            if error.status not in (404, 409):  # the object was removed, or replaced by another of the same name
-                raise
-        except Unreachable as error:
-            _log.warning("%s is marked as deleted and not removed: %s", self._path(key), str(error))
+    def write(self, write: Create | Update | Delete) -> Entry | None:
+        match write:
+            case Create(key, value):
+                return self._create(key, value)
+            case Update(key, value, revision):
+                return self._update(key, value, revision)
+            case Delete(key, revision) if isinstance(key, _MARKED):
+                self._remove(key, self._mark_any(key) if revision is None else self._mark(key, revision))
+            case Delete(key, revision):
+                send = partial(self._client.delete, self._path(key), delete_options(resourceVersion=revision))
+                write_verified(key, send, partial(self._deleted, key, revision))
+        return None
 
     @property
     def _objects(self) -> CustomResourceCodec:
@@ -127,30 +106,50 @@ class CrdStore:
             self._found = objects
         return objects
 
-    def _collection(self, key: Key) -> str:
+    def _selected(self, kind: str, selector: str) -> Collection:
+        path = f"{self._objects.group.root}/{kind_plural(kind)}"
+        return Collection(path, partial(_read, self._objects, kind), {"labelSelector": selector} if selector else {})
+
+    def _plural_path(self, key: Key) -> str:
         return f"{self._objects.group.root}/{self._objects.place(key).plural}"
 
     def _path(self, key: Key) -> str:
-        return f"{self._collection(key)}/{segment(self._objects.place(key).name)}"
+        return f"{self._plural_path(key)}/{segment(self._objects.place(key).name)}"
 
     def _entry(self, key: Key, data: Json) -> Entry:
         _, value = self._objects.decode(self._objects.kind(key), data)
         return Entry(key, value, revision_of(data))
 
+    # reading
+
     def _present(self, key: Key) -> Json | None:
         """Return the object of a key; None if it does not exist or has a tombstone. Remove an object with a tombstone."""
         data = self._find(key)
-        if data is None or not isinstance(key, _MARKED) or not custom_resources.is_marked(data):
+        if data is None or not _has_tombstone(key, data):
             return data
-        self.remove(key, data)
+        self._remove(key, data)
         return None
 
     def _find(self, key: Key) -> Json | None:
         if not (isinstance(key, ResourceKey) and key.kind in _LISTED):
-            return resource_store.present(self._client, self._path(key))
+            return self._object(self._path(key))
         name = re.sub(r"([\\,=])", r"\\\1", key.name)
-        found = self._client.list(self._collection(key), fieldSelector=f"metadata.name={name}").items
+        found = self._client.list(self._plural_path(key), fieldSelector=f"metadata.name={name}").items
         return found[0] if found else None
+
+    # writing
+
+    def _create(self, key: Key, value: Value) -> Entry:
+        body = self._objects.encode(key, value)
+        send = partial(self._client.create, self._plural_path(key), body)
+        try:
+            return self._entry(key, write_verified(key, send, partial(self._created, key, body)))
+        except Conflict:
+            data = self._present(key)
+            if data is not None:
+                _require_same_handle(key, data)
+                raise
+        return self._entry(key, write_verified(key, send, partial(self._created, key, body)))  # a tombstone was removed
 
     def _created(self, key: Key, body: Json) -> Json | None:
         data = self._present(key)
@@ -158,35 +157,17 @@ class CrdStore:
             raise Conflict(key)
         return data
 
-    def _updated(self, key: Key, body: Json) -> Json | None:
-        data = self._present(key)
-        if data is None:
-            raise NotFound(key)
-        if data.get("spec") == body["spec"]:
-            return data
-        if revision_of(data) != body["metadata"]["resourceVersion"]:
-            raise resource_store.outcome_unknown(key)
-        return None
+    def _update(self, key: Key, value: Value, revision: str) -> Entry:
+        body = self._objects.encode(key, value, revision)
+        send = partial(self._client.replace, self._path(key), body)
 
-    def _demand_same_handle(self, key: Key, data: Json) -> None:
-        """Raise StoreError if an object has another handle's ID. Object names are lower case, so a retry would fail too."""
-        found = (data.get("spec") or {}).get("handleID")
-        if isinstance(key, HandleKey) and found != key.handle:
-            details = "let the names of networks differ in more than upper and lower case"
-            raise StoreError(f"handle {key.handle!r} cannot be kept beside {found!r}", details=details)
+        def look_up() -> Json | None:
+            return updated(key, self._present(key), revision, lambda data: bool(data.get("spec") == body["spec"]))
 
-    def _delete_object(self, key: Key, revision: str | None) -> Json:
-        return self._client.delete(self._path(key), _delete_options(resourceVersion=revision))
+        return self._entry(key, write_verified(key, send, look_up))
 
-    def _deleted(self, key: Key, revision: str | None) -> Json | None:
-        data = self._present(key)
-        if data is None:
-            return {}
-        if revision not in (None, revision_of(data)):
-            raise Conflict(key)
-        return None
-
-    def _mark_any(self, key: BlockKey | AffinityKey | HandleKey) -> Json:
+    def _mark_any(self, key: Key) -> Json:
+        """Mark an object at any revision, as `_mark` does. Raise Conflict if other writers keep changing it."""
         for _ in attempts(_MARKING_ATTEMPTS):
             data = self._present(key)
             if data is None:
@@ -197,10 +178,12 @@ class CrdStore:
                 continue
         raise Conflict(key)
 
-    def _mark(self, key: BlockKey | AffinityKey | HandleKey, revision: str) -> Json:
+    def _mark(self, key: Key, revision: str) -> Json:
+        """Write the tombstone, the first step of a deletion. Return the marked object; {} if it no longer exists."""
+        assert isinstance(key, _MARKED)
         body = self._marked_block(key, revision) if isinstance(key, BlockKey) else self._objects.tombstone(key, revision)
         send = partial(self._client.replace, self._path(key), body)
-        return resource_store.write_verified(key, send, partial(self._was_marked, key, revision))
+        return write_verified(key, send, partial(self._deleted, key, revision))
 
     def _marked_block(self, key: BlockKey, revision: str) -> Json:
         """Return the whole block with a tombstone, because the schema of blocks accepts no shorter document."""
@@ -212,25 +195,71 @@ class CrdStore:
         data["spec"]["deleted"] = True
         return data
 
-    def _was_marked(self, key: Key, revision: str) -> Json | None:
-        data = resource_store.present(self._client, self._path(key))
+    def _remove(self, key: Key, marked: Json) -> None:
+        """Remove the marked object, the second step of a deletion. Without an answer, the next reader repeats it."""
+        if not marked:
+            return
+        try:
+            self._client.delete(self._path(key), delete_options(uid=str(marked["metadata"]["uid"])))
+        except ApiError as error:
+            if error.status not in (404, 409):  # the object was removed, or replaced by another of the same name
+                raise
+        except Unreachable as error:
+            _log.warning("%s is marked as deleted and not removed: %s", self._path(key), str(error))
+
+    def _deleted(self, key: Key, revision: str | None) -> Json | None:
+        """Return {} or the marked object if a deletion without an answer was applied; None if it was not."""
+        data = self._find(key)
         if data is None:
             return {}
-        if custom_resources.is_marked(data):
+        if _has_tombstone(key, data):
             return data
-        if revision_of(data) != revision:
+        if revision not in (None, revision_of(data)):
             raise Conflict(key)
         return None
 
+    # labels
+
+    def _complete_labels(self, host: str) -> None:
+        """Write the labels that older programs left out of a host's affinities, once in a session.
+
+        Change nothing in a locked datastore. Raise StoreError if that fails.
+        """
+        if host in self._labelled or not self._is_ready():
+            return
+        for entry in self._all(self._selected(AFFINITY, self._objects.unlabelled)):
+            if not isinstance(entry.key, AffinityKey) or entry.key.host != host:
+                continue
+            try:
+                self._update(entry.key, entry.value, entry.revision)
+                _log.info("affinity of %r to %s has its labels now", host, entry.key.cidr)
+            except KeyedError:
+                _log.info("affinity of %r to %s was changed by another program", host, entry.key.cidr)
+        self._labelled.add(host)
+
+    def _is_ready(self) -> bool:
+        try:
+            information = self.get(_INFORMATION).value
+        except NotFound:
+            return False
+        return isinstance(information, Resource) and information.spec.get("datastoreReady") is True
+
 
 def _read(objects: CustomResourceCodec, kind: str, data: Json) -> Iterator[tuple[Key, Value]]:
-    if not custom_resources.is_marked(data):
+    if not is_marked(data):
         yield objects.decode(kind, data)
 
 
-def _delete_options(**preconditions: str | None) -> Json:
-    wanted = {name: text for name, text in preconditions.items() if text is not None}
-    return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": wanted}
+def _has_tombstone(key: Key, data: Json) -> bool:
+    return isinstance(key, _MARKED) and is_marked(data)
+
+
+def _require_same_handle(key: Key, data: Json) -> None:
+    """Raise StoreError if an object has another handle's ID. Object names are lower case, so a retry would fail too."""
+    found = (data.get("spec") or {}).get("handleID")
+    if isinstance(key, HandleKey) and found != key.handle:
+        details = "let the names of networks differ in more than upper and lower case"
+        raise StoreError(f"handle {key.handle!r} cannot be kept beside {found!r}", details=details)
 
 
 def _given_group(names: Names, api_group: str) -> Group:

@@ -4,23 +4,21 @@ The claim is a JSON document in an annotation. The spec of the Lease repeats it 
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 
 from svc.datastore.api import Create, Delete, Entries, Entry, Forbidden, NotFound, StoreError, UndecodableEntry, Update
-from svc.datastore.orch import resource_store
-from svc.datastore.orch.client import ApiError, Client, segment
-from svc.datastore.orch.collection import Collection, revision_of
+from svc.datastore.orch.client import ApiError, segment
+from svc.datastore.orch.resource_store import Collection, ResourceStore, delete_options, revision_of, write_verified
 from svc.model.claim import NodeClaim
-from svc.model.keys import Key, NodeClaimKey, Query
-from svc.names import Names
+from svc.model.keys import Key, NodeClaimKey, NodeClaimQuery, Query
 
 Json = dict[str, Any]
-Answer = TypeVar("Answer")
 
 NAMESPACE = "kube-system"
 LEASE_SECONDS = 15  # after which another machine may take over a claim whose counter has stopped
@@ -30,60 +28,64 @@ _MAX_NAME = 253
 _DIGITS = 11  # hexadecimal digits of the hash at the end of a shortened name
 
 
-class LeaseStore:
+@contextmanager
+def _permitted() -> Iterator[None]:
+    """Raise Forbidden if the session lacks the right, or if the API server serves no Leases."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status in (403, 404):
+            raise Forbidden(error.msg, details=error.details) from error
+        raise
+
+
+class LeaseStore(ResourceStore):
     """Node claims of one deployment. Its methods raise Forbidden if the session may not use Leases."""
 
-    def __init__(self, client: Client, names: Names) -> None:
-        self._client = client
-        self._prefix = names.plugin
-        self._annotation = f"{names.label_prefix}/node-claim"
-
-    def of(self, node: str) -> Entries[NodeClaim]:
-        """Return the claim on a node's name; no entry if it does not exist."""
-        key = NodeClaimKey(node)
-        try:
-            return Entries([self.get(key)])
-        except NotFound:
-            return Entries()
-
+    @_permitted()
     def get(self, key: Key) -> Entry[NodeClaim]:
-        data = _permitted(lambda: resource_store.present(self._client, self._path(key)))
+        data = self._object(self._path(key))
         if data is None:
             raise NotFound(key)
         return self._entry(key, data)
 
-    def source(self, query: Query) -> Collection:
+    def list(self, query: Query) -> Entries[NodeClaim]:
+        assert isinstance(query, NodeClaimQuery)
+        try:
+            return Entries([self.get(NodeClaimKey(query.node))])
+        except NotFound:
+            return Entries()
+
+    def collection(self, query: Key | Query) -> Collection:
         raise StoreError(f"{query} cannot be watched", details="read it")
 
-    def create(self, write: Create) -> Entry:
-        body = self._lease(write.key, write.value)
-        send = partial(self._client.create, _LEASES, body)
+    @_permitted()
+    def write(self, write: Create | Update | Delete) -> Entry | None:
+        key, path = write.key, self._path(write.key)
+        if isinstance(write, Delete):
+            send = partial(self._client.delete, path, delete_options(resourceVersion=write.revision))
+            write_verified(key, send, lambda: None)
+            return None
+        revision = None if isinstance(write, Create) else write.revision
+        body = self._lease(key, write.value, revision)
+        send = partial(self._client.create, _LEASES, body) if revision is None else partial(self._client.replace, path, body)
         try:
-            data = _permitted(lambda: resource_store.write_verified(write.key, send, partial(self._written, write.key, body)))
+            return self._entry(key, write_verified(key, send, partial(self._written, path, body)))
         except NotFound:
+            if revision is not None:
+                raise
             raise Forbidden(f"namespace {NAMESPACE} does not exist", details="create it: node claims are kept there") from None
-        return self._entry(write.key, data)
 
-    def update(self, write: Update) -> Entry:
-        body = self._lease(write.key, write.value, write.revision)
-        send = partial(self._client.replace, self._path(write.key), body)
-        return self._entry(
-            write.key,
-            _permitted(lambda: resource_store.write_verified(write.key, send, partial(self._written, write.key, body))),
-        )
-
-    def delete(self, write: Delete) -> None:
-        preconditions = {} if write.revision is None else {"resourceVersion": write.revision}
-        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
-        send = partial(self._client.delete, self._path(write.key), options)
-        _permitted(lambda: resource_store.write_verified(write.key, send, lambda: None))
-
-    def _written(self, key: Key, body: Json) -> Json | None:
+    def _written(self, path: str, body: Json) -> Json | None:
         """Return the object if a write without an answer was applied, else None."""
-        data = resource_store.present(self._client, self._path(key))
+        data = self._object(path)
         return data if data is not None and _annotations(data) == _annotations(body) else None
 
-    def _lease(self, key: Key, value: NodeClaim, revision: str | None = None) -> Json:
+    @property
+    def _annotation(self) -> str:
+        return f"{self._names.label_prefix}/node-claim"
+
+    def _lease(self, key: Key, value: NodeClaim, revision: str | None) -> Json:
         now = datetime.now(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
         metadata: Json = {"name": self._name(key), "namespace": NAMESPACE}
         metadata["annotations"] = {self._annotation: orjson.dumps(value.to_json()).decode()}
@@ -108,28 +110,14 @@ class LeaseStore:
         return f"{_LEASES}/{segment(self._name(key))}"
 
     def _name(self, key: Key) -> str:
+        """Return the name of the Lease of a node; a name of more than 253 characters is cut and ends in a hash."""
         assert isinstance(key, NodeClaimKey)
-        return lease_name(self._prefix, key.node)
-
-
-def lease_name(plugin: str, node: str) -> str:
-    """Return the name of the Lease of a node; a name of more than 253 characters is cut and ends in a hash."""
-    name = f"{plugin}-cni-{node}".lower()
-    if len(name) <= _MAX_NAME:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGITS]
-    return f"{name[: _MAX_NAME - _DIGITS - 1].rstrip('.-')}-{digest}"
+        name = f"{self._names.plugin}-cni-{key.node}".lower()
+        if len(name) <= _MAX_NAME:
+            return name
+        digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGITS]
+        return f"{name[: _MAX_NAME - _DIGITS - 1].rstrip('.-')}-{digest}"
 
 
 def _annotations(data: Json) -> Json:
     return data["metadata"].get("annotations") or {}
-
-
-def _permitted(step: Callable[[], Answer]) -> Answer:
-    """Return the result of a step. Raise Forbidden if the session lacks the right, or the API server serves no Leases."""
-    try:
-        return step()
-    except ApiError as error:
-        if error.status in (403, 404):
-            raise Forbidden(error.msg, details=error.details) from error
-        raise

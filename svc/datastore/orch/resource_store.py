@@ -1,12 +1,15 @@
-"""Interface of the parts of the store, one per group of kinds, and their common error handling."""
+"""What the parts of the store have in common: collections of objects, and writes whose answer may be lost."""
 
-from collections.abc import Callable
-from typing import Any, NoReturn, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import field
+from typing import Any, TypeVar
 
-from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, StoreError, Update
+from svc.datastore.api import Conflict, Create, Delete, Entries, Entry, NotFound, StoreError, Update
 from svc.datastore.orch.client import ApiError, Client, Unreachable
-from svc.datastore.orch.collection import Collection
 from svc.model.keys import Key, Query
+from svc.model.kv_codec import Value
+from svc.names import Names
+from svc.values import dataclass
 
 Json = dict[str, Any]
 Answer = TypeVar("Answer")
@@ -14,39 +17,91 @@ Answer = TypeVar("Answer")
 TRIES = 2  # attempts of a write whose answer is lost and that was not applied, as far as a read shows
 
 
-class ResourceStore(Protocol):
+def revision_of(data: Json) -> str:
+    """Return the revision of an object."""
+    return str(data["metadata"]["resourceVersion"])
+
+
+def name_of(data: Json) -> tuple[str, str]:
+    """Return the namespace, empty for a cluster-wide object, and the name of an object."""
+    metadata = data.get("metadata") or {}
+    return str(metadata.get("namespace") or ""), str(metadata.get("name") or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """Collection of the API.
+
+    `read` yields the keys and values of an object, and nothing for a tombstone. It raises ValueError if it cannot decode the
+    object. `fingerprint` is equal for two versions of an object if their metadata yield the same keys and values.
+    """
+
+    path: str
+    read: Callable[[Json], Iterable[tuple[Key, Value]]]
+    params: Mapping[str, str] = field(default_factory=dict)
+    fingerprint: Callable[[Json], Hashable] = revision_of
+
+    def entries(self, objects: Iterable[Json]) -> Entries:
+        """Return the entries of the objects. Objects that cannot be decoded are in `skipped` of the result."""
+        found = Entries()
+        for data in objects:
+            try:
+                found.extend(Entry(key, value, revision_of(data)) for key, value in self.read(data))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                found.skip(f"{self.path}/{'/'.join(filter(None, name_of(data)))}", error)
+        return found
+
+
+class ResourceStore:
     """Part of the store that reads and writes the keys of some kinds."""
 
-    def get(self, key: Key) -> Entry: ...
-    def source(self, query: Query) -> Collection: ...
-    def create(self, write: Create) -> Entry: ...
-    def update(self, write: Update) -> Entry: ...
-    def delete(self, write: Delete) -> None: ...
+    def __init__(self, client: Client, names: Names) -> None:
+        self._client = client
+        self._names = names
+
+    def get(self, key: Key) -> Entry:
+        """Return the entry of a key. Raise NotFound or UndecodableEntry."""
+        raise NotImplementedError
+
+    def collection(self, query: Key | Query) -> Collection:
+        """Return the collection that contains the entries of a query, perhaps beside others."""
+        raise NotImplementedError
+
+    def list(self, query: Query) -> Entries:
+        """Return the entries of a query, perhaps with others."""
+        return self._all(self.collection(query))
+
+    def write(self, write: Create | Update | Delete) -> Entry | None:
+        """Apply a write. Return the new entry, None for a Delete."""
+        raise NotImplementedError
+
+    def _all(self, collection: Collection) -> Entries:
+        return collection.entries(self._client.list(collection.path, **collection.params).items)
+
+    def _object(self, path: str) -> Json | None:
+        """Return the object at a path; None if it does not exist."""
+        try:
+            return self._client.get(path)
+        except ApiError as error:
+            if _is_missing(error):
+                return None
+            raise
 
 
-def present(client: Client, path: str) -> Json | None:
-    """Return the object at a path; None if it does not exist."""
-    try:
-        return client.get(path)
-    except ApiError as error:
-        if is_missing(error):
-            return None
-        raise
+def delete_options(**preconditions: str | None) -> Json:
+    """Return the body of a deletion with these preconditions, without those that are None."""
+    wanted = {name: text for name, text in preconditions.items() if text is not None}
+    return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": wanted}
 
 
-def is_missing(error: ApiError) -> bool:
-    """Return whether the object is missing, but its kind is served."""
-    return error.status == 404 and error.reason == "NotFound"
-
-
-def refuse(key: Key, error: ApiError) -> NoReturn:
-    """Raise NotFound or Conflict if the server's error means that, else the error itself."""
+def refusal(key: Key, error: ApiError) -> StoreError:
+    """Return NotFound or Conflict if the server's error means that, else the error itself."""
     replaced = error.status == 409 and "precondition" in error.msg.lower() and "UID" in error.msg  # by one with the same name
-    if is_missing(error) or replaced or error.fields == {"metadata.uid"}:
-        raise NotFound(key) from None
+    if _is_missing(error) or replaced or error.fields == {"metadata.uid"}:
+        return NotFound(key)
     if error.status == 409 or error.fields == {"metadata.resourceVersion"}:
-        raise Conflict(key) from None
-    raise error
+        return Conflict(key)
+    return error
 
 
 def write_verified(key: Key, send: Callable[[], Answer], look_up: Callable[[], Answer | None]) -> Answer:
@@ -61,7 +116,7 @@ def write_verified(key: Key, send: Callable[[], Answer], look_up: Callable[[], A
         except ApiError as error:
             found = look_up() if attempt > 1 else None  # the first attempt may have been applied late, and cause this error
             if found is None:
-                refuse(key, error)
+                raise refusal(key, error) from None
         except Unreachable as error:
             found = look_up() if error.maybe_applied else None
             if found is None and (attempt == TRIES or not error.maybe_applied):
@@ -71,6 +126,20 @@ def write_verified(key: Key, send: Callable[[], Answer], look_up: Callable[[], A
     raise AssertionError
 
 
-def outcome_unknown(key: Key) -> StoreError:
-    """Return the error for a write without an answer, if another writer has changed the key since: its outcome is unknown."""
-    return StoreError(f"a write of {key} had no answer, and the key was changed since", details="read it again, and repeat")
+def updated(key: Key, data: Json | None, revision: str | None, is_applied: Callable[[Json], bool]) -> Json | None:
+    """Return the present object if an update without an answer was applied; None if the object still has the old revision.
+
+    Raise NotFound if the object does not exist, StoreError if another writer has changed it: the outcome is then unknown.
+    """
+    if data is None:
+        raise NotFound(key)
+    if is_applied(data):
+        return data
+    if revision not in (None, revision_of(data)):
+        raise StoreError(f"a write of {key} had no answer, and the key was changed since", details="read it again, and repeat")
+    return None
+
+
+def _is_missing(error: ApiError) -> bool:
+    """Return whether the object is missing, but its kind is served."""
+    return error.status == 404 and error.reason == "NotFound"

@@ -6,11 +6,12 @@ from typing import Any
 
 from svc.datastore.api import Entry, Event
 from svc.datastore.orch.client import METADATA_ONLY, ApiError, Client, Unreachable
-from svc.datastore.orch.collection import Collection, name_of, revision_of
+from svc.datastore.orch.resource_store import Collection, name_of, revision_of
 from svc.datastore.orch.stream import Stream
 from svc.datastore.watching import PresentKeys, Reconnecting
 from svc.model.errors import SvcError
-from svc.model.keys import Key
+from svc.model.keys import Query
+from svc.model.kv_codec import matches
 
 Json = dict[str, Any]
 Change = tuple[str, Any]  # type and object; for LISTED, all objects
@@ -26,25 +27,15 @@ _log = logging.getLogger(__name__)
 class CollectionWatch(Reconnecting[Change]):
     """Watch of a collection, with the metadata of its objects.
 
-    It yields LISTED at first and after an expired revision, OPENED for each stream, and then the changes. Without `lists` it
-    yields no LISTED, and the changes begin at the present revision.
+    It yields LISTED at first and after an expired revision, OPENED for each stream, and then the changes.
     """
 
     accept = METADATA_ONLY
 
-    def __init__(
-        self,
-        client: Client,
-        what: str,
-        collection: Callable[[], Collection],
-        *,
-        lists: bool = True,
-        raises_refusals: bool = False,
-    ) -> None:
-        super().__init__(what, MAX_BACKOFF, raises_refusals=raises_refusals)
+    def __init__(self, client: Client, what: str, collection: Callable[[], Collection]) -> None:
+        super().__init__(what, MAX_BACKOFF)
         self._client = client
         self._collection = collection
-        self._lists = lists
         self._revision = ""  # to continue from; empty to read the collection first
 
     def _is_refusal(self, failure: SvcError) -> bool:
@@ -63,13 +54,9 @@ class CollectionWatch(Reconnecting[Change]):
             stream.release()
 
     def _begin(self, collection: Collection) -> Iterator[Change]:
-        if self._lists:
-            listing = self._client.list(collection.path, **collection.params)
-            self._revision = listing.revision
-            yield LISTED, listing.items
-        else:
-            first = self._client.get(collection.path, limit="1", **collection.params)
-            self._revision = str(first["metadata"]["resourceVersion"])
+        listing = self._client.list(collection.path, **collection.params)
+        self._revision = listing.revision
+        yield LISTED, listing.items
 
     def _open(self, collection: Collection) -> Stream:
         try:
@@ -90,18 +77,15 @@ class CollectionWatch(Reconnecting[Change]):
                 yield kind, data
 
 
-class ObjectWatch(CollectionWatch):
-    """Watch of a collection, with whole objects."""
+class QueryWatch(CollectionWatch):
+    """Watch of the events of a query, with whole objects."""
 
     accept = "application/json"
+    raises_refusals = True
 
-
-class EventReader:
-    """Conversion of the changes of a collection to the events of a query."""
-
-    def __init__(self, collection: Collection, wanted: Callable[[Key], bool]) -> None:
-        self._collection = collection
-        self._wanted = wanted
+    def __init__(self, client: Client, query: Query, collection: Collection) -> None:
+        super().__init__(client, collection.path, lambda: collection)
+        self._query = query
         self._present = PresentKeys()
 
     def events(self, change: Change) -> Sequence[Event]:
@@ -114,19 +98,19 @@ class EventReader:
         return self._present.changed(name_of(data), () if kind == DELETED else self._entries(data))
 
     def _entries(self, data: Json) -> Sequence[Entry]:
-        return [entry for entry in self._collection.entries([data]) if self._wanted(entry.key)]
+        return [entry for entry in self._collection().entries([data]) if matches(self._query, entry.key)]
 
 
-class ChangeFilter:
-    """Filter for changes of resources. It ignores changes of other parts of the objects, such as the status of a node."""
+class KindWatch(CollectionWatch):
+    """Watch for the generation of a kind: it does not list, and its changes begin at the present revision."""
 
-    def __init__(self, collection: Callable[[], Collection]) -> None:
-        self._collection = collection
+    def __init__(self, client: Client, kind: str, collection: Callable[[], Collection]) -> None:
+        super().__init__(client, kind, collection)
         self._fingerprints: dict[tuple[str, str], Hashable] = {}
 
-    def is_change(self, change: Change) -> bool:
-        """Return whether a resource may have changed."""
-        kind, data = change
+    def is_change(self, step: Change) -> bool:
+        """Return False for changes of other parts of an object than its entries, such as the status of a node."""
+        kind, data = step
         if kind == OPENED:
             return True
         name = name_of(data)
@@ -136,3 +120,8 @@ class ChangeFilter:
         before, now = self._fingerprints.get(name), self._collection().fingerprint(data)
         self._fingerprints[name] = now
         return before != now
+
+    def _begin(self, collection: Collection) -> Iterator[Change]:
+        first = self._client.get(collection.path, limit="1", **collection.params)
+        self._revision = str(first["metadata"]["resourceVersion"])
+        return iter(())
