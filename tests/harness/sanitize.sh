@@ -1,10 +1,11 @@
 #!/bin/sh
-# Build the extensions and the executable with the address and undefined behaviour sanitizers, and run their tests.
+# Build the extensions and the executable with the address and undefined behaviour sanitizers, and run their tests. Warnings
+# of the compiler are errors here.
 # usage: sanitize.sh VENV DIRECTORY [pytest options]
 set -eu
 venv=$1 directory=$2
 shift 2
-export SVC_SANITIZERS="-g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined"
+export SVC_SANITIZERS="-Werror -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined"
 
 # An environment with its own svc and the packages of VENV: the editable installation there would hide this svc.
 "$venv/bin/python" -m venv --without-pip "$directory/venv"
