@@ -112,8 +112,8 @@ class Batcher(Generic[Request, Result]):
     def _lead(self, leader: _Ticket[Request, Result]) -> bool:
         """Execute a batch and return True. Return False if a caller with a later deadline has to lead it."""
         with self._lock:
-            group = self._waiting[: self._limit]
-            latest = _latest(group)
+            batch = self._waiting[: self._limit]
+            latest = _latest(batch)
             if latest.deadline > leader.deadline + _SLACK_SECONDS:
                 leader.turn = threading.Event()
                 latest.wake()
@@ -121,9 +121,9 @@ class Batcher(Generic[Request, Result]):
             del self._waiting[: self._limit]
         answers: list[tuple[_Ticket[Request, Result], Result | BaseException]]
         try:
-            answers = list(zip(group, self._work([ticket.request for ticket in group]), strict=True))
+            answers = list(zip(batch, self._work([ticket.request for ticket in batch]), strict=True))
         except BaseException as failure:
-            answers = [(group[0], failure), *((ticket, _twin(failure)) for ticket in group[1:])]
+            answers = [(batch[0], failure), *((ticket, _twin(failure)) for ticket in batch[1:])]
         finally:
             self._pass_on()
         for ticket, outcome in answers:
@@ -137,10 +137,10 @@ class Batcher(Generic[Request, Result]):
                 _latest(self._waiting[: self._limit]).wake()
 
 
-def _latest(group: Sequence[_Ticket[Request, Result]]) -> _Ticket[Request, Result]:
+def _latest(batch: Sequence[_Ticket[Request, Result]]) -> _Ticket[Request, Result]:
     """Return the first ticket with the latest deadline."""
-    latest = group[0]
-    for ticket in group:
+    latest = batch[0]
+    for ticket in batch:
         if ticket.deadline > latest.deadline:
             latest = ticket
     return latest

@@ -7,15 +7,15 @@ from datetime import datetime, timezone
 from svc._core.cidr import Cidr
 from svc.admin.resources import retry
 from svc.datastore.api import Backend, Delete, Forbidden, NotFound
-from svc.ipam import affinity_release, errors
-from svc.ipam.blocks import Cooldown, collect, count_set_aside
-from svc.ipam.cache import read_blocks, read_pools
-from svc.ipam.claim import ClaimConflict
-from svc.ipam.host import KINDS, NODE, Host
+from svc.ipam import claims, errors
+from svc.ipam.blocks import Cooldown, count_windows_reserved, free_expired
+from svc.ipam.cache import read_blocks
+from svc.ipam.claims import ClaimConflict
+from svc.ipam.pools import read_pools
 from svc.ipam.settings import cooldown_of, read_settings
 from svc.model.errors import SvcError
 from svc.model.ipam import Block
-from svc.model.keys import AffinityKey, AffinityQuery, LegacyHostKey, NodeClaimKey, NodeFenceKey
+from svc.model.keys import HOST_KINDS, NODE, AffinityKey, AffinityQuery, Host, LegacyHostKey, NodeClaimKey, NodeFenceKey
 
 
 def release_host(backend: Backend, host: str, *, only_empty: bool = False, kind: str = NODE) -> int:
@@ -63,7 +63,7 @@ def remove_host_entries(backend: Backend, host: str) -> None:
 
 def affinities(backend: Backend) -> Iterator[AffinityKey]:
     """Yield the affinities of nodes and of virtual hosts."""
-    for kind in KINDS:
+    for kind in HOST_KINDS:
         for entry in backend.list(AffinityQuery(kind=kind)):
             assert isinstance(entry.key, AffinityKey)
             yield entry.key
@@ -74,12 +74,12 @@ def end_affinity(backend: Backend, key: AffinityKey) -> None:
 
     Another host's affinity stays. Raise StoreError; PeerError if all attempts conflict."""
     with suppress(ClaimConflict):
-        affinity_release.give_up(backend, key, _no_cooldown(), only_empty=False)
+        claims.release_affinity(backend, key, _no_cooldown(), only_empty=False)
 
 
 def delete_unclaimed(backend: Backend, cidr: Cidr) -> None:
     """Delete a block without an affinity, unless it is in use. Raise StoreError."""
-    with suppress(ClaimConflict, affinity_release.BlockInUse):
+    with suppress(ClaimConflict, claims.BlockInUse):
         retry(f"block {cidr}", lambda: _delete_unclaimed(backend, cidr))
 
 
@@ -87,8 +87,8 @@ def count_used(block: Block) -> int:
     """Return how many addresses of a block are held.
 
     Addresses in cooldown do not count, and are free in `block` afterwards. Those reserved for Windows do not count either."""
-    collect(block, _no_cooldown())
-    return block.ordinals.used - count_set_aside(block)
+    free_expired(block, _no_cooldown())
+    return block.ordinals.used - count_windows_reserved(block)
 
 
 def count_of_node(block: Block, node: str) -> int:
@@ -100,7 +100,7 @@ def count_of_node(block: Block, node: str) -> int:
 
 def _delete_unclaimed(backend: Backend, cidr: Cidr) -> None:
     with suppress(NotFound):
-        affinity_release.drop_abandoned(backend, cidr, _no_cooldown())
+        claims.delete_unclaimed(backend, cidr, _no_cooldown())
 
 
 def _no_cooldown() -> Cooldown:
@@ -114,10 +114,10 @@ def _release(backend: Backend, is_wanted: Callable[[AffinityKey], bool], only_em
     failures = []
     for key in keys:
         try:
-            affinity_release.give_up(backend, key, rest, only_empty=only_empty)
+            claims.release_affinity(backend, key, rest, only_empty=only_empty)
         except ClaimConflict:
             continue  # another host has the block, and the stale affinity is deleted
-        except affinity_release.BlockInUse:
+        except claims.BlockInUse:
             failures.append(f"{key.cidr} of {key.host!r}: addresses of it are in use")
         except SvcError as failure:
             failures.append(f"{key.cidr} of {key.host!r}: {failure}")
@@ -131,5 +131,5 @@ def _owned(backend: Backend) -> Iterator[AffinityKey]:
     yield from affinities(backend)
     for block in read_blocks(backend):
         owner = Host.of(block.affinity)
-        if owner is not None and owner.kind in KINDS:
-            yield owner.claim_on(block.cidr)
+        if owner is not None and owner.kind in HOST_KINDS:
+            yield owner.affinity_key(block.cidr)

@@ -8,7 +8,7 @@ from svc.admin.resources import CREATED, UNCHANGED, UPDATED, retry
 from svc.datastore.api import Backend, Create, Entry, Update
 from svc.model.errors import CallerError, Code
 from svc.model.keys import ResourceKey
-from svc.model.resource import Resource, stamp
+from svc.model.resource import Resource, set_identity
 from svc.names import Names
 
 KEY = ResourceKey("ClusterInformation", "default")
@@ -46,7 +46,7 @@ def _initialise(backend: Backend, names: Names, types: Sequence[str], version: s
     if entry:
         return _change(backend, entry, _completed(names, entry.value.spec, types, version))
     fresh = Resource(KEY.kind, {"name": KEY.name}, _completed(names, {}, types, version))
-    stamp(fresh, now, str(uuid.uuid4()))
+    set_identity(fresh, now, str(uuid.uuid4()))
     backend.write([Create(KEY, fresh)], durable=True)
     return CREATED
 

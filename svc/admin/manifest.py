@@ -7,7 +7,7 @@ from yaml import Node, SequenceNode
 
 from svc.admin import yaml_nodes
 from svc.model.errors import CallerError, Code
-from svc.model.field_errors import Faults, json_kind
+from svc.model.field_errors import FieldErrors, json_kind
 from svc.model.labels import label_faults
 from svc.model.resource import Resource
 
@@ -21,7 +21,7 @@ def read(data: bytes, source: str, api_version: str, kind: str, texts: Sequence[
     """Return the resources of a file, all of one kind. Raise CallerError naming every fault; `source` opens its message.
 
     `texts` are the paths of the fields of `spec` whose type is string, with "[]" for the items of an array."""
-    faults = Faults(source, Code.DECODING_FAILURE)
+    faults = FieldErrors(source, Code.DECODING_FAILURE)
     nodes = [item for node in yaml_nodes.parse(data, source) for item in _items(node, kind, faults)]
     paths = [*_TEXTS, *(f"spec.{path}" for path in texts)]
     resources = []
@@ -35,7 +35,7 @@ def read(data: bytes, source: str, api_version: str, kind: str, texts: Sequence[
     return resources
 
 
-def object_at(where: str, value: Any, faults: Faults) -> dict[str, Any]:
+def object_at(where: str, value: Any, faults: FieldErrors) -> dict[str, Any]:
     """Return the object; an empty one for null and for other types, which are reported."""
     if isinstance(value, dict):
         return value
@@ -44,12 +44,12 @@ def object_at(where: str, value: Any, faults: Faults) -> dict[str, Any]:
     return {}
 
 
-def _items(node: Node, kind: str, faults: Faults) -> list[Node]:
+def _items(node: Node, kind: str, faults: FieldErrors) -> list[Node]:
     """Return the resources of an array, or of a List, also of Lists in it; else the node itself."""
     return list(node.value) if isinstance(node, SequenceNode) else list(_listed(node, kind, "", faults))
 
 
-def _listed(node: Node, kind: str, where: str, faults: Faults) -> Iterator[Node]:
+def _listed(node: Node, kind: str, where: str, faults: FieldErrors) -> Iterator[Node]:
     named, items = yaml_nodes.field(node, "kind"), yaml_nodes.field(node, "items")
     if named is None or not str(named.value).endswith("List"):
         yield node
@@ -64,7 +64,7 @@ def _listed(node: Node, kind: str, where: str, faults: Faults) -> Iterator[Node]
             yield from _listed(item, kind, f"{where}items[{index}].", faults)
 
 
-def _check_quotes(prefix: str, node: Node, paths: Sequence[str], faults: Faults) -> None:
+def _check_quotes(prefix: str, node: Node, paths: Sequence[str], faults: FieldErrors) -> None:
     """Report text without quotes that YAML reads as another type, such as a date. Show it as written."""
     for path in paths:
         for where, value in yaml_nodes.unquoted(node, path.replace("[]", ".[]").split(".")):
@@ -74,7 +74,7 @@ def _check_quotes(prefix: str, node: Node, paths: Sequence[str], faults: Faults)
                 )
 
 
-def _resource(prefix: str, document: Any, api_version: str, kind: str, faults: Faults) -> Resource:
+def _resource(prefix: str, document: Any, api_version: str, kind: str, faults: FieldErrors) -> Resource:
     if not isinstance(document, dict):
         faults.add(prefix + "document", document, f"is {json_kind(document)}", f"give an object of kind {kind}")
         return Resource(kind, {})
@@ -93,13 +93,13 @@ def _resource(prefix: str, document: Any, api_version: str, kind: str, faults: F
     return Resource(kind, kept, object_at(prefix + "spec", document.get("spec"), faults))
 
 
-def _refuse_unknown(prefix: str, given: Mapping[str, Any], known: tuple[str, ...], faults: Faults) -> None:
+def _refuse_unknown(prefix: str, given: Mapping[str, Any], known: tuple[str, ...], faults: FieldErrors) -> None:
     for field in given:
         if field not in known:
             faults.add(f"{prefix}{field}", given[field], "is not known", f"leave it out; known are {', '.join(known)}")
 
 
-def _check_texts(where: str, value: Any, faults: Faults) -> None:
+def _check_texts(where: str, value: Any, faults: FieldErrors) -> None:
     """Report objects and arrays; `_check_quotes` reports scalars."""
     pairs: dict[Any, Any] = object_at(where, value, faults)
     for name, text in pairs.items():
@@ -109,7 +109,7 @@ def _check_texts(where: str, value: Any, faults: Faults) -> None:
             faults.add(f"{where}.{name}", text, f"is {json_kind(text)}", "give text")
 
 
-def _check_labels(prefix: str, labels: Any, faults: Faults) -> None:
+def _check_labels(prefix: str, labels: Any, faults: FieldErrors) -> None:
     named = {key: value for key, value in labels.items() if isinstance(key, str)} if isinstance(labels, dict) else {}
     for fault in label_faults(named):
         faults.add(f"{prefix}{fault.field}", fault.value, fault.problem, fault.remedy)

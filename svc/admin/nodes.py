@@ -7,9 +7,8 @@ from svc.admin import block_release, resources
 from svc.admin.resources import UNCHANGED, change, problems, refuse, require, retry
 from svc.datastore.api import Backend, Delete, Update
 from svc.ipam.cache import read_blocks
-from svc.ipam.host import NODE
 from svc.model.errors import CallerError, Code
-from svc.model.keys import ResourceKey
+from svc.model.keys import NODE, ResourceKey
 from svc.model.labels import label_faults
 from svc.model.resource import Resource, name_fault
 

@@ -10,7 +10,7 @@ from svc._core.cidr import Cidr
 from svc.admin import manifest
 from svc.admin.manifest import object_at
 from svc.model.errors import Code
-from svc.model.field_errors import Faults, json_kind
+from svc.model.field_errors import FieldErrors, json_kind
 from svc.model.pool import ALWAYS, CROSS_SUBNET, NEVER
 from svc.model.resource import Resource
 from svc.names import Names
@@ -83,7 +83,7 @@ class _Cluster:
 
 def read(data: bytes, source: str, names: Names) -> OperatorSettings:
     """Return the settings of the resource. Raise CallerError with every fault of the document."""
-    faults = Faults(source, Code.INVALID_NETCONF)
+    faults = FieldErrors(source, Code.INVALID_NETCONF)
     resources = _read_manifest(data, source, names)
     if len(resources) > 1 or resources[0].name != NAME:
         faults.add("metadata.name", resources[-1].name, "is not the operator's", f"give one {KIND}, {NAME!r}")
@@ -106,7 +106,7 @@ def read(data: bytes, source: str, names: Names) -> OperatorSettings:
 def read_pools(data: bytes, source: str, names: Names) -> Listing:
     """Return the pools of a resource that `read` accepts. Raise CallerError with every fault."""
     spec = _read_manifest(data, source, names)[0].spec
-    faults = Faults(source, Code.INVALID_NETCONF)
+    faults = FieldErrors(source, Code.INVALID_NETCONF)
     network = spec.get(names.operator_network) or {}
     where = f"spec.{names.operator_network}"
     cluster = _cluster(spec, network, f"{where}.bgp", faults)
@@ -125,13 +125,13 @@ def _read_manifest(data: bytes, source: str, names: Names) -> list[Resource]:
     return manifest.read(data, source, names.operator_api_version, KIND, texts)
 
 
-def _choice(where: str, value: Any, allowed: tuple[str, ...], faults: Faults) -> str:
+def _choice(where: str, value: Any, allowed: tuple[str, ...], faults: FieldErrors) -> str:
     if value is not None and value not in allowed:
         faults.add(where, value, "is not served", f"give {' or '.join(allowed)}, or leave it out")
     return str(value or "")
 
 
-def _families(where: str, pools: Any, faults: Faults) -> frozenset[int]:
+def _families(where: str, pools: Any, faults: FieldErrors) -> frozenset[int]:
     if pools is not None and not isinstance(pools, list):
         faults.add(where, pools, f"is {json_kind(pools)}", "give an array of objects with a cidr each")
         return frozenset()
@@ -139,7 +139,7 @@ def _families(where: str, pools: Any, faults: Faults) -> frozenset[int]:
     return frozenset(family for index, cidr in enumerate(cidrs) if (family := _family(f"{where}[{index}].cidr", cidr, faults)))
 
 
-def _family(where: str, cidr: Any, faults: Faults) -> int:
+def _family(where: str, cidr: Any, faults: FieldErrors) -> int:
     """Return the family of a CIDR; 0 if it is invalid."""
     try:
         return int(Cidr(cidr).version)
@@ -148,26 +148,26 @@ def _family(where: str, cidr: Any, faults: Faults) -> int:
         return 0
 
 
-def _seconds(where: str, value: Any, faults: Faults) -> int | None:
+def _seconds(where: str, value: Any, faults: FieldErrors) -> int | None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
     faults.add(where, value, "is no number of seconds", "give 0, which is off, or more")
     return None
 
 
-def _cluster(spec: Json, network: Json, where: str, faults: Faults) -> _Cluster:
+def _cluster(spec: Json, network: Json, where: str, faults: FieldErrors) -> _Cluster:
     ipam = (spec.get("cni") or {}).get("ipam") or {}
     bgp = network.get("bgp") or "Enabled"
     _check_word(where, bgp, _SWITCH, faults)
     return _Cluster(host_local=HOST_LOCAL in (ipam.get("type"), ipam.get("plugin")), bgp=str(bgp) == "Enabled")
 
 
-def _check_word(where: str, value: Any, words: Json, faults: Faults) -> None:
+def _check_word(where: str, value: Any, words: Json, faults: FieldErrors) -> None:
     if value is not None and str(value) not in words:
         faults.add(where, value, "is not known", f"give {', '.join(words)}, or leave it out")
 
 
-def _listed_pool(where: str, pool: Json, cluster: _Cluster, faults: Faults) -> Resource:
+def _listed_pool(where: str, pool: Json, cluster: _Cluster, faults: FieldErrors) -> Resource:
     before = len(faults.found)
     for field, value in pool.items():
         if field not in _POOL_FIELDS:
@@ -182,7 +182,7 @@ def _listed_pool(where: str, pool: Json, cluster: _Cluster, faults: Faults) -> R
     return _resource(pool)
 
 
-def _check_encapsulation(where: str, value: str, cidr: Cidr, cluster: _Cluster, faults: Faults) -> None:
+def _check_encapsulation(where: str, value: str, cidr: Cidr, cluster: _Cluster, faults: FieldErrors) -> None:
     """Report an encapsulation that does not go with the pool's family, or with the IPAM or the BGP of the cluster."""
     is_vxlan = value.startswith("VXLAN")
     if cidr.version == 6 and value.startswith("IPIP"):

@@ -12,9 +12,9 @@ from svc._core.cidr import Cidr
 from svc.admin import pools, resources
 from svc.admin.operator_installation import Listing
 from svc.datastore.api import Backend
-from svc.ipam.cache import read_pools
+from svc.ipam.pools import read_pools
 from svc.model.errors import Code
-from svc.model.field_errors import shown
+from svc.model.field_errors import display
 from svc.model.pool import with_defaults
 from svc.model.resource import Resource
 from svc.names import Names
@@ -91,14 +91,14 @@ def _foreign_faults(wanted: Sequence[Resource], present: Present, mark: _Mark) -
 def _differences(other: Resource, pool: Resource, mark: _Mark) -> Iterator[str]:
     whose = f"the pool exists and lacks the label {mark.key}={mark.value}"
     if manager := other.labels.get(mark.key):
-        yield f"metadata.labels[{mark.key}] = {shown(manager)} names another manager: leave the pool out of the resource"
+        yield f"metadata.labels[{mark.key}] = {display(manager)} names another manager: leave the pool out of the resource"
     if other.name != pool.name:
-        yield f"metadata.name is not {shown(pool.name)}, and {whose}: give the listed pool this name, or delete this pool"
+        yield f"metadata.name is not {display(pool.name)}, and {whose}: give the listed pool this name, or delete this pool"
     stored = other.spec if pools.cidr_of(other) is None else with_defaults(other).spec
     listed = with_defaults(pool).spec
     for field in [*listed, *(field for field in stored if field not in listed)]:
         if stored.get(field) != listed.get(field):
-            values = f"{shown(stored.get(field))} is not {shown(listed.get(field))}"
+            values = f"{display(stored.get(field))} is not {display(listed.get(field))}"
             yield f"spec.{field} = {values}, and {whose}: make both equal, or delete this pool"
 
 

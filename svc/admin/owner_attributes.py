@@ -11,7 +11,7 @@ from svc._core.cidr import Address
 from svc.datastore.api import Backend, Entry
 from svc.ipam import blocks, errors
 from svc.ipam.blocks import Cooldown
-from svc.ipam.cache import read_pools
+from svc.ipam.pools import read_pools
 from svc.ipam.releasing import bare
 from svc.ipam.settings import cooldown_of, read_settings
 from svc.model.ipam import Attribute, Block
@@ -104,10 +104,10 @@ def _allocation(stored: Block | None, address: Address, rest: Cooldown) -> tuple
     if stored is None:
         return None, None
     block = stored.copy()
-    blocks.collect(block, rest)
-    attribute = blocks.holder(block, address)
+    blocks.free_expired(block, rest)
+    attribute = blocks.allocation_of(block, address)
     if attribute is not None and attribute.released_at:
-        raise errors.resting(address, attribute.released_at)
+        raise errors.in_cooldown(address, attribute.released_at)
     return block, attribute
 
 

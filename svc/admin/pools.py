@@ -10,7 +10,7 @@ from svc.admin.resources import change, refuse, repeated, require, retry
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, Update
 from svc.ipam.cache import read_blocks
 from svc.model.errors import CallerError, Code
-from svc.model.field_errors import shown
+from svc.model.field_errors import display
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.pool import NEVER, Pool, check_pool, with_defaults
 from svc.model.resource import Resource
@@ -34,7 +34,7 @@ def apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> lis
 def warnings(resources: Sequence[Resource]) -> list[str]:
     """Return a line for each setting that svc stores for another component, and does not use itself."""
     return [
-        f"IP pool {resource.name!r}: {field} = {shown(value)} is stored; svc itself {lack}"
+        f"IP pool {resource.name!r}: {field} = {display(value)} is stored; svc itself {lack}"
         for resource in resources
         for field, idle, lack in _FOR_OTHERS
         if (value := resource.spec.get(field)) and value != idle

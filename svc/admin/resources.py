@@ -9,9 +9,9 @@ from typing import Final, TypeVar
 
 from svc.datastore.api import Backend, Conflict, Create, Entry, NotFound, StoreError, Update
 from svc.model.errors import CallerError, Code
-from svc.model.field_errors import Fault
+from svc.model.field_errors import FieldError
 from svc.model.keys import ResourceKey, ResourceQuery
-from svc.model.resource import Resource, ordered, stamp
+from svc.model.resource import Resource, ordered, set_identity
 from svc.retry import attempts
 
 CREATED, UPDATED, UNCHANGED = "created", "updated", "unchanged"
@@ -59,14 +59,14 @@ def get(backend: Backend, kind: str, name: str = "") -> list[Resource]:
 def change(entry: Entry[Resource] | None, wanted: Resource, now: datetime) -> tuple[str, Create | Update | None]:
     """Return what becomes of a resource that is applied, and the write for it, if any. Keep unmentioned metadata."""
     if entry is None:
-        stamp(wanted, now, str(uuid.uuid4()))
+        set_identity(wanted, now, str(uuid.uuid4()))
         return CREATED, Create(ResourceKey(wanted.kind, wanted.name), wanted)
     present = entry.value
     merged = replace(present, metadata=ordered(present.metadata | wanted.metadata), spec=wanted.spec)
     return (UNCHANGED, None) if merged == present else (UPDATED, Update(entry.key, merged, entry.revision))
 
 
-def problems(name: str, faults: Iterable[Fault]) -> Iterator[Problem]:
+def problems(name: str, faults: Iterable[FieldError]) -> Iterator[Problem]:
     """Yield the faults of one resource."""
     return ((name, f"{fault}: {fault.remedy}") for fault in faults)
 

@@ -6,11 +6,11 @@ from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend
 from svc.ipam import blocks, errors
 from svc.ipam.blocks import Cooldown
-from svc.ipam.cache import read_blocks, read_pools, read_reserved
-from svc.ipam.host import Host
-from svc.ipam.reservations import Reserved
+from svc.ipam.cache import read_blocks
+from svc.ipam.pools import Reserved, read_pools, read_reserved
 from svc.ipam.settings import cooldown_of, read_settings
 from svc.model.ipam import Attribute, Block
+from svc.model.keys import Host
 from svc.values import dataclass
 
 ORPHANS = "orphaned blocks"
@@ -90,7 +90,7 @@ def read_borrowed(backend: Backend) -> tuple[list[Borrowed], int]:
 def _present(backend: Backend, reserved: Reserved, rest: Cooldown) -> list[BlockUsage]:
     found = []
     for block in read_blocks(backend):
-        blocks.collect(block, rest)
+        blocks.free_expired(block, rest)
         ordinals, reserved_here = block.ordinals, reserved.count(block.cidr)
         available = ordinals.available(reserved.mask(block.cidr))
         found.append(BlockUsage(block.cidr, block.affinity, ordinals.size, reserved_here, ordinals.used, available))

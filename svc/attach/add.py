@@ -34,7 +34,7 @@ from svc.batching import NotBegun
 from svc.call_trace import CallTrace
 from svc.dataplane.wire import AddressInUse, HostNameTaken, PairTaken, Wired, interface_exists, wire
 from svc.datastore.api import StoreError
-from svc.ipam.requests import Companion
+from svc.ipam.requests import ExtraWrite
 from svc.model.endpoint import PodFacts, endpoint, has_endpoint, host_interface
 from svc.model.errors import CallerError, Code, PeerError, SvcError
 from svc.model.pod_endpoint import policy_facts
@@ -254,7 +254,7 @@ class AddTransaction:
             self._context.journal.update(self._record)
         return result
 
-    def _endpoint_along(self) -> Companion | None:
+    def _endpoint_along(self) -> ExtraWrite | None:
         """Return the endpoint as an extra write, or None if its policy profile must exist first or it has no endpoint."""
         if self._request.sandbox is None or not self._is_endpoint() or self._has_profile_of_its_own():
             return None

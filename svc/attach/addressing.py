@@ -4,7 +4,7 @@ from svc._core.cidr import Address
 from svc.attach.request import AddRequest
 from svc.attach.sources.base import Addressing
 from svc.call_trace import CallTrace
-from svc.model.annotations import ADDRESSES, FAMILIES, FLOATING, NO_WISHES, POOLS, UNMANAGED, AnnotationSettings
+from svc.model.annotations import ADDRESSES, FAMILIES, FLOATING, NO_SETTINGS, POOLS, UNMANAGED, AnnotationSettings
 from svc.model.endpoint import PRIMARY_INTERFACE
 from svc.model.errors import CallerError, Code
 from svc.names import Names
@@ -41,7 +41,7 @@ def resolve_current_addressing(names: Names, request: AddRequest, pod: PodInfo, 
 
 def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> AnnotationSettings:
     if pod.pod is None or not (pod.annotations or pod.namespace.annotations):
-        return NO_WISHES
+        return NO_SETTINGS
     from svc.netconf.annotations import (  # imported late: most calls have no annotations
         ObjectAnnotations,
         parse_annotations,
@@ -66,8 +66,8 @@ def _address_argument(
     if address is None:
         return None
     for name in (ADDRESSES, UNMANAGED, POOLS[address.version], *([FAMILIES] if address.version not in versions else [])):
-        if name in wishes.places:
-            trace.warning(f"{_argument(address)} is set aside: {wishes.places[name]} comes first")
+        if name in wishes.sources:
+            trace.warning(f"{_argument(address)} is set aside: {wishes.sources[name]} comes first")
             return None
     if address.version not in versions:
         raise CallerError(
@@ -83,7 +83,7 @@ def _left_aside(wishes: AnnotationSettings, versions: tuple[int, ...]) -> list[s
     has = {address.version for address in wishes.addresses} or set(versions)
     pools = [] if wishes.addresses else [version for version in wishes.pools if version not in has]
     return [
-        *(f"{wishes.places[POOLS[version]]} has no effect: the pod gets no IPv{version} address" for version in pools),
+        *(f"{wishes.sources[POOLS[version]]} has no effect: the pod gets no IPv{version} address" for version in pools),
         *(
             f"floating address {address} has no effect: the pod gets no IPv{address.version} address"
             for address in wishes.floating
@@ -101,7 +101,7 @@ def _floating_of_namespace(names: Names, request: AddRequest, pod: PodInfo, wish
     if own or not wishes.floating or request.where.datastore["kind"] != "orch":
         return []
     return [
-        f"{wishes.places[FLOATING]} has no effect: with this datastore only annotations of the pod itself make floating IPs"
+        f"{wishes.sources[FLOATING]} has no effect: with this datastore only annotations of the pod itself make floating IPs"
     ]
 
 

@@ -23,7 +23,7 @@ from svc.datastore.api import (
     found_by,
 )
 from svc.model.errors import Code
-from svc.model.field_errors import json_kind, shown
+from svc.model.field_errors import display, json_kind
 from svc.model.keys import Key, NodeFenceKey, Query, ResourceKey
 from svc.model.resource import Resource
 from svc.retry import attempts
@@ -188,7 +188,7 @@ def _not_initialised() -> DatastoreLocked:
 
 def _unclear(ready: object) -> DatastoreLocked:
     return DatastoreLocked(
-        f"whether the datastore is locked is not clear: datastoreReady = {shown(ready)} is {json_kind(ready)}, not a boolean",
+        f"whether the datastore is locked is not clear: datastoreReady = {display(ready)} is {json_kind(ready)}, not a boolean",
         details="`svcctl clusterinfo unlock` or `lock` puts it right (in ClusterInformation default)",
     )
 

@@ -11,7 +11,7 @@ from svc.datastore.api import Conflict, Contended, Create, Delete, Entry, Found,
 from svc.model.endpoint import KIND, Workload, has_endpoint
 from svc.model.errors import Code
 from svc.model.keys import ResourceKey, ResourceQuery
-from svc.model.resource import Resource, new_uid, stamp
+from svc.model.resource import Resource, new_uid, set_identity
 from svc.retry import attempts
 
 _ATTEMPTS = 6
@@ -26,7 +26,7 @@ def require_endpoint_support(session: Session, workload: Workload) -> None:
 
 def creation(resource: Resource) -> Create:
     """Return the write that creates the endpoint. Set its UID and creation time."""
-    stamp(resource, datetime.now(timezone.utc), new_uid())
+    set_identity(resource, datetime.now(timezone.utc), new_uid())
     return Create(ResourceKey(KIND, resource.name, resource.namespace), resource)
 
 

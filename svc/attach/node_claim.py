@@ -227,7 +227,7 @@ class NodeNameClaim:
         writes: list[Write] = [write]
         if self._backend.atomic:
             key = NodeFenceKey(self._node)
-            writes.append(Create(key, NodeFence()) if fence is None else Update(key, fence.value.moved(), fence.revision))
+            writes.append(Create(key, NodeFence()) if fence is None else Update(key, fence.value.advanced(), fence.revision))
         return _held(self._backend.write(writes))
 
     def _watched(self, value: NodeClaim) -> _Watched:
@@ -295,7 +295,7 @@ class NodeNameClaim:
     def _renew(self, held: _Held, *, fence: Entry[NodeFence] | None) -> None:
         writes: list[Write] = [Update(held.claim.key, held.value.renewed(), held.claim.revision)]
         if fence is not None:
-            writes.append(Update(fence.key, fence.value.moved(), fence.revision))
+            writes.append(Update(fence.key, fence.value.advanced(), fence.revision))
         renewed = _held(self._backend.write(writes))
         with self._lock:
             if self._situation is held:

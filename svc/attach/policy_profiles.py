@@ -7,7 +7,7 @@ from typing import Any
 from svc.attach.sessions import Session
 from svc.datastore.api import Conflict, Create
 from svc.model.keys import ResourceKey
-from svc.model.resource import Resource, new_uid, stamp
+from svc.model.resource import Resource, new_uid, set_identity
 
 KIND = "Profile"
 
@@ -21,7 +21,7 @@ def ensure_profile(session: Session, network: str, *, pod: bool) -> None:
     if network in session.profiles or session.settings["kind"] == "orch":
         return
     resource = Resource(KIND, {"name": network}, profile_spec(network, pod=pod))
-    stamp(resource, datetime.now(timezone.utc), new_uid())
+    set_identity(resource, datetime.now(timezone.utc), new_uid())
     with suppress(Conflict):
         session.backend.write([Create(ResourceKey(KIND, network), resource)])
     session.profiles.add(network)

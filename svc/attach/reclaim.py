@@ -101,7 +101,7 @@ def _release_outdated(context: Context, session: Session, record: Record, trace:
         return False
     outdated = []
     for address in record.address_list():
-        _, handle = session.ipam.standing(address)
+        _, handle = session.ipam.pool_and_handle(address)
         container = container_of(session.names, record.id.network, handle)
         owner = session.ipam.owners_of(handle).get(address, {}) if container else {}
         if owner.get("node") == session.node and not context.journal.of_container(record.id.network, container):

@@ -194,7 +194,7 @@ def _origin(session: Session, spec: dict[str, Any], locate: Locate | None) -> tu
     suffix = f".{spec['containerID']}"
     addresses = _addresses(spec)
     for address in addresses:
-        _, handle = session.ipam.standing(address)
+        _, handle = session.ipam.pool_and_handle(address)
         if handle.endswith(suffix):
             return handle, Origin(handle.removesuffix(suffix).replace("..", "."), POOLS_OF_SVC)
     origin = locate(spec["containerID"], _ifname(spec), addresses) if locate else None

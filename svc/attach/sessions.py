@@ -12,7 +12,7 @@ from svc.attach.store_identity import Memory, StoreIdentity
 from svc.attach.token_cache import without_secrets
 from svc.batching import Batcher
 from svc.datastore.api import Backend, Found
-from svc.ipam.allocator import Ipam
+from svc.ipam.service import IpamService
 from svc.model.claim import Claimant
 from svc.model.keys import Key
 from svc.names import Names
@@ -68,7 +68,7 @@ class Session:
     node: str
     backend: Backend
     readiness: Readiness
-    ipam: Ipam
+    ipam: IpamService
     identity: StoreIdentity
     claim: NodeNameClaim | None = None  # None if the datastore belongs to one node
     profiles: set[str] = field(default_factory=set)  # policy profiles that exist
@@ -203,7 +203,7 @@ class SessionPool:
                 if session is not None and session.claim is not None:
                     session.claim.close()
                 claim = self._claim(opened.backend, node)
-                ipam = Ipam(guarded(opened.backend, opened.readiness, claim), node)
+                ipam = IpamService(guarded(opened.backend, opened.readiness, claim), node)
                 session = Session(key[0], dict(key[1]), node, opened.backend, opened.readiness, ipam, identity, claim)
                 self._sessions[key, node] = session
             return session

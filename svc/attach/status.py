@@ -90,7 +90,7 @@ def _require_room(session: Session, wanted: Wanted, probe: Probe) -> None:
     session.require_claim()
     session.backend.check_writable()
     if wanted.versions:
-        probe.warnings += [f"an ADD passes {fault}" for fault in session.ipam.check_room(wanted.versions, wanted.pools)]
+        probe.warnings += [f"an ADD passes {fault}" for fault in session.ipam.require_capacity(wanted.versions, wanted.pools)]
 
 
 def _orchestrator(context: Context, access: tuple[tuple[str, str], ...], *, policy: bool) -> Dependency:

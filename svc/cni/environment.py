@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Final
 
 from svc.model.errors import Code
-from svc.model.field_errors import Faults
+from svc.model.field_errors import FieldErrors
 from svc.values import dataclass
 
 VERBS: Final = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION")
@@ -110,7 +110,7 @@ def parse_environment(environment: Mapping[str, str], *, ipam: bool) -> Call:
     A malformed variable that the call does not need is not an error: it is treated as empty. The namespace of a DEL may no
     longer exist. The IPAM plugin does not open the namespace, so its path may be of any form.
     """
-    faults = Faults("invalid environment", Code.INVALID_ENVIRONMENT)
+    faults = FieldErrors("invalid environment", Code.INVALID_ENVIRONMENT)
     verb = _verb(environment.get("CNI_COMMAND", ""), faults)
     values = {variable.name: _value(variable, verb, environment, faults, ipam=ipam) for variable in VARIABLES}
     faults.raise_if_any()
@@ -132,7 +132,7 @@ def split_path(text: str) -> tuple[str, ...]:
     return tuple(part for part in text.split(":") if part)
 
 
-def _verb(text: str, faults: Faults) -> str:
+def _verb(text: str, faults: FieldErrors) -> str:
     if not text:
         faults.missing("CNI_COMMAND", _ONE_VERB, "is not set")
     elif text not in VERBS:
@@ -140,7 +140,7 @@ def _verb(text: str, faults: Faults) -> str:
     return text
 
 
-def _value(variable: Variable, verb: str, environment: Mapping[str, str], faults: Faults, *, ipam: bool) -> str:
+def _value(variable: Variable, verb: str, environment: Mapping[str, str], faults: FieldErrors, *, ipam: bool) -> str:
     text = environment.get(variable.name, "")
     if not text:
         if verb in variable.required:

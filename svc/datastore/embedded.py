@@ -41,7 +41,7 @@ from svc.datastore.checkpoint import WalCheckpointer
 from svc.datastore.disk_space import require_disk_space
 from svc.model.keys import Key, Query, ResourceKey, counted_kind
 from svc.model.kv_codec import Codec, matches
-from svc.model.resource import Resource, stamp
+from svc.model.resource import Resource, set_identity
 from svc.names import DEFAULT, Names
 from svc.values import dataclass
 
@@ -344,7 +344,7 @@ class EmbeddedStore(Backend):
             connection.execute(statement)
         spec = {"clusterGUID": uuid.uuid4().hex, "datastoreReady": True}
         identity = Resource("ClusterInformation", {"name": "default"}, spec)
-        stamp(identity, datetime.now(timezone.utc), str(uuid.uuid4()))
+        set_identity(identity, datetime.now(timezone.utc), str(uuid.uuid4()))
         path = self._codec.path(ResourceKey(identity.kind, identity.name))
         connection.execute(_CREATE, (self._codec.encode(identity), 1, path))
         connection.executemany(_COUNT, ((_TRANSACTIONS, 1), (identity.kind, 1)))

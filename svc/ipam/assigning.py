@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Conflict
 from svc.ipam import blocks, errors
-from svc.ipam.host import VIRTUAL
-from svc.ipam.plan import Draft, Plan, Planned
-from svc.ipam.pools import why_not
+from svc.ipam.plan import Plan, Planned, RequestChanges
+from svc.ipam.pools import rejection_reason
 from svc.ipam.requests import Allocation, Assign, AssignResult
+from svc.ipam.selection import BlockFinder
 from svc.model.ipam import Attribute
-from svc.model.keys import BlockKey
+from svc.model.keys import VIRTUAL, BlockKey
 from svc.model.pool import LOAD_BALANCER, Pool
 
 
@@ -21,138 +21,136 @@ def assign(plan: Plan, request: Assign) -> Planned:
     """
     if (request.use == LOAD_BALANCER) != (plan.host.kind == VIRTUAL):
         raise errors.other_host(request.use, plan.host)
-    if request.restores:
-        return _restore(plan, request)
-    draft = Draft(plan)
-    found: list[Allocation] = []
-    taken: list[Allocation] = []
-    for wanted in request.addresses or request.versions:
-        allocation = _held_already(plan, draft, wanted, request, found)
-        if allocation is None:
-            allocation = _take(plan, draft, wanted, request)
-            draft.count(request.handle, allocation.block, 1)
-            taken.append(allocation)
-        found.append(allocation)
-    plan.join(draft)
-    chosen = not request.addresses and any(not request.pools.get(version) for version in request.versions)
-    assigned = AssignResult(tuple(found), faults=plan.view.faults() if chosen else ())
-    return Planned(assigned, frozenset(draft.blocks), tuple(taken))
-
-
-def _restore(plan: Plan, request: Assign) -> Planned:
-    """Assign the addresses of a live attachment again, and set the handle's counts to the allocations in the blocks."""
-    draft = Draft(plan)
-    plan.stored_handle(request.handle)
-    attribute = Attribute(request.handle, dict(sorted(request.attributes.items())))
-    found = [_restored(plan, draft, address, attribute) for address in request.addresses]
-    for cidr in {allocation.block for allocation in found}:
-        held = len(blocks.held_by(draft.block(cidr), request.handle))
-        counted = draft.handle(request.handle).blocks.get(str(cidr), 0)
-        if held != counted:
-            draft.count(request.handle, cidr, held - counted)
-    plan.join(draft)
-    return Planned(AssignResult(tuple(found)), frozenset(draft.blocks), tuple(found))
-
-
-def _restored(plan: Plan, draft: Draft, address: Address, attribute: Attribute) -> Allocation:
-    cidr = plan.room.block_of_live(draft.peek, address)
-    holder = blocks.holder(draft.peek(cidr), address)
-    if holder is not None and not holder.released_at and holder.handle_id == attribute.handle_id:
-        return Allocation(address, cidr)
-    return _assigned_at(draft, cidr, address, attribute)
+    assignment = _Assignment(plan, request)
+    return assignment.restore() if request.restores else assignment.assign()
 
 
 def pools_for(plan: Plan, version: int, request: Assign) -> Sequence[Pool]:
     """Return the pools that serve the request, in order. Raise SvcError if no pool does, or if the node is unknown."""
     names = request.pools.get(version, ())
-    view = plan.view
+    cache = plan.cache
     if names:
-        return view.pools().named(names, version, request.use)
-    pools = view.selected(version, request.namespace_labels, request.use)
+        return cache.pools().named(names, version, request.use)
+    pools = cache.selected(version, request.namespace_labels, request.use)
     if not pools:
-        given = [pool for pool in view.pools().all if pool.cidr.version == version]
-        labels, namespace = view.node_labels(), request.namespace_labels
-        reasons = [f"{pool.name} {why_not(pool, labels, namespace, request.use)}" for pool in given]
-        reasons += [f"{fault} (it cannot be used)" for fault in view.pools().unreadable.values()]
+        reasons = [f"{pool.name} {reason}" for pool, reason in _rejections(plan, version, request)]
+        reasons += [f"{fault} (it cannot be used)" for fault in cache.pools().unreadable.values()]
         raise errors.no_pool(version, plan.host, reasons)
     return pools
 
 
-def _take(plan: Plan, draft: Draft, wanted: Address | int, request: Assign) -> Allocation:
-    """Assign the given address, or any address of the given family."""
-    attribute = Attribute(request.handle, dict(sorted(request.attributes.items())))
-    if isinstance(wanted, Address):
-        return _take_at(plan, draft, wanted, attribute, request)
-    version = wanted
-    pools = pools_for(plan, version, request)
-    request.explain(lambda: _considered(plan, version, request, pools))
-    if not request.pools.get(version):
-        plan.room.tidy(draft.peek, version)
-    cidr = plan.room.block_with_room(draft.peek, version, pools, request.max_blocks)
-    address = blocks.assign(draft.block(cidr), attribute, plan.room.reserved.mask(cidr))
-    assert address is not None
-    request.explain(lambda: f"IPv{version}: {address} of block {cidr} ({draft.block(cidr).affinity or 'unclaimed'})")
-    return Allocation(address, cidr)
+class _Assignment:
+    """The planning of one request: its changes and the allocations found so far."""
+
+    def __init__(self, plan: Plan, request: Assign) -> None:
+        self._plan = plan
+        self._request = request
+        self._changes = RequestChanges(plan)
+        self._finder = BlockFinder(self._changes)
+        self._attribute = Attribute(request.handle, dict(sorted(request.attributes.items())))
+        self._found: list[Allocation] = []
+
+    def assign(self) -> Planned:
+        request, added = self._request, list[Allocation]()
+        for wanted in request.addresses or request.versions:
+            allocation = self._held_already(wanted) if request.max_per_handle else None
+            if allocation is None:
+                allocation = self._any_of(wanted) if isinstance(wanted, int) else self._requested(wanted)
+                self._changes.count(request.handle, allocation.block, 1)
+                added.append(allocation)
+            self._found.append(allocation)
+        selected = not request.addresses and any(not request.pools.get(version) for version in request.versions)
+        return self._planned(added, self._plan.cache.faults() if selected else ())
+
+    def restore(self) -> Planned:
+        """Assign the addresses of a live attachment again, and set the handle's counts to the allocations in the blocks."""
+        changes, handle = self._changes, self._request.handle
+        self._plan.stored_handle(handle)
+        self._found += map(self._restored, self._request.addresses)
+        for cidr in {allocation.block for allocation in self._found}:
+            held = len(blocks.held_by(changes.block(cidr), handle))
+            counted = changes.handle(handle).blocks.get(str(cidr), 0)
+            if held != counted:
+                changes.count(handle, cidr, held - counted)
+        return self._planned(self._found, ())
+
+    def _planned(self, added: Sequence[Allocation], faults: tuple[str, ...]) -> Planned:
+        self._plan.join(self._changes)
+        return Planned(AssignResult(tuple(self._found), faults=faults), frozenset(self._changes.blocks), tuple(added))
+
+    def _restored(self, address: Address) -> Allocation:
+        cidr = self._finder.find_for_live(address)
+        present = blocks.allocation_of(self._changes.peek(cidr), address)
+        if present is not None and not present.released_at and present.handle_id == self._request.handle:
+            return Allocation(address, cidr)
+        return self._assigned_at(cidr, address)
+
+    def _any_of(self, version: int) -> Allocation:
+        """Assign any address of the family."""
+        request, changes = self._request, self._changes
+        pools = pools_for(self._plan, version, request)
+        request.explain(lambda: self._considered(version, pools))
+        if not request.pools.get(version):
+            self._finder.release_ineligible(version)
+        cidr = self._finder.find_free(version, pools, request.max_blocks)
+        address = blocks.assign(changes.block(cidr), self._attribute, self._plan.reserved.mask(cidr))
+        assert address is not None
+        request.explain(lambda: f"IPv{version}: {address} of block {cidr} ({changes.block(cidr).affinity or 'unclaimed'})")
+        return Allocation(address, cidr)
+
+    def _considered(self, version: int, pools: Sequence[Pool]) -> str:
+        """Return the text of a trace line: the pools used, the pools dropped with reasons, and the blocks of this host."""
+        names = [pool.name for pool in pools]
+        rejections = _rejections(self._plan, version, self._request)
+        dropped = [f"{pool.name} {reason or 'is not asked for'}" for pool, reason in rejections if pool.name not in names]
+        own = [str(cidr) for cidr in self._plan.cache.own_blocks(version)]
+        parts = ("pools", names), ("dropped", dropped), (f"blocks of {self._plan.host.name}", own)
+        return f"IPv{version}: " + "; ".join(f"{what}: {', '.join(found) or 'none'}" for what, found in parts)
+
+    def _requested(self, address: Address) -> Allocation:
+        return self._assigned_at(self._finder.find_for_address(address, self._request.use), address)
+
+    def _assigned_at(self, cidr: Cidr, address: Address) -> Allocation:
+        block = self._changes.block(cidr)
+        if not blocks.assign_at(block, address, self._attribute):
+            present = blocks.allocation_of(block, address)
+            if present is not None and present.released_at:
+                raise errors.in_cooldown(address, present.released_at)
+            handle = present.handle_id if present else ""
+            raise errors.already_assigned(address, f"handle {handle!r}" if handle else "an unknown container")
+        return Allocation(address, cidr)
+
+    def _held_already(self, wanted: Address | int) -> Allocation | None:
+        """Return an address that the handle holds if it is at its limit (`max_per_handle`); None if it may get another address.
+
+        Raise CallerError if the handle is at its limit and no held address fits. Raise Conflict if the handle counts more
+        addresses than it holds, because a concurrent assignment is in progress.
+        """
+        handle, limit = self._request.handle, self._request.max_per_handle
+        version = wanted if isinstance(wanted, int) else wanted.version
+        if handle not in self._changes.handles:
+            self._plan.stored_handle(handle)
+        counted = self._changes.handle(handle).blocks
+        counts = {cidr: count for text, count in counted.items() if (cidr := Cidr(text)).version == version}
+        if sum(counts.values()) < limit:
+            return None
+        held = [Allocation(address, cidr) for cidr, count in counts.items() for address in self._held_now(cidr, count)]
+        fit = (each for each in held if isinstance(wanted, int) or each.address == wanted)
+        reused = next((each for each in fit if each not in self._found), None)
+        if reused is None:
+            raise errors.handle_full(handle, version, limit)
+        return reused
+
+    def _held_now(self, cidr: Cidr, count: int) -> list[Address]:
+        block = self._changes.blocks.get(cidr) or self._plan.current_block(cidr)
+        held = [cidr.address(ordinal) for ordinal in blocks.held_by(block, self._request.handle)]
+        if len(held) < count:
+            raise Conflict(BlockKey(cidr))
+        return held
 
 
-def _considered(plan: Plan, version: int, request: Assign, pools: Sequence[Pool]) -> str:
-    """Return the text of a trace line: the pools used, the pools dropped with reasons, and the blocks of this host."""
-    names = [pool.name for pool in pools]
-    given = request.namespace_labels
-    labels = plan.view.node_labels()
-    dropped = [
-        f"{pool.name} {why_not(pool, labels, given, request.use) or 'is not asked for'}"
-        for pool in plan.view.pools().all
-        if pool.cidr.version == version and pool.name not in names
-    ]
-    own = [str(cidr) for cidr in plan.view.own_blocks(version)]
-    parts = ("pools", names), ("dropped", dropped), (f"blocks of {plan.host.name}", own)
-    return f"IPv{version}: " + "; ".join(f"{what}: {', '.join(found) or 'none'}" for what, found in parts)
-
-
-def _take_at(plan: Plan, draft: Draft, address: Address, attribute: Attribute, request: Assign) -> Allocation:
-    return _assigned_at(draft, plan.room.block_at(draft.peek, address, request.use), address, attribute)
-
-
-def _assigned_at(draft: Draft, cidr: Cidr, address: Address, attribute: Attribute) -> Allocation:
-    block = draft.block(cidr)
-    if not blocks.assign_at(block, address, attribute):
-        holder = blocks.holder(block, address)
-        if holder is not None and holder.released_at:
-            raise errors.resting(address, holder.released_at)
-        raise errors.taken(address, f"handle {holder.handle_id!r}" if holder and holder.handle_id else "an unknown container")
-    return Allocation(address, cidr)
-
-
-def _held_already(
-    plan: Plan, draft: Draft, wanted: Address | int, request: Assign, found: Sequence[Allocation]
-) -> Allocation | None:
-    """Return an address that the handle holds if it is at its limit (`max_per_handle`); None if it may get another address.
-
-    Raise CallerError if the handle is at its limit and no held address fits. Raise Conflict if the handle counts more addresses
-    than it holds, because a concurrent assignment is in progress.
-    """
-    limit = request.max_per_handle
-    if not limit:
-        return None
-    version = wanted.version if isinstance(wanted, Address) else wanted
-    if request.handle not in draft.handles:
-        plan.stored_handle(request.handle)
-    counted = draft.handle(request.handle).blocks
-    counts = {cidr: count for text, count in counted.items() if (cidr := Cidr(text)).version == version}
-    if sum(counts.values()) < limit:
-        return None
-    held = {address: cidr for cidr in counts for address in _held_now(plan, draft, cidr, request.handle, counts[cidr])}
-    fit = [address for address in held if not isinstance(wanted, Address) or address == wanted]
-    reused = next((address for address in fit if address not in [allocation.address for allocation in found]), None)
-    if reused is None:
-        raise errors.handle_full(request.handle, version, limit)
-    return Allocation(reused, held[reused])
-
-
-def _held_now(plan: Plan, draft: Draft, cidr: Cidr, handle: str, count: int) -> list[Address]:
-    block = draft.blocks.get(cidr) or plan.current_block(cidr)
-    held = [cidr.address(ordinal) for ordinal in blocks.held_by(block, handle)]
-    if len(held) < count:
-        raise Conflict(BlockKey(cidr))
-    return held
+def _rejections(plan: Plan, version: int, request: Assign) -> list[tuple[Pool, str]]:
+    """Return the pools of the family, each with the reason if it does not serve a request without pool names."""
+    labels, namespace = plan.cache.node_labels(), request.namespace_labels
+    given = [pool for pool in plan.cache.pools().all if pool.cidr.version == version]
+    return [(pool, rejection_reason(pool, labels, namespace, request.use)) for pool in given]

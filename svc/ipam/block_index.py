@@ -12,10 +12,9 @@ from svc._core.cidr import Cidr, CidrIndex
 from svc.datastore.api import Backend
 from svc.ipam import blocks
 from svc.ipam.blocks import Cooldown
-from svc.ipam.host import Host
-from svc.ipam.reservations import Reserved
+from svc.ipam.pools import Reserved
 from svc.model.ipam import Block
-from svc.model.keys import BlockQuery
+from svc.model.keys import BlockQuery, Host
 from svc.model.pool import Pool
 
 IDLE = timedelta(seconds=60)  # minimum age of an idle block's claim; one dated further in the future also counts (wrong clock)
@@ -32,21 +31,21 @@ class BlockIndex:
     """
 
     def __init__(
-        self, backend: Backend, version: int, host: Host, owned: Collection[Cidr], reserved: Reserved, rest: Cooldown
+        self, backend: Backend, version: int, host: Host, owned: Collection[Cidr], reserved: Reserved, cooldown: Cooldown
     ) -> None:
         self._host = host
         self._reserved = reserved
-        self._now = rest.now
+        self._now = cooldown.now
         self._present: CidrIndex[Block | None] = CidrIndex()
-        self._astray: list[Cidr] = []
+        self._unlisted: list[Cidr] = []
         self._offers: dict[str, Iterator[Cidr]] = {}
         for cidr in owned:
             self._present.insert(cidr, None)
         for entry in backend.list(BlockQuery(version)):
-            blocks.collect(entry.value, rest)
+            blocks.free_expired(entry.value, cooldown)
             self._note(entry.value)
 
-    def next_free(self, pool: Pool) -> Cidr | None:
+    def next_free_range(self, pool: Pool) -> Cidr | None:
         """Return a free block of the pool that was not offered before, or None."""
         if pool.name not in self._offers:
             self._offers[pool.name] = self._free(pool)
@@ -60,7 +59,7 @@ class BlockIndex:
         """Return the idle blocks of the pool that this host may reclaim, without its own."""
         return [block for block in self._others(pool) if block.cidr.length == pool.block_size and self._is_idle(block)]
 
-    def lendable(self, pool: Pool) -> list[Cidr]:
+    def borrowable(self, pool: Pool) -> list[Cidr]:
         """Return the blocks with a free address that this host may borrow from, in this host's search order."""
         return [
             block.cidr
@@ -71,9 +70,9 @@ class BlockIndex:
     def _note(self, block: Block) -> None:
         known = len(self._present)
         self._present.insert(block.cidr, block)
-        has_room = block.ordinals.available(self._reserved.mask(block.cidr)) > 0
-        if len(self._present) > known and has_room and block.affinity == self._host.affinity:
-            self._astray.append(block.cidr)
+        has_free = block.ordinals.available(self._reserved.mask(block.cidr)) > 0
+        if len(self._present) > known and has_free and block.affinity == self._host.affinity:
+            self._unlisted.append(block.cidr)
 
     def _others(self, pool: Pool) -> Sequence[Block]:
         found = [self._present.exact(cidr) for cidr in self.overlapping(pool.cidr) if cidr in pool.cidr]
@@ -82,7 +81,7 @@ class BlockIndex:
         return sorted(others, key=lambda block: (_numbers(pool, block.cidr)[0] - start) % count)
 
     def _is_idle(self, block: Block) -> bool:
-        claimed = blocks.moment(block.claimed_at) or datetime.min.replace(tzinfo=timezone.utc)
+        claimed = blocks.parse_time(block.claimed_at) or datetime.min.replace(tzinfo=timezone.utc)
         return blocks.is_empty(block) and abs(self._now - claimed) > IDLE and not self._reserved.covers(block.cidr)
 
     def _start(self, pool: Pool) -> int:
@@ -90,7 +89,7 @@ class BlockIndex:
 
     def _free(self, pool: Pool) -> Iterator[Cidr]:
         """Yield the free blocks of a pool. Skip each reserved range in one step: it may contain too many blocks to iterate."""
-        yield from (cidr for cidr in self._astray if cidr in pool.cidr)
+        yield from (cidr for cidr in self._unlisted if cidr in pool.cidr)
         covered = {number for cidr in self.overlapping(pool.cidr) for number in _numbers(pool, cidr)}
         reserved = [_numbers(pool, cidr) for cidr in self._reserved.ranges_in(pool.cidr) if cidr.length <= pool.block_size]
         count, start, step = pool.cidr.block_count(pool.block_size), self._start(pool), 0

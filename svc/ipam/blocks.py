@@ -34,16 +34,16 @@ class Cooldown:
         """
         if self.seconds <= 0:
             return True
-        since, length = moment(released_at), timedelta(seconds=self.seconds)
+        since, length = parse_time(released_at), timedelta(seconds=self.seconds)
         return since is None or since < self.now - length or since > self.now + length
 
 
-def stamp(now: datetime) -> str:
+def format_time(now: datetime) -> str:
     """Format a time as blocks store it: UTC, to the second."""
     return now.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def moment(text: str | None) -> datetime | None:
+def parse_time(text: str | None) -> datetime | None:
     """Parse a time of a block; without a time zone it is UTC. Return None if it cannot be parsed."""
     try:
         found = datetime.fromisoformat((text or "").replace("Z", "+00:00"))
@@ -55,7 +55,7 @@ def moment(text: str | None) -> datetime | None:
 def new_block(cidr: Cidr, affinity: str, now: datetime) -> Block:
     """Create an empty block. Its sequence starts at the time in nanoseconds, so that a recreated block repeats no number."""
     sequence = int(now.timestamp() * 1_000_000) * 1000
-    return Block(cidr, affinity, Ordinals(cidr.bits - cidr.length), sequence, stamp(now))
+    return Block(cidr, affinity, Ordinals(cidr.bits - cidr.length), sequence, format_time(now))
 
 
 def assign(block: Block, attribute: Attribute, reserved: OrdinalSet | None = None) -> Address | None:
@@ -77,33 +77,33 @@ def assign_at(block: Block, address: Address, attribute: Attribute) -> bool:
     return True
 
 
-def release(block: Block, ordinals: Iterable[int], rest: Cooldown | None = None, *, restamp: bool = False) -> None:
+def release(block: Block, ordinals: Iterable[int], cooldown: Cooldown | None = None, *, restamp: bool = False) -> None:
     """Release the ordinals: free them if no cooldown applies, otherwise begin their cooldown.
 
     Ordinals whose cooldown is over are freed too, all in ascending order. With `restamp`, a released ordinal gets the block's
     present sequence number when its cooldown begins. Releases by address do this.
     """
     gone = set(ordinals)
-    if rest is None or rest.seconds <= 0:
-        _free(block, gone | set(_rested(block, rest)))
+    if cooldown is None or cooldown.seconds <= 0:
+        _free(block, gone | set(_expired(block, cooldown)))
         return
     if gone:
-        tag = _tag(block, Attribute(released_at=stamp(rest.now)))
+        tag = _tag(block, Attribute(released_at=format_time(cooldown.now)))
         for ordinal in gone:
             block.ordinals.retag(ordinal, tag)
             if restamp:
                 block.ordinal_sequences[ordinal] = block.sequence
-    _free(block, _rested(block, rest))
+    _free(block, _expired(block, cooldown))
 
 
-def collect(block: Block, rest: Cooldown) -> None:
+def free_expired(block: Block, cooldown: Cooldown) -> None:
     """Free the ordinals whose cooldown is over."""
-    rested = _rested(block, rest)
-    if rested:
-        _free(block, rested)
+    expired = _expired(block, cooldown)
+    if expired:
+        _free(block, expired)
 
 
-def has_resting(block: Block) -> bool:
+def has_cooldown(block: Block) -> bool:
     """Return whether an address of the block may be in cooldown."""
     return any(map(_released_at, block.attributes or ()))
 
@@ -130,7 +130,7 @@ def allocations(block: Block) -> Iterator[tuple[Attribute, Address]]:
             yield attribute, block.cidr.address(ordinal)
 
 
-def holder(block: Block, address: Address) -> Attribute | None:
+def allocation_of(block: Block, address: Address) -> Attribute | None:
     """Return the attribute of an assigned address or of one in cooldown; None if the address is free."""
     tag = block.ordinals.tag(block.cidr.ordinal(address))
     return None if tag < 0 else (block.attributes or [])[tag]
@@ -152,7 +152,7 @@ def is_of_windows(block: Block) -> bool:
     return block.affinity is not None and any(map(is_windows_reserved, block.attributes or ()))
 
 
-def count_set_aside(block: Block) -> int:
+def count_windows_reserved(block: Block) -> int:
     """Count the addresses that Windows sets aside in the block."""
     attributes = enumerate(block.attributes or ())
     return sum(len(block.ordinals.tagged(tag)) for tag, attribute in attributes if is_windows_reserved(attribute))
@@ -163,13 +163,13 @@ def is_windows_reserved(attribute: Attribute) -> bool:
     return (attribute.handle_id or "").lower() == RESERVED_HANDLE
 
 
-def _rested(block: Block, rest: Cooldown | None) -> list[int]:
-    if rest is None or not has_resting(block):
+def _expired(block: Block, cooldown: Cooldown | None) -> list[int]:
+    if cooldown is None or not has_cooldown(block):
         return []
     return [
         ordinal
         for tag, attribute in enumerate(block.attributes or ())
-        if attribute.released_at and rest.is_over(attribute.released_at)
+        if attribute.released_at and cooldown.is_over(attribute.released_at)
         for ordinal in block.ordinals.tagged(tag)
     ]
 

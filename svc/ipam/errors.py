@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from svc._core.cidr import Address, Cidr
-from svc.ipam.host import Host
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.field_errors import MAX_LISTED
+from svc.model.keys import Host
 from svc.model.pool import LOAD_BALANCER, TUNNEL, WORKLOAD, Pool
 
 _BENEFICIARIES = {WORKLOAD: "workloads", TUNNEL: "tunnels", LOAD_BALANCER: "load balancers"}
@@ -111,7 +111,7 @@ def outside_pools(address: Address, unreadable: Sequence[str]) -> CallerError:
     )
 
 
-def straddled(address: Address, overlapping: Cidr) -> CallerError:
+def overlapping_block(address: Address, overlapping: Cidr) -> CallerError:
     """Return the error for an address whose block would overlap a block of another size.
 
     With both blocks, an address could be assigned twice.
@@ -135,7 +135,7 @@ def other_host(use: str, host: Host) -> CallerError:
     )
 
 
-def not_ours(address: Address, host: Host, affinity: str | None) -> CallerError:
+def other_affinity(address: Address, host: Host, affinity: str | None) -> CallerError:
     """Return the error for a requested address in another block than the host's, if affinity is strict."""
     return CallerError(
         f"address {str(address)!r} cannot be assigned on {host}",
@@ -174,7 +174,7 @@ def not_assigned(address: Address) -> CallerError:
     )
 
 
-def resting(address: Address, since: str) -> CallerError:
+def in_cooldown(address: Address, since: str) -> CallerError:
     """Return the error for an address in cooldown. `since` is the time of its release."""
     return CallerError(
         f"address {str(address)!r} was released at {since} and rests",
@@ -231,7 +231,7 @@ def not_released(count: int, failures: Sequence[str]) -> PeerError:
     )
 
 
-def taken(address: Address, holder: str) -> CallerError:
+def already_assigned(address: Address, holder: str) -> CallerError:
     """Return the error for a requested address that is assigned already."""
     return CallerError(
         f"address {str(address)!r} is already assigned",

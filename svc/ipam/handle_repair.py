@@ -15,9 +15,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
 
 from svc._core.cidr import Cidr
-from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, KeyedError, NotFound, PartialWrite, Update, Write
+from svc.datastore.api import Backend, Conflict, Entry, KeyedError, NotFound, PartialWrite, Update, Write
 from svc.ipam import blocks
-from svc.ipam.plan import Plan
+from svc.ipam.plan import Plan, handle_write
 from svc.model.ipam import Handle
 from svc.model.keys import BlockKey, HandleKey, Key
 from svc.values import dataclass
@@ -69,14 +69,14 @@ def corrections(plan: Plan, progress: WriteProgress) -> dict[str, Correction]:
     return found
 
 
-def settle(backend: Backend, due: Mapping[str, Correction]) -> None:
+def apply_corrections(backend: Backend, due: Mapping[str, Correction]) -> None:
     """Correct the handles. Raise StoreError if the datastore fails, PeerError if every attempt conflicts."""
     for name, correction in due.items():
-        if not _is_taken_back(backend, correction):
-            recount(backend, name, correction.changes)
+        if not _subtract(backend, correction):
+            recount_handle(backend, name, correction.changes)
 
 
-def recount(backend: Backend, name: str, cidrs: Collection[str]) -> None:
+def recount_handle(backend: Backend, name: str, cidrs: Collection[str]) -> None:
     """Set a handle's counts for these blocks to its allocations in them.
 
     Raise StoreError if the datastore fails, PeerError if every attempt conflicts.
@@ -103,15 +103,15 @@ def _due(plan: Plan, progress: WriteProgress, cidr: str, difference: int) -> int
     return difference if block in progress.done or not plan.changes_block(block.cidr) else 0
 
 
-def _is_taken_back(backend: Backend, correction: Correction) -> bool:
+def _subtract(backend: Backend, correction: Correction) -> bool:
     """Subtract the excess from the handle. Return False if the handle was changed or does not exist."""
-    entry, after = correction.entry, _value(correction.entry)
-    if entry is None:
+    if correction.entry is None:
         return False
+    after = correction.entry.value
     for cidr, change in correction.changes.items():
         after = after.changed(cidr, change)
     try:
-        backend.write([_write(entry.key, entry, after)])
+        backend.write([handle_write(correction.entry, after)])
     except (Conflict, NotFound):
         return False
     return True
@@ -131,13 +131,3 @@ def _held(backend: Backend, cidr: Cidr, name: str, counted: int) -> int:
         block.sequence += 1
         backend.write([Update(entry.key, block, entry.revision)])
     return held
-
-
-def _value(entry: Entry[Handle] | None) -> Handle:
-    return Handle({}) if entry is None else entry.value
-
-
-def _write(key: Key, entry: Entry[Handle] | None, after: Handle) -> Write:
-    if entry is None:
-        return Create(key, after)
-    return Update(key, after, entry.revision) if after.blocks else Delete(key, entry.revision)

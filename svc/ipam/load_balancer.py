@@ -1,4 +1,4 @@
-"""Handle and attributes of a service of type LoadBalancer, for a controller with `Ipam(backend, LOAD_BALANCERS)`.
+"""Host, handle and attributes of the addresses of services of type LoadBalancer, for a controller.
 
 The handle is the one that Calico stores, so that svc finds the addresses of services in a deployment that it takes over.
 """
@@ -6,7 +6,10 @@ The handle is the one that Calico stores, so that svc finds the addresses of ser
 import base64
 import hashlib
 
+from svc.model.keys import VIRTUAL, Host
 from svc.timestamps import to_nanoseconds
+
+LOAD_BALANCERS = Host("load-balancer", VIRTUAL)  # of the IPAM service that assigns service addresses
 
 
 def handle_of(namespace: str, name: str, uid: str) -> str:

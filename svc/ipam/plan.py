@@ -1,22 +1,23 @@
 """Plan a batch of requests in memory, for one write.
 
-Requests are planned one after another on copies of the blocks. Each request has its own draft, which joins the plan only if the
-whole request succeeds. A refused request therefore does not change the plan of the other requests.
+Requests are planned one after another on copies of the blocks. Each request has its own changes, which join the plan only if
+the whole request succeeds. A refused request therefore does not change the plan of the other requests.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 
-from svc._core.cidr import Address, Cidr
-from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, Update, Write
+from svc._core.cidr import Cidr
+from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, Update, Write
 from svc.ipam import blocks
+from svc.ipam.block_index import BlockIndex
 from svc.ipam.blocks import Cooldown
 from svc.ipam.cache import IpamCache
-from svc.ipam.host import Host
+from svc.ipam.pools import Reserved
 from svc.ipam.requests import Allocation, Answer
-from svc.ipam.selection import BlockFinder
 from svc.ipam.settings import cooldown_of
-from svc.model.ipam import Block, Handle
-from svc.model.keys import BlockKey, HandleKey, HandleQuery
+from svc.model.ipam import Block, Handle, IpamConfig
+from svc.model.keys import BlockKey, HandleKey, HandleQuery, Host
 from svc.values import dataclass
 
 PREFETCH = 16  # from this number of handles on, one listing costs less than single reads
@@ -34,25 +35,40 @@ class Planned:
 class Plan:
     """The stored state, the changes that a batch makes to it, and the resulting writes."""
 
-    def __init__(self, backend: Backend, view: IpamCache, host: Host, known_handles: dict[str, Entry[Handle]]) -> None:
-        view.look()
+    def __init__(self, backend: Backend, cache: IpamCache, host: Host, known_handles: dict[str, Entry[Handle]]) -> None:
+        cache.refresh_generations()
+        self.backend = backend
+        self.cache = cache
         self.host = host
-        self.view = view
-        self.room = BlockFinder(backend, view, host, self.rest)
-        self._backend = backend
         self._known_handles = known_handles
+        self._indexes: dict[int, BlockIndex] = {}
         self._base: dict[Cidr, Entry[Block]] = {}
         self._collected: dict[Cidr, Block] = {}
         self._blocks: dict[Cidr, Block] = {}
         self._handles: dict[str, Handle] = {}
         self._takers: set[str] = set()  # handles that get an address, even if they release others
-        self._rest: Cooldown | None = None
 
-    def rest(self) -> Cooldown:
-        """Return the cooldown of released addresses. Its current time is that of the first call in this plan."""
-        if self._rest is None:
-            self._rest = cooldown_of(self.room.settings)
-        return self._rest
+    @cached_property
+    def reserved(self) -> Reserved:
+        """The reservations and avoided addresses, read once per plan."""
+        return self.cache.reserved()
+
+    @cached_property
+    def settings(self) -> IpamConfig:
+        """The IPAM settings, read once per plan. Raise UndecodableEntry if they cannot be decoded."""
+        return self.cache.settings()
+
+    @cached_property
+    def cooldown(self) -> Cooldown:
+        """The cooldown of released addresses. Its current time is that of the first use in this plan."""
+        return cooldown_of(self.settings)
+
+    def index(self, version: int) -> BlockIndex:
+        """Return the index of a family's blocks. List them on first use: most requests need only the host's own blocks."""
+        if version not in self._indexes:
+            own = self.cache.own_blocks(version)
+            self._indexes[version] = BlockIndex(self.backend, version, self.host, own, self.reserved, self.cooldown)
+        return self._indexes[version]
 
     def block(self, cidr: Cidr) -> Block:
         """Return a block that the caller must not change. Addresses whose cooldown is over are free in it.
@@ -67,7 +83,7 @@ class Plan:
         Raise Conflict if the cached block is stale.
         """
         block = self.block(cidr)
-        if self._backend.get(BlockKey(cidr)).revision != self._base[cidr].revision:
+        if self.backend.get(BlockKey(cidr)).revision != self._base[cidr].revision:
             raise Conflict(BlockKey(cidr))
         return block
 
@@ -85,7 +101,7 @@ class Plan:
         Raise Conflict if this plan changed the handle before it was read.
         """
         if name not in self._known_handles:
-            entry = self._backend.find(HandleKey(name))
+            entry = self.backend.find(HandleKey(name))
             if entry is None:
                 return self.handle(name)
             self._known_handles[name] = entry
@@ -98,21 +114,21 @@ class Plan:
         wanted = {name for name in names if name not in self._known_handles and name not in self._handles}
         if len(wanted) < PREFETCH:
             return
-        for entry in self._backend.list(HandleQuery()):
+        for entry in self.backend.list(HandleQuery()):
             if isinstance(entry.key, HandleKey) and entry.key.handle in wanted:
                 self._known_handles[entry.key.handle] = entry
 
-    def join(self, draft: "Draft") -> None:
+    def join(self, changes: "RequestChanges") -> None:
         """Apply the changes of one request to the plan."""
-        self._blocks.update(draft.blocks)
-        self._handles.update(draft.handles)
-        self._takers |= draft.takers
+        self._blocks.update(changes.blocks)
+        self._handles.update(changes.handles)
+        self._takers |= changes.takers
 
     def writes(self) -> list[Write]:
         """Return the writes in order: handles that grow, blocks, handles that shrink.
 
         A concurrent reader may find a handle that counts too many addresses, but never an address without a handle. In a store
-        without atomic writes, a handle that both grows and shrinks only grows; `settle` corrects it later.
+        without atomic writes, a handle that both grows and shrinks only grows; `apply_corrections` corrects it later.
 
         A handle that gets an address is written before the blocks, even if its count does not change. A conflict on the handle
         is thus detected before the new address is written.
@@ -144,11 +160,11 @@ class Plan:
 
     def _read(self, cidr: Cidr) -> Block:
         if cidr not in self._base:
-            self._base[cidr] = self.view.block(cidr)
+            self._base[cidr] = self.cache.block(cidr)
         value = self._base[cidr].value
-        if self.view.has_resting(value):
+        if self.cache.has_cooldown(value):
             value = value.copy()
-            blocks.collect(value, self.rest())
+            blocks.free_expired(value, self.cooldown)
         self._collected[cidr] = value
         return value
 
@@ -165,7 +181,7 @@ class Plan:
     def _written(self, name: str) -> Handle:
         """Return the handle as this plan's writes store it."""
         after = self._handles[name]
-        if self._backend.atomic or self._only_shrinks(name):
+        if self.backend.atomic or self._only_shrinks(name):
             return after
         counts = dict(self._before(name).blocks)
         for cidr, count in after.blocks.items():
@@ -174,14 +190,11 @@ class Plan:
 
     def _handle_writes(self, names: Iterable[str]) -> Iterator[Write]:
         for name in names:
-            handle, known = self._written(name), self._known_handles.get(name)
-            if known is None:
-                if handle.blocks:
-                    yield Create(HandleKey(name), handle)
+            known, handle = self._known_handles.get(name), self._written(name)
+            if known is not None:
+                yield handle_write(known, handle)
             elif handle.blocks:
-                yield Update(known.key, handle, known.revision)
-            else:
-                yield Delete(known.key, known.revision)
+                yield Create(HandleKey(name), handle)
 
     def _block_write(self, cidr: Cidr) -> Write:
         entry, block = self._base[cidr], self._blocks[cidr]
@@ -191,11 +204,11 @@ class Plan:
         return Update(entry.key, block, entry.revision)
 
 
-class Draft:
+class RequestChanges:
     """The changes of one request: copies of blocks and handles that override those of the plan."""
 
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+        self.plan = plan
         self.blocks: dict[Cidr, Block] = {}
         self.handles: dict[str, Handle] = {}
         self.takers: set[str] = set()
@@ -203,16 +216,23 @@ class Draft:
     def block(self, cidr: Cidr) -> Block:
         """Return a copy of the block that the caller may change. Raise as `Plan.block`."""
         if cidr not in self.blocks:
-            self.blocks[cidr] = self._plan.block(cidr).copy()
+            self.blocks[cidr] = self.plan.block(cidr).copy()
         return self.blocks[cidr]
 
     def peek(self, cidr: Cidr) -> Block:
         """Return a block that the caller must not change. Raise as `Plan.block`."""
-        return self.blocks.get(cidr) or self._plan.block(cidr)
+        return self.blocks.get(cidr) or self.plan.block(cidr)
+
+    def find(self, cidr: Cidr) -> Block | None:
+        """Return a block as `peek` does, or None if it does not exist. Raise UndecodableEntry if it cannot be decoded."""
+        try:
+            return self.peek(cidr)
+        except NotFound:
+            return None
 
     def handle(self, name: str) -> Handle:
-        """Return the handle with the changes of this draft and of the plan."""
-        return self.handles[name] if name in self.handles else self._plan.handle(name)
+        """Return the handle with these changes and those of the plan."""
+        return self.handles[name] if name in self.handles else self.plan.handle(name)
 
     def count(self, name: str, cidr: Cidr, difference: int) -> None:
         """Add the difference, which may be negative, to the handle's count for the block."""
@@ -220,7 +240,7 @@ class Draft:
         if difference > 0:
             self.takers.add(name)
 
-    def held(self, name: str, version: int) -> list[Address]:
-        """Return the addresses of one family that the handle holds, according to this draft and the plan."""
-        cidrs = [cidr for text in self.handle(name).blocks if (cidr := Cidr(text)).version == version]
-        return [cidr.address(ordinal) for cidr in cidrs for ordinal in blocks.held_by(self.peek(cidr), name)]
+
+def handle_write(known: Entry[Handle], after: Handle) -> Write:
+    """Return the write that stores a handle over its known entry. A handle without counts is deleted."""
+    return Update(known.key, after, known.revision) if after.blocks else Delete(known.key, known.revision)

@@ -1,16 +1,24 @@
-"""Select the pools of a request.
+"""Pools and reservations: which pools serve a request, and which addresses automatic assignment skips.
 
 A request that names pools gets addresses from these pools in the given order; their selectors are ignored. Other requests use
 every usable pool with assignmentMode Automatic, in name order. The nodeSelector of the pool must select the node, and the
 namespaceSelector must select the namespace (docs/reference/spec.md, rules R1 and R2).
+
+A request that names a reserved address gets it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from svc._core.bitmap import OrdinalSet
 from svc._core.cidr import Address, Cidr, CidrIndex
+from svc.datastore.api import Backend
 from svc.ipam import errors
+from svc.model.field_errors import FieldError, json_kind
+from svc.model.keys import ResourceQuery
 from svc.model.pool import AUTOMATIC, WORKLOAD, Pool
+from svc.model.resource import Resource
 
+RESERVATION = "IPReservation"
 _NONE: Mapping[str, str] = {}
 
 
@@ -47,6 +55,11 @@ class PoolSet:
         """Return the pool that has the address, usable or not; None if no pool has it."""
         return self._known.match(address)
 
+    def any_block_of(self, address: Address) -> Cidr | None:
+        """Return the CIDR of the block that has the address, in a usable pool or another one; None if no pool has it."""
+        pool = self._known.match(address)
+        return None if pool is None else pool.cidr.block_of(address, pool.block_size)
+
     def named(self, names: Sequence[str], version: int, use: str = WORKLOAD) -> list[Pool]:
         """Return the named pools that allow this use, in the given order.
 
@@ -67,10 +80,12 @@ class PoolSet:
         A request without a namespace has no labels, so a pool that requires a namespace label does not serve it.
         """
         return [
-            pool for pool in self.all if pool.cidr.version == version and not why_not(pool, node_labels, namespace_labels, use)
+            pool
+            for pool in self.all
+            if pool.cidr.version == version and not rejection_reason(pool, node_labels, namespace_labels, use)
         ]
 
-    def misplaced(self, cidr: Cidr, node_labels: Mapping[str, str], *, usable: bool) -> bool:
+    def is_ineligible(self, cidr: Cidr, node_labels: Mapping[str, str], *, usable: bool) -> bool:
         """Return whether a block is ineligible: its pool does not select the node with these labels.
 
         Return False for an orphaned block and, with `usable`, for a block in a pool that is not usable.
@@ -87,7 +102,7 @@ class PoolSet:
         return pool
 
 
-def why_not(pool: Pool, node_labels: Mapping[str, str], namespace_labels: Mapping[str, str], use: str) -> str:
+def rejection_reason(pool: Pool, node_labels: Mapping[str, str], namespace_labels: Mapping[str, str], use: str) -> str:
     """Return the reason if a pool does not serve a request that does not name it; an empty text if it does."""
     if not pool.usable:
         return "is disabled" if pool.disabled else "is out of use"
@@ -100,6 +115,100 @@ def why_not(pool: Pool, node_labels: Mapping[str, str], namespace_labels: Mappin
     if not pool.namespace_selector.matches(namespace_labels):
         return f"selects namespaces by {pool.namespace_selector}"
     return ""
+
+
+class Reserved:
+    """The reserved addresses of both families, as disjoint ranges.
+
+    `unreadable` has, by reservation, the faults of documents and entries that reserve nothing because they cannot be read.
+    """
+
+    def __init__(self, ranges: Iterable[Cidr] = (), unreadable: Mapping[str, str] = _NONE) -> None:
+        self.unreadable = unreadable
+        self._ranges: CidrIndex[None] = CidrIndex()
+        self._masks: dict[Cidr, OrdinalSet | None] = {}
+        self._given = tuple(ranges)
+        for cidr in sorted(self._given, key=lambda cidr: cidr.length):  # of two that overlap, one contains the other
+            if not self._ranges.overlapping(cidr):
+                self._ranges.insert(cidr, None)
+
+    def beside(self, ranges: Iterable[Cidr]) -> "Reserved":
+        """Return the reservations with further ranges."""
+        return Reserved((*self._given, *ranges), self.unreadable)
+
+    def mask(self, block: Cidr) -> OrdinalSet | None:
+        """Return the reserved ordinals of a block; None if no address of it is reserved."""
+        if block not in self._masks:
+            self._masks[block] = self._mask(block)
+        return self._masks[block]
+
+    def ranges_in(self, cidr: Cidr) -> list[Cidr]:
+        """Return the reserved parts of a CIDR, disjoint and sorted."""
+        return [cidr if cidr in found else found for found in self._ranges.overlapping(cidr)]
+
+    def count(self, cidr: Cidr) -> int:
+        """Return the number of reserved addresses in a CIDR."""
+        return sum(found.size for found in self.ranges_in(cidr))
+
+    def covers(self, cidr: Cidr) -> bool:
+        """Return whether every address of a CIDR is reserved, by one range or by several."""
+        return self.count(cidr) == cidr.size
+
+    def _mask(self, block: Cidr) -> OrdinalSet | None:
+        found = self.ranges_in(block)
+        if not found:
+            return None
+        ordinals = OrdinalSet(block.size)
+        for cidr in found:
+            ordinals.add_range(block.ordinal(cidr.first), block.ordinal(cidr.last))
+        return ordinals
+
+
+def read_pools(backend: Backend) -> PoolSet:
+    """Read the pools. The set lists the unreadable ones with their faults."""
+    entries = backend.list(ResourceQuery("IPPool"))
+    pools: list[Pool] = []
+    unreadable = _undecodable("IP pool", entries.skipped)
+    for entry in entries:
+        try:
+            pools.append(Pool.from_resource(entry.value))
+        except ValueError as error:
+            unreadable[entry.value.name] = str(error)
+    return PoolSet(pools, unreadable)
+
+
+def read_reserved(backend: Backend) -> Reserved:
+    """Read the reservations. The result lists the faults of undecodable documents and of invalid entries."""
+    entries = backend.list(ResourceQuery(RESERVATION))
+    ranges: list[Cidr] = []
+    unreadable = _undecodable("IP reservation", entries.skipped)
+    for entry in entries:
+        found, faults = read_entries(entry.value)
+        ranges += found
+        if faults:
+            unreadable[entry.value.name] = f"IP reservation {entry.value.name!r}: {'; '.join(map(str, faults))}"
+    return Reserved(ranges, unreadable)
+
+
+def read_entries(resource: Resource) -> tuple[list[Cidr], list[FieldError]]:
+    """Return the valid ranges of one reservation, and the field errors of the other entries. Host bits are ignored."""
+    given = resource.spec.get("reservedCIDRs") or []
+    if not isinstance(given, list):
+        return [], [FieldError("spec.reservedCIDRs", given, f"is {json_kind(given)}", "give an array of CIDRs")]
+    ranges, faults = [], []
+    for index, text in enumerate(given):
+        try:
+            ranges.append(Cidr.masked(str(text).strip()))
+        except ValueError:
+            faults.append(
+                FieldError(f"spec.reservedCIDRs[{index}]", text, "is not a CIDR", "give ADDRESS/LENGTH, or an address")
+            )
+    return ranges, faults
+
+
+def _undecodable(noun: str, skipped: Mapping[str, str]) -> dict[str, str]:
+    """Return the faults of documents that cannot be decoded, by the names of their resources."""
+    return {place.rpartition("/")[2]: f"{noun} {place}: {fault}" for place, fault in skipped.items()}
 
 
 def _canonical(name: str) -> str:

@@ -7,8 +7,9 @@ from contextlib import suppress
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import NotFound
 from svc.ipam import blocks, errors
-from svc.ipam.plan import Draft, Plan, Planned
+from svc.ipam.plan import Plan, Planned, RequestChanges
 from svc.ipam.requests import Release, ReleaseAddresses, ReleaseResult, ReleaseTarget
+from svc.ipam.selection import BlockFinder
 from svc.model.errors import SvcError
 from svc.model.ipam import Attribute, Block
 
@@ -19,34 +20,36 @@ def release(plan: Plan, request: Release) -> Planned:
     Write a block even if it has nothing to release. A concurrent assignment to the handle has counted already, and its write of
     the block then conflicts.
     """
-    draft = Draft(plan)
-    named = [Cidr(text) for text in plan.stored_handle(request.handle).blocks]
-    unnamed = [address for address in request.addresses if not any(address in cidr for cidr in named)]
-    for cidr in dict.fromkeys([*named, *_blocks_of(plan, unnamed), *plan.view.doubtful_blocks(request.handle)]):
-        _release_from(plan, draft, cidr, request)
-    plan.join(draft)
-    return Planned(ReleaseResult(), frozenset(draft.blocks))
+    changes = RequestChanges(plan)
+    listed = [Cidr(text) for text in plan.stored_handle(request.handle).blocks]
+    unlisted = [address for address in request.addresses if not any(address in cidr for cidr in listed)]
+    finder = BlockFinder(changes)
+    found = [cidr for address in unlisted if (cidr := finder.find_existing(address)) is not None]
+    for cidr in dict.fromkeys([*listed, *found, *plan.cache.unresolved.get(request.handle, ())]):
+        _release_from(changes, cidr, request)
+    plan.join(changes)
+    return Planned(ReleaseResult(), frozenset(changes.blocks))
 
 
 def release_addresses(plan: Plan, request: ReleaseAddresses) -> Planned:
     """Plan each block by itself: a refusal in one block does not affect the others."""
     by_block, unknown = _by_block(plan, request.addresses)
-    plan.prefetch_handles(name for cidr, held in by_block.items() for name in _holders(plan.block(cidr), held))
+    plan.prefetch_handles(name for cidr, targets in by_block.items() for name in _handles(plan.block(cidr), targets))
     freed: list[Address] = []
     unallocated = list(unknown)
     refused: dict[Address, SvcError] = {}
     written: set[Cidr] = set()
-    for cidr, held in by_block.items():
-        draft = Draft(plan)
+    for cidr, targets in by_block.items():
+        changes = RequestChanges(plan)
         try:
-            gone = _release_checked(plan, draft, cidr, held)
+            gone = _release_checked(changes, cidr, targets)
         except SvcError as failure:
-            refused.update(dict.fromkeys(held, failure))
+            refused.update(dict.fromkeys(targets, failure))
             continue
         freed.extend(gone)
-        unallocated.extend(address for address in held if address not in gone)
+        unallocated.extend(address for address in targets if address not in gone)
         if gone:
-            plan.join(draft)
+            plan.join(changes)
             written.add(cidr)
     return Planned(ReleaseResult(tuple(freed), tuple(unallocated), refused), frozenset(written))
 
@@ -56,71 +59,67 @@ def bare(handle: str | None) -> str:
     return (handle or "").partition("\r")[0]
 
 
-def _blocks_of(plan: Plan, addresses: Iterable[Address]) -> list[Cidr]:
-    found = (plan.room.block_holding(plan.block, address) for address in addresses)
-    return [cidr for cidr in found if cidr is not None]
-
-
-def _release_from(plan: Plan, draft: Draft, cidr: Cidr, request: Release) -> None:
+def _release_from(changes: RequestChanges, cidr: Cidr, request: Release) -> None:
     kept = 0
     with suppress(NotFound):
-        block = draft.block(cidr)
+        block = changes.block(cidr)
         held = blocks.held_by(block, request.handle)
         gone = [ordinal for ordinal in held if cidr.address(ordinal) not in request.keep]
-        blocks.release(block, gone, plan.rest())
+        blocks.release(block, gone, changes.plan.cooldown)
         kept = len(held) - len(gone)
-    draft.count(request.handle, cidr, kept - draft.handle(request.handle).blocks.get(str(cidr), 0))
+    changes.count(request.handle, cidr, kept - changes.handle(request.handle).blocks.get(str(cidr), 0))
 
 
 def _by_block(
-    plan: Plan, addresses: Iterable[ReleaseTarget]
-) -> tuple[Mapping[Cidr, dict[Address, ReleaseTarget]], list[Address]]:
+    plan: Plan, targets: Iterable[ReleaseTarget]
+) -> tuple[Mapping[Cidr, dict[Address, ReleaseTarget]], Iterable[Address]]:
     """Group the targets by the block that has the address; list the addresses in no block.
 
     If an address occurs more than once, its last target counts.
     """
+    finder = BlockFinder(RequestChanges(plan))
     by_block: dict[Cidr, dict[Address, ReleaseTarget]] = defaultdict(dict)
     unknown: dict[Address, None] = {}
-    for held in addresses:
-        cidr = plan.room.block_holding(plan.block, held.address)
+    for target in targets:
+        cidr = finder.find_existing(target.address)
         if cidr is None:
-            unknown[held.address] = None
+            unknown[target.address] = None
         else:
-            by_block[cidr][held.address] = held
-    return by_block, list(unknown)
+            by_block[cidr][target.address] = target
+    return by_block, unknown
 
 
-def _holders(block: Block, held: Iterable[Address]) -> set[str]:
-    attributes = (blocks.holder(block, address) for address in held)
+def _handles(block: Block, addresses: Iterable[Address]) -> set[str]:
+    attributes = (blocks.allocation_of(block, address) for address in addresses)
     return {attribute.handle_id for attribute in attributes if attribute is not None and attribute.handle_id}
 
 
-def _release_checked(plan: Plan, draft: Draft, cidr: Cidr, held: Mapping[Address, ReleaseTarget]) -> list[Address]:
+def _release_checked(changes: RequestChanges, cidr: Cidr, targets: Mapping[Address, ReleaseTarget]) -> list[Address]:
     """Release the targets of one block and return the addresses that were released.
 
     Raise CallerError and release none of them if an allocation differs from its target.
     """
-    block = draft.block(cidr)
+    plan, block = changes.plan, changes.block(cidr)
     freed: dict[Address, Attribute] = {}
-    for address, wanted in held.items():
-        attribute = blocks.holder(block, address)
+    for address, target in targets.items():
+        attribute = blocks.allocation_of(block, address)
         if attribute is None or attribute.released_at:
             continue
-        _check(block, wanted, attribute)
+        _check(block, target, attribute)
         freed[address] = attribute
     for attribute in freed.values():
         if attribute.handle_id:
             plan.stored_handle(attribute.handle_id)
-            draft.count(attribute.handle_id, cidr, -1)
-    blocks.release(block, [cidr.ordinal(address) for address in freed], plan.rest(), restamp=True)
+            changes.count(attribute.handle_id, cidr, -1)
+    blocks.release(block, [cidr.ordinal(address) for address in freed], plan.cooldown, restamp=True)
     return list(freed)
 
 
-def _check(block: Block, wanted: ReleaseTarget, attribute: Attribute) -> None:
+def _check(block: Block, target: ReleaseTarget, attribute: Attribute) -> None:
     if blocks.is_windows_reserved(attribute):
-        raise errors.of_windows(wanted.address, block.affinity)
-    if wanted.handle and bare(attribute.handle_id) != bare(wanted.handle):
-        raise errors.other_handle(wanted.address, attribute.handle_id, wanted.handle)
-    sequence = block.ordinal_sequences.get(block.cidr.ordinal(wanted.address))
-    if wanted.sequence is not None and wanted.sequence != sequence:
-        raise errors.other_allocation(wanted.address, sequence, wanted.sequence)
+        raise errors.of_windows(target.address, block.affinity)
+    if target.handle and bare(attribute.handle_id) != bare(target.handle):
+        raise errors.other_handle(target.address, attribute.handle_id, target.handle)
+    sequence = block.ordinal_sequences.get(block.cidr.ordinal(target.address))
+    if target.sequence is not None and target.sequence != sequence:
+        raise errors.other_allocation(target.address, sequence, target.sequence)

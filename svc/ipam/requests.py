@@ -10,7 +10,7 @@ from svc.model.errors import SvcError
 from svc.model.pool import WORKLOAD
 from svc.values import dataclass
 
-Companion = Callable[[tuple[Address, ...]], Create]
+ExtraWrite = Callable[[tuple[Address, ...]], Create]
 """Makes the extra write of an assignment from the assigned addresses."""
 
 
@@ -30,7 +30,7 @@ class Assign:
     With `restores`, `addresses` belong to a live attachment whose record the datastore has lost. They are assigned if they are
     free or if the handle holds them. Settings, selectors, reservations and block limits are ignored.
 
-    `companion` makes the extra write of the same transaction, if the store has atomic writes and the object does not exist.
+    `extra_write` makes the extra write of the same transaction, if the store has atomic writes and the object does not exist.
     `trace` is the trace of the caller, because another thread may carry out the request.
     """
 
@@ -44,7 +44,7 @@ class Assign:
     max_blocks: int = 0
     max_per_handle: int = 0
     restores: bool = False
-    companion: Companion | None = None
+    extra_write: ExtraWrite | None = None
     trace: CallTrace | None = field(default_factory=active, compare=False, repr=False)
 
     def explain(self, text: Callable[[], str]) -> None:
@@ -61,14 +61,14 @@ class Release:
     blocks of `addresses` are read even if the handle does not list them or is lost. The allocations of the handle in these
     blocks are released too.
 
-    `companion` is the extra write of the same transaction, if the store has atomic writes. A conflict on its key fails the
+    `extra_write` is the extra write of the same transaction, if the store has atomic writes. A conflict on its key fails the
     request.
     """
 
     handle: str
     keep: frozenset[Address] = frozenset()
     addresses: tuple[Address, ...] = ()
-    companion: Delete | None = None
+    extra_write: Delete | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +105,12 @@ class Allocation:
 class AssignResult:
     """One allocation for each requested address or family, in that order.
 
-    `accompanied` is true if the extra object was created. `faults` has the faults of the pools and reservations that were
+    `has_extra` is true if the extra object was created. `faults` has the faults of the pools and reservations that were
     skipped because they cannot be read.
     """
 
     allocations: tuple[Allocation, ...]
-    accompanied: bool = False
+    has_extra: bool = False
     faults: tuple[str, ...] = ()
 
     @property

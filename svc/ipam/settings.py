@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from svc.datastore.api import Backend
 from svc.ipam.blocks import Cooldown
 from svc.model.errors import Code
-from svc.model.field_errors import Faults
+from svc.model.field_errors import FieldErrors
 from svc.model.ipam import IpamConfig
 from svc.model.keys import IpamConfigKey
 
@@ -31,9 +31,7 @@ def _set_field(field: str, value: str) -> str:
 def read_settings(backend: Backend) -> IpamConfig:
     """Read the settings. Return the defaults if none are stored. Raise UndecodableEntry if they cannot be decoded."""
     present = backend.find(IpamConfigKey())
-    if present is None:
-        return IpamConfig()
-    return present.value
+    return IpamConfig() if present is None else present.value
 
 
 def cooldown_of(settings: IpamConfig) -> Cooldown:
@@ -72,7 +70,7 @@ def update_settings(
 
 def check_settings(settings: IpamConfig, instruct: Instruct = _set_field) -> None:
     """Raise CallerError if a field is out of range or contradicts another one. The error has every such field."""
-    faults = Faults("invalid IPAM settings", Code.INVALID_NETCONF)
+    faults = FieldErrors("invalid IPAM settings", Code.INVALID_NETCONF)
     strict = f"{instruct('strictAffinity', 'true')} as well"
     if not settings.strict_affinity and not settings.auto_allocate_blocks:
         remedy = f"{strict}: a node that may neither claim a block nor has one could only borrow"

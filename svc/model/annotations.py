@@ -32,7 +32,7 @@ class Features:
 class AnnotationSettings:
     """What annotations request; empty fields are not requested.
 
-    `addresses` are those of `ipAddrs` or, if `unmanaged`, of `ipAddrsNoIpam`. `places` maps the name of each effective
+    `addresses` are those of `ipAddrs` or, if `unmanaged`, of `ipAddrsNoIpam`. `sources` maps the name of each effective
     annotation to its location and content. `warnings` lists what was corrected or ignored.
     """
 
@@ -42,14 +42,14 @@ class AnnotationSettings:
     unmanaged: bool = False
     floating: tuple[Address, ...] = ()
     mac: str = ""
-    places: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     def of_another_interface(self) -> "AnnotationSettings":
         """Return a copy without the settings that apply only to the pod's first interface."""
-        places = {name: place for name, place in self.places.items() if name not in (ADDRESSES, UNMANAGED)}
-        return replace(self, addresses=(), unmanaged=False, floating=(), mac="", places=places)
+        sources = {name: source for name, source in self.sources.items() if name not in (ADDRESSES, UNMANAGED)}
+        return replace(self, addresses=(), unmanaged=False, floating=(), mac="", sources=sources)
 
 
 NO_FEATURES: Final = Features()
-NO_WISHES: Final = AnnotationSettings()
+NO_SETTINGS: Final = AnnotationSettings()

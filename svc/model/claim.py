@@ -71,7 +71,7 @@ class NodeFence:
 
     count: int = 0
 
-    def moved(self) -> "NodeFence":
+    def advanced(self) -> "NodeFence":
         """Return the next fence."""
         return NodeFence(self.count + 1)
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Final
 
 from svc.model.errors import CallerError, Code
-from svc.model.field_errors import shown
+from svc.model.field_errors import display
 
 SUPPORTED: Final = ("0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 LATEST: Final = SUPPORTED[-1]
@@ -36,7 +36,7 @@ def negotiate(text: str | None) -> str:
     """
     version = text or SUPPORTED[0]
     if version not in SUPPORTED:
-        raise _incompatible(f"CNI version {shown(version)} is not supported", SUPPORTED)
+        raise _incompatible(f"CNI version {display(version)} is not supported", SUPPORTED)
     return version
 
 

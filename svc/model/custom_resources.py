@@ -28,7 +28,7 @@ from svc.model.keys import (
     ResourceQuery,
 )
 from svc.model.kv_codec import Value
-from svc.model.object_metadata import Group
+from svc.model.object_metadata import ApiGroup
 from svc.model.resource import Resource
 from svc.values import dataclass
 
@@ -98,7 +98,7 @@ def host_hash(host: str) -> str:
 class CustomResourceCodec:
     """Keys and values as the objects of one API group."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: ApiGroup) -> None:
         self.group = group
         self._label = group.names.label_prefix
         self._config = CONFIG[group.is_backing]

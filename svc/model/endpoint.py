@@ -80,7 +80,7 @@ def has_endpoint(names: Names, workload: Workload, ifname: str) -> bool:
     return names.endpoint_per_interface or not workload.is_pod or ifname == PRIMARY_INTERFACE
 
 
-def nats(floating: Iterable[Address], networks: Iterable[str], ifname: str) -> list[dict[str, str]]:
+def ip_nats(floating: Iterable[Address], networks: Iterable[str], ifname: str) -> list[dict[str, str]]:
     """Return the mappings of floating addresses of the first interface, each to its address of the same IP version.
 
     Floating addresses of a version without an address, and duplicates, are dropped.
@@ -138,7 +138,7 @@ def endpoint(
         "endpoint": ifname,
         "serviceAccountName": facts.service_account,
         "ipNetworks": spec["ipNetworks"],
-        "ipNATs": nats(facts.floating, spec["ipNetworks"], ifname),
+        "ipNATs": ip_nats(facts.floating, spec["ipNetworks"], ifname),
         "profiles": facts.profiles,
         "interfaceName": spec["interfaceName"],
         "mac": spec["mac"],

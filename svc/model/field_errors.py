@@ -74,7 +74,7 @@ def without_query(text: str) -> str:
     return _QUERY.sub(r"\1...", text)
 
 
-def shown(value: object) -> str:
+def display(value: object) -> str:
     """Return a value as its author wrote it, shortened to about 60 characters."""
     if value is None:
         return "null"
@@ -96,7 +96,7 @@ def _bounded(problem: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FieldError:
     """A field error: field, value, problem and fix."""
 
     field: str
@@ -106,25 +106,25 @@ class Fault:
 
     @property
     def place(self) -> str:
-        return self.field if self.value is MISSING else f"{self.field} = {shown(self.value)}"
+        return self.field if self.value is MISSING else f"{self.field} = {display(self.value)}"
 
     def __str__(self) -> str:
         return f"{self.place} {self.problem}"
 
 
 @dataclass(slots=True)
-class Faults:
+class FieldErrors:
     """The field errors of one input; `subject` begins the message."""
 
     subject: str
     code: Code
-    found: list[Fault] = field(default_factory=list)
+    found: list[FieldError] = field(default_factory=list)
 
     def add(self, where: str, value: object, problem: str, remedy: str) -> None:
-        self.found.append(Fault(where, value, _bounded(problem), remedy))
+        self.found.append(FieldError(where, value, _bounded(problem), remedy))
 
     def missing(self, where: str, remedy: str, problem: str = "is missing") -> None:
-        self.found.append(Fault(where, MISSING, problem, remedy))
+        self.found.append(FieldError(where, MISSING, problem, remedy))
 
     def raise_if_any(self) -> None:
         if self.found:

@@ -15,7 +15,7 @@ import orjson
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
 from svc.model import json_fields
-from svc.model.field_errors import json_kind, shown
+from svc.model.field_errors import display, json_kind
 from svc.values import dataclass
 
 Json = dict[str, Any]
@@ -181,7 +181,7 @@ def _attributes(data: Json) -> list[Attribute] | None:
     found = []
     for index, item in enumerate(json_fields.items(data, "attributes")):
         if not isinstance(item, dict):
-            raise ValueError(f"attributes[{index}] = {shown(item)} is {json_kind(item)}, not an object")
+            raise ValueError(f"attributes[{index}] = {display(item)} is {json_kind(item)}, not an object")
         try:
             found.append(Attribute.from_json(item))
         except ValueError as error:
@@ -219,7 +219,7 @@ class Affinity:
         state, deleted = json_fields.text(data, "state") or CONFIRMED, json_fields.flag(data, "deleted")
         return Affinity(state, deleted, json_fields.unknown(data, _OF_AFFINITIES))
 
-    def moved(self, state: str) -> "Affinity":
+    def with_state(self, state: str) -> "Affinity":
         """Return the affinity in another state."""
         return Affinity(state, extra=self.extra)
 

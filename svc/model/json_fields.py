@@ -6,7 +6,7 @@ A missing field and null are equivalent. ValueError names the field, its value a
 from collections.abc import Set
 from typing import Any
 
-from svc.model.field_errors import json_kind, shown
+from svc.model.field_errors import display, json_kind
 
 Json = dict[str, Any]
 
@@ -96,4 +96,4 @@ def _whole(name: str, value: object) -> int:
 
 
 def _mistyped(name: str, value: object, wanted: str) -> ValueError:
-    return ValueError(f"{name} = {shown(value)} is {json_kind(value)}, not {wanted}")
+    return ValueError(f"{name} = {display(value)} is {json_kind(value)}, not {wanted}")

@@ -1,5 +1,6 @@
 """Keys and queries of a datastore, independent of the names in a store. The type of a key determines the type of its value."""
 
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Generic
 
 from svc._core.cidr import Cidr
@@ -46,6 +47,37 @@ class AffinityKey(Key[Affinity]):
     host: str
     cidr: Cidr
     kind: str = "host"
+
+
+NODE, VIRTUAL = HOST_KINDS = ("host", "virtual")
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A node, or a virtual host for addresses that the whole cluster shares. Hosts claim blocks.
+
+    `affinity` is the value of the `affinity` field in the host's blocks.
+    """
+
+    name: str
+    kind: str = NODE
+    affinity: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "affinity", f"{self.kind}:{self.name}")
+
+    @staticmethod
+    def of(affinity: str | None) -> "Host | None":
+        """Return the host of a block with this affinity; None for an unclaimed block."""
+        kind, _, name = (affinity or "").partition(":")
+        return Host(name, kind) if name else None
+
+    def affinity_key(self, cidr: Cidr) -> AffinityKey:
+        """Return the key of the host's affinity to a block."""
+        return AffinityKey(self.name, cidr, self.kind)
+
+    def __str__(self) -> str:
+        return f"node {self.name!r}" if self.kind == NODE else f"{self.kind} host {self.name!r}"
 
 
 @dataclass(frozen=True, slots=True)

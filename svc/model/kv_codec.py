@@ -19,7 +19,7 @@ import orjson
 
 from svc._core.cidr import Cidr
 from svc.model.claim import NodeClaim, NodeFence
-from svc.model.field_errors import json_kind, shown
+from svc.model.field_errors import display, json_kind
 from svc.model.ipam import Affinity, Attribute, Block, Handle, IpamConfig
 from svc.model.keys import (
     NAMESPACED,
@@ -222,5 +222,5 @@ def _decode_block(cidr: Cidr, data: Any) -> Block:
 def _decode_resource(kind: str, data: Any) -> Resource:
     resource = Resource.from_json(data)
     if resource.kind != kind:
-        raise ValueError(f"kind = {shown(resource.kind)} is not {kind}")
+        raise ValueError(f"kind = {display(resource.kind)} is not {kind}")
     return resource

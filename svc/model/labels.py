@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from svc.model.field_errors import Fault
+from svc.model.field_errors import FieldError
 from svc.model.resource import MAX_NAME
 
 _WORD: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -13,13 +13,13 @@ _RULE: Final = "up to 63 letters, digits, '-', '_' and '.', a letter or digit fi
 _FIELD: Final = "metadata.labels"
 
 
-def label_faults(labels: Mapping[str, object]) -> Iterator[Fault]:
+def label_faults(labels: Mapping[str, object]) -> Iterator[FieldError]:
     """Yield a field error for each invalid key, and for each invalid value that is a string."""
     for key, value in labels.items():
         if not _is_key(key):
-            yield Fault(f"{_FIELD} key", key, "is not a label key", f"give [DOMAIN/]NAME, NAME of {_RULE}")
+            yield FieldError(f"{_FIELD} key", key, "is not a label key", f"give [DOMAIN/]NAME, NAME of {_RULE}")
         elif isinstance(value, str) and value and not _WORD.fullmatch(value):
-            yield Fault(f"{_FIELD}.{key}", value, "is not a label value", f"give {_RULE}; or nothing")
+            yield FieldError(f"{_FIELD}.{key}", value, "is not a label value", f"give {_RULE}; or nothing")
 
 
 def _is_key(key: str) -> bool:

@@ -39,7 +39,7 @@ def bit_reversed_uid(uid: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ApiGroup:
     """One API group and version with custom resources of svc."""
 
     names: Names

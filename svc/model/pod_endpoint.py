@@ -13,7 +13,7 @@ import orjson
 
 from svc._core.cidr import Address, Cidr
 from svc.model.annotations import FLOATING, SOURCE_PREFIXES
-from svc.model.endpoint import KIND, PRIMARY_INTERFACE, PodFacts, Workload, endpoint_key, host_interface, nats
+from svc.model.endpoint import KIND, PRIMARY_INTERFACE, PodFacts, Workload, endpoint_key, host_interface, ip_nats
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.qos import controls_of
 from svc.model.resource import Resource, ordered
@@ -70,7 +70,7 @@ def endpoints_of(names: Names, pod: Json) -> Iterator[tuple[ResourceKey, Resourc
             yield ResourceKey(KIND, resource.name, resource.namespace), resource
 
 
-def wiring(names: Names, interface: str, endpoint: Resource) -> Json:
+def wired_annotations(names: Names, interface: str, endpoint: Resource) -> Json:
     """Return the annotations of a wired interface; none for an endpoint without addresses."""
     networks = endpoint.spec.get("ipNetworks") or ()
     if not networks:
@@ -81,7 +81,7 @@ def wiring(names: Names, interface: str, endpoint: Resource) -> Json:
     return {_note(names, name, interface): text for name, text in notes.items()}
 
 
-def unwiring(names: Names, interface: str) -> Json:
+def cleared_annotations(names: Names, interface: str) -> Json:
     """Return the annotations of a removed interface. The container ID stays."""
     return {_note(names, name, interface): "" for name in ("podIP", "podIPs")}
 
@@ -126,7 +126,7 @@ def _endpoint(names: Names, pod: Json, interface: str, notes: dict[str, str]) ->
         "endpoint": interface,
         "serviceAccountName": account,
         "ipNetworks": networks,
-        "ipNATs": nats(_floating(names, notes), networks, interface),
+        "ipNATs": ip_nats(_floating(names, notes), networks, interface),
         "profiles": _profiles(names, metadata["namespace"], account),
         "interfaceName": host_interface(names, workload, interface),
         "ports": list(_ports(pod["spec"])),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from svc._core.cidr import Cidr
 from svc.model import selector
-from svc.model.field_errors import MISSING, Fault, json_kind
+from svc.model.field_errors import MISSING, FieldError, json_kind
 from svc.model.resource import Json, Resource, name_fault
 from svc.model.selector import Selector, SelectorError
 from svc.values import dataclass
@@ -46,7 +46,7 @@ TEXT_FIELDS = (*(name for name, kind in _FIELDS.items() if kind is str), "allowe
 
 _CHOICES = {"vxlanMode": ENCAPSULATIONS, "ipipMode": ENCAPSULATIONS, "assignmentMode": ASSIGNMENT_MODES}
 
-Faults = Iterator[Fault]
+Found = Iterator[FieldError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def check_pool(resource: Resource, others: Iterable[Pool], existing_blocks: Iter
     return [_line(fault) for fault in found]
 
 
-def _line(fault: Fault) -> str:
+def _line(fault: FieldError) -> str:
     return f"{fault}: {fault.remedy}"
 
 
@@ -141,7 +141,7 @@ def _usable(resource: Resource) -> bool:
     return not any(unfit <= condition.items() for condition in conditions or () if isinstance(condition, dict))
 
 
-def _reading_faults(given: Json) -> Faults:
+def _reading_faults(given: Json) -> Found:
     """Yield the field errors that make a stored pool unusable."""
     yield from _type_faults(given)
     spec = _defaulted(given)
@@ -155,41 +155,41 @@ def _mistyped(name: str, value: object) -> bool:
     return name in _FIELDS and value is not None and type(value) is not _FIELDS[name]
 
 
-def _type_faults(given: Json) -> Faults:
+def _type_faults(given: Json) -> Found:
     if given.get("cidr") in (None, ""):
-        yield Fault("spec.cidr", MISSING, "is missing", "give the pool's range, such as 10.0.0.0/16 or fd00::/48")
+        yield FieldError("spec.cidr", MISSING, "is missing", "give the pool's range, such as 10.0.0.0/16 or fd00::/48")
     for name, value in given.items():
         if _mistyped(name, value):
-            yield Fault(f"spec.{name}", value, f"is {json_kind(value)}", f"give {json_kind(_FIELDS[name]())}")
+            yield FieldError(f"spec.{name}", value, f"is {json_kind(value)}", f"give {json_kind(_FIELDS[name]())}")
 
 
-def _use_type_faults(spec: Json) -> Faults:
+def _use_type_faults(spec: Json) -> Found:
     for use in spec["allowedUses"]:
         if not isinstance(use, str):
-            yield Fault("spec.allowedUses[]", use, f"is {json_kind(use)}", "give strings")
+            yield FieldError("spec.allowedUses[]", use, f"is {json_kind(use)}", "give strings")
 
 
-def _unknown_fields(given: Json) -> Faults:
+def _unknown_fields(given: Json) -> Found:
     for name in given.keys() - _FIELDS.keys():
-        yield Fault(
+        yield FieldError(
             f"spec.{name}", given[name], "is no field of an IP pool", f"leave it out, or use one of {', '.join(_FIELDS)}"
         )
 
 
-def _choice_faults(spec: Json) -> Faults:
+def _choice_faults(spec: Json) -> Found:
     for name, choices in _CHOICES.items():
         if spec[name] not in choices:
-            yield Fault(f"spec.{name}", spec[name], "is not known", f"give one of {', '.join(choices)}")
+            yield FieldError(f"spec.{name}", spec[name], "is not known", f"give one of {', '.join(choices)}")
     for use in spec["allowedUses"]:
         if use not in USES:
-            yield Fault("spec.allowedUses[]", use, "is not known", f"give some of {', '.join(USES)}")
+            yield FieldError("spec.allowedUses[]", use, "is not known", f"give some of {', '.join(USES)}")
 
 
-def _selector_faults(spec: Json) -> Faults:
+def _selector_faults(spec: Json) -> Found:
     for name in ("nodeSelector", "namespaceSelector"):
         problem, remedy = _selector_fault(spec[name])
         if problem:
-            yield Fault(f"spec.{name}", spec[name], problem, remedy)
+            yield FieldError(f"spec.{name}", spec[name], problem, remedy)
 
 
 def _selector_fault(text: str) -> tuple[str, str]:
@@ -201,81 +201,87 @@ def _selector_fault(text: str) -> tuple[str, str]:
     return ("uses global()", "select by labels, or with all()") if uses_global else ("", "")
 
 
-def _use_faults(spec: Json) -> Faults:
+def _use_faults(spec: Json) -> Found:
     uses = spec["allowedUses"]
     if TUNNEL in uses and spec["namespaceSelector"]:
         value = spec["namespaceSelector"]
-        yield Fault(
+        yield FieldError(
             "spec.namespaceSelector", value, f"is not for use {TUNNEL}", f"leave it out, or set allowedUses to {[WORKLOAD]}"
         )
     if LOAD_BALANCER in uses:
         yield from _load_balancer_faults(spec)
 
 
-def _load_balancer_faults(spec: Json) -> Faults:
+def _load_balancer_faults(spec: Json) -> Found:
     alone = {"allowedUses": [LOAD_BALANCER], "ipipMode": NEVER, "vxlanMode": NEVER, "disableBGPExport": False}
     for name, wanted in alone.items():
         if spec[name] != wanted:
-            yield Fault(f"spec.{name}", spec[name], f"does not go with use {LOAD_BALANCER}", f"set it to {wanted}")
+            yield FieldError(f"spec.{name}", spec[name], f"does not go with use {LOAD_BALANCER}", f"set it to {wanted}")
     if spec["nodeSelector"] != "all()":
-        yield Fault("spec.nodeSelector", spec["nodeSelector"], f"does not go with use {LOAD_BALANCER}", "set it to all()")
+        yield FieldError("spec.nodeSelector", spec["nodeSelector"], f"does not go with use {LOAD_BALANCER}", "set it to all()")
 
 
-def _cidr_faults(spec: Json) -> Faults:
+def _cidr_faults(spec: Json) -> Found:
     try:
         Cidr(spec["cidr"] or "0.0.0.0/0")  # a missing CIDR is reported separately
     except ValueError as error:
-        yield Fault("spec.cidr", spec["cidr"], "is no CIDR", str(error))
+        yield FieldError("spec.cidr", spec["cidr"], "is no CIDR", str(error))
 
 
-def _range_faults(spec: Json, cidr: Cidr) -> Faults:
+def _range_faults(spec: Json, cidr: Cidr) -> Found:
     for unusable, kind in _UNUSABLE.items():
         if cidr.overlaps(unusable):
             problem = f"is {kind}" if cidr in unusable else f"has {kind} addresses"
-            yield Fault("spec.cidr", spec["cidr"], f"{problem} ({unusable})", "choose a range that is routed between nodes")
+            yield FieldError(
+                "spec.cidr", spec["cidr"], f"{problem} ({unusable})", "choose a range that is routed between nodes"
+            )
 
 
-def _size_faults(spec: Json, cidr: Cidr) -> Faults:
+def _size_faults(spec: Json, cidr: Cidr) -> Found:
     size, sizes = spec["blockSize"], _BLOCK_SIZES[cidr.version]
     if size not in sizes:
         allowed = f"give {sizes[0]} to {sizes[-1]}, or leave it out for {_BLOCK_SIZE[cidr.version]}"
-        yield Fault("spec.blockSize", size, f"is no prefix length of an IPv{cidr.version} block", allowed)
+        yield FieldError("spec.blockSize", size, f"is no prefix length of an IPv{cidr.version} block", allowed)
     elif size < cidr.length and not spec["disabled"]:
         remedy = f"set blockSize to {max(cidr.length, sizes[0])} or more, or give a larger range"
-        yield Fault("spec.cidr", spec["cidr"], f"is smaller than one block of /{size}", remedy)
+        yield FieldError("spec.cidr", spec["cidr"], f"is smaller than one block of /{size}", remedy)
 
 
-def _encapsulation_faults(spec: Json, cidr: Cidr) -> Faults:
+def _encapsulation_faults(spec: Json, cidr: Cidr) -> Found:
     if spec["ipipMode"] == NEVER:
         return
     if cidr.version == 6:
-        yield Fault("spec.ipipMode", spec["ipipMode"], "is not for IPv6", "set it to Never; vxlanMode works for both versions")
+        yield FieldError(
+            "spec.ipipMode", spec["ipipMode"], "is not for IPv6", "set it to Never; vxlanMode works for both versions"
+        )
     elif spec["vxlanMode"] != NEVER:
-        yield Fault(
+        yield FieldError(
             "spec.ipipMode", spec["ipipMode"], f"excludes vxlanMode = {spec['vxlanMode']!r}", "set one of them to Never"
         )
 
 
-def _overlap_faults(cidr: Cidr, others: Sequence[Pool]) -> Faults:
+def _overlap_faults(cidr: Cidr, others: Sequence[Pool]) -> Found:
     for pool in others:
         if pool.cidr.overlaps(cidr):
             remedy = "choose another range, or delete that pool first"
-            yield Fault("spec.cidr", str(cidr), f"overlaps IP pool {pool.name!r} ({pool.cidr})", remedy)
+            yield FieldError("spec.cidr", str(cidr), f"overlaps IP pool {pool.name!r} ({pool.cidr})", remedy)
 
 
-def _block_faults(spec: Json, cidr: Cidr, blocks: Iterable[Cidr]) -> Faults:
+def _block_faults(spec: Json, cidr: Cidr, blocks: Iterable[Cidr]) -> Found:
     size = spec["blockSize"]
     odd = [block for block in blocks if block.length != size and block.overlaps(cidr)]
     if odd:
         remedy = f"set blockSize to {odd[0].length}, or release the addresses of the old blocks first"
-        yield Fault("spec.blockSize", size, f"differs from {len(odd)} existing blocks in the range (such as {odd[0]})", remedy)
+        yield FieldError(
+            "spec.blockSize", size, f"differs from {len(odd)} existing blocks in the range (such as {odd[0]})", remedy
+        )
 
 
-def _change_faults(spec: Json, cidr: Cidr, previous: Pool) -> Faults:
+def _change_faults(spec: Json, cidr: Cidr, previous: Pool) -> Found:
     remedy = "create a pool of another name, and delete this one"
     if cidr != previous.cidr:
-        yield Fault("spec.cidr", spec["cidr"], f"cannot replace {str(previous.cidr)!r}", remedy)
+        yield FieldError("spec.cidr", spec["cidr"], f"cannot replace {str(previous.cidr)!r}", remedy)
     if spec["blockSize"] != previous.block_size:
-        yield Fault("spec.blockSize", spec["blockSize"], f"cannot replace {previous.block_size}", remedy)
+        yield FieldError("spec.blockSize", spec["blockSize"], f"cannot replace {previous.block_size}", remedy)
     if LOAD_BALANCER in previous.allowed_uses and LOAD_BALANCER not in spec["allowedUses"]:
-        yield Fault("spec.allowedUses", spec["allowedUses"], f"cannot replace {list(previous.allowed_uses)}", remedy)
+        yield FieldError("spec.allowedUses", spec["allowedUses"], f"cannot replace {list(previous.allowed_uses)}", remedy)

@@ -11,7 +11,7 @@ import orjson
 from svc._core.cidr import Address, Cidr
 from svc.model import cni_versions
 from svc.model.errors import CallerError, Code
-from svc.model.field_errors import MISSING, Faults, json_kind
+from svc.model.field_errors import MISSING, FieldErrors, json_kind
 from svc.model.result import Dns, Interface, IpConfig, Result, Route
 
 Json = dict[str, Any]
@@ -27,7 +27,7 @@ def parse_prev_result(data: object, version: str, root: str = ROOT) -> Result:
     """
     if isinstance(data, bytes | bytearray):
         data = _decode(bytes(data), root)
-    faults = Faults(f"invalid {root}", Code.INVALID_NETCONF)
+    faults = FieldErrors(f"invalid {root}", Code.INVALID_NETCONF)
     result = _Reader(faults, root).result(data, version)
     faults.raise_if_any()
     return result
@@ -44,7 +44,7 @@ def _decode(data: bytes, root: str) -> object:
 class _Reader:
     """A reader of object members. An invalid member is recorded and read as empty, so that the rest is checked too."""
 
-    def __init__(self, faults: Faults, root: str) -> None:
+    def __init__(self, faults: FieldErrors, root: str) -> None:
         self._faults = faults
         self._root = root
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from svc.model.field_errors import shown
+from svc.model.field_errors import display
 from svc.names import Names
 from svc.values import dataclass
 
@@ -106,16 +106,16 @@ def _valid(direction: str, limit: _Limit, found: Controls, note: str, text: str,
     try:
         value = quantity(text)
     except ValueError as fault:
-        problems.append(f"{note} = {shown(text)} {fault}: it is left out")
+        problems.append(f"{note} = {display(text)} {fault}: it is left out")
         return 0
     if limit.needs and direction + limit.needs not in found:
-        problems.append(f"{note} = {shown(text)} means nothing without {direction}{limit.needs}: it is left out")
+        problems.append(f"{note} = {display(text)} means nothing without {direction}{limit.needs}: it is left out")
         return 0
     nearest = min(max(value, limit.low), limit.high)
     if nearest != value:
-        problems.append(f"{note} = {shown(text)} is out of range, {limit.low} to {limit.high}: {nearest} is taken")
+        problems.append(f"{note} = {display(text)} is out of range, {limit.low} to {limit.high}: {nearest} is taken")
     if limit.exceeds_need and nearest <= found[direction + limit.needs]:
-        problems.append(f"{note} = {shown(text)} does not exceed {direction}{limit.needs}: it is left out")
+        problems.append(f"{note} = {display(text)} does not exceed {direction}{limit.needs}: it is left out")
         return 0
     return nearest
 
@@ -124,5 +124,5 @@ def _code_point(note: str, text: str, problems: list[str]) -> Controls:
     value = _CODE_POINTS.get(text.upper(), int(text) if text.isascii() and text.isdigit() and len(text) < 3 else -1)
     if 0 <= value < 64:
         return {"dscp": value}
-    problems.append(f"{note} = {shown(text)} is no code point: it is left out")
+    problems.append(f"{note} = {display(text)} is no code point: it is left out")
     return {}

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from svc.model import json_fields
-from svc.model.field_errors import MISSING, Fault
+from svc.model.field_errors import MISSING, FieldError
 from svc.timestamps import rfc3339
 
 Json = dict[str, Any]
@@ -78,7 +78,7 @@ def new_uid() -> str:
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
-def stamp(resource: Resource, now: datetime, uid: str) -> None:
+def set_identity(resource: Resource, now: datetime, uid: str) -> None:
     """Set UID and creation time of a resource; existing ones are kept. `now` must be aware; times are in UTC, in seconds."""
     resource.metadata = ordered({"uid": uid, "creationTimestamp": rfc3339(now.timestamp())} | resource.metadata)
 
@@ -90,14 +90,14 @@ def ordered(metadata: Json) -> Json:
     return known | others
 
 
-def name_fault(resource: Resource) -> list[Fault]:
+def name_fault(resource: Resource) -> list[FieldError]:
     """Return the field error of a resource's name, if any. The name must be a valid name of a Kubernetes object."""
     name = resource.metadata.get("name", MISSING)
     if isinstance(name, str) and len(name) <= MAX_NAME and _NAME.fullmatch(name):
         return []
     remedy = f"give up to {MAX_NAME} lower-case letters, digits, '-' and '.', a letter or digit first and last"
     return [
-        Fault(
+        FieldError(
             "metadata.name",
             name,
             "is missing" if name is MISSING else f"cannot name a resource of kind {resource.kind}",

@@ -4,14 +4,14 @@ from svc.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Trust:
+class TlsTrust:
     """The verification of a readiness gate's certificate: off, or with the authorities in a file (empty: the system's)."""
 
     verify: bool = True
     ca_file: str = ""
 
 
-CHECKED = Trust()
+CHECKED = TlsTrust()
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class GateSettings:
 
     urls: tuple[str, ...] = ()
     seconds: float = 30
-    trust: Trust = CHECKED
+    trust: TlsTrust = CHECKED
 
 
 @dataclass(frozen=True, slots=True)

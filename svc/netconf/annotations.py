@@ -16,7 +16,7 @@ from svc.model.annotations import (
     FAMILIES,
     FLOATING,
     MAC,
-    NO_WISHES,
+    NO_SETTINGS,
     POOLS,
     SOURCE_PREFIXES,
     UNMANAGED,
@@ -24,7 +24,7 @@ from svc.model.annotations import (
     Features,
 )
 from svc.model.errors import CallerError, Code
-from svc.model.field_errors import Faults, json_kind, shown
+from svc.model.field_errors import FieldErrors, display, json_kind
 from svc.model.qos import controls_of
 from svc.model.resource import MAX_NAME
 from svc.names import Names
@@ -66,7 +66,7 @@ def parse_annotations(
 ) -> AnnotationSettings:
     """Return the annotation settings. Raise CallerError that lists all field errors of the annotations that count."""
     if not any(note.startswith(_prefixes(names)) for notes in (pod, namespace) for note in notes.values):
-        return NO_WISHES
+        return NO_SETTINGS
     return _Reader(names, pod, namespace, features).read()
 
 
@@ -91,8 +91,8 @@ class _Reader:
         self._pod = pod
         self._namespace = namespace
         self._features = features
-        self._faults = Faults("invalid annotations", Code.ANNOTATION)
-        self._places: dict[str, str] = {}
+        self._faults = FieldErrors("invalid annotations", Code.ANNOTATION)
+        self._sources: dict[str, str] = {}
 
     def read(self) -> AnnotationSettings:
         pools = {version: self._pools(name, version) for version, name in POOLS.items()}
@@ -105,7 +105,7 @@ class _Reader:
             unmanaged=addresses is not None and addresses.name == UNMANAGED,
             floating=self._floating(),
             mac=self._mac(),
-            places=self._places,
+            sources=self._sources,
             warnings=tuple(controls_of(self._names, self._pod.values)[1]),
         )
         self._list(self._note(SOURCE_PREFIXES, self._pod), _prefix, may_be_empty=True)
@@ -174,7 +174,7 @@ class _Reader:
         """Return the valid entries; empty if the annotation is missing."""
         if note is None:
             return ()
-        self._places[note.name] = f"{note.place} = {shown(note.text)}"
+        self._sources[note.name] = f"{note.place} = {display(note.text)}"
         items = self._decoded(note)
         if not items:
             if items is not None and not may_be_empty:

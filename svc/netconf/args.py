@@ -7,7 +7,7 @@ from typing import Final
 
 from svc._core.cidr import Address
 from svc.model.errors import Code
-from svc.model.field_errors import Faults
+from svc.model.field_errors import FieldErrors
 from svc.values import dataclass
 
 # Key in the spelling of runtimes, to attribute.
@@ -46,7 +46,7 @@ def parse_args(text: str, *, keys: Mapping[str, str] = KEYS, ignore_unknown: boo
 
     `ignore_unknown` is the default of IgnoreUnknown. `lenient` is for a DEL: invalid pairs are ignored.
     """
-    faults = Faults("invalid CNI_ARGS", Code.INVALID_ENVIRONMENT)
+    faults = FieldErrors("invalid CNI_ARGS", Code.INVALID_ENVIRONMENT)
     pairs = _pairs(text, faults)
     known = {keys[key]: value for key, value in pairs.items() if key in keys}
     others = {key: value for key, value in pairs.items() if key not in keys}
@@ -69,7 +69,7 @@ def pod_in(text: str) -> str:
     return f"{namespace}/{name}" if OBJECT_NAME.fullmatch(namespace) and OBJECT_NAME.fullmatch(name) else ""
 
 
-def _pairs(text: str, faults: Faults) -> dict[str, str]:
+def _pairs(text: str, faults: FieldErrors) -> dict[str, str]:
     pairs = {}
     for pair in text.split(";") if text else ():
         key, separator, value = pair.partition("=")
@@ -80,7 +80,7 @@ def _pairs(text: str, faults: Faults) -> dict[str, str]:
     return pairs
 
 
-def _boolean(text: str, default: bool, faults: Faults) -> bool:
+def _boolean(text: str, default: bool, faults: FieldErrors) -> bool:
     if not text:
         return default
     if text.lower() not in BOOLEANS:
@@ -88,13 +88,13 @@ def _boolean(text: str, default: bool, faults: Faults) -> bool:
     return BOOLEANS.get(text.lower(), default)
 
 
-def _refuse_unknown(others: Mapping[str, str], keys: Mapping[str, str], faults: Faults) -> None:
+def _refuse_unknown(others: Mapping[str, str], keys: Mapping[str, str], faults: FieldErrors) -> None:
     remedy = f"leave it out, add IgnoreUnknown=true, or use one of {', '.join(keys)}"
     for key, value in others.items():
         faults.add(f"CNI_ARGS {key}", value, "is not known", remedy)
 
 
-def _pod(known: Mapping[str, str], faults: Faults) -> dict[str, str]:
+def _pod(known: Mapping[str, str], faults: FieldErrors) -> dict[str, str]:
     """Return name and namespace of the pod; both empty unless both are valid."""
     pod = {part: known.get(part, "") for part in ("pod_name", "pod_namespace")}
     faulty = [part for part, text in pod.items() if text and not OBJECT_NAME.fullmatch(text)]
@@ -104,7 +104,7 @@ def _pod(known: Mapping[str, str], faults: Faults) -> dict[str, str]:
     return pod if all(pod.values()) and not faulty else dict.fromkeys(pod, "")
 
 
-def _address(text: str, faults: Faults) -> str:
+def _address(text: str, faults: FieldErrors) -> str:
     """Return the address in canonical form; empty if it is missing or invalid."""
     if not text:
         return ""

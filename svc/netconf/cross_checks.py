@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from svc.model.field_errors import Faults
+from svc.model.field_errors import FieldErrors
 from svc.names import Names
 from svc.netconf import fields, host_local
 
 Values = dict[str, Any]
 
 
-def check(values: Values, names: Names, faults: Faults) -> None:
+def check(values: Values, names: Names, faults: FieldErrors) -> None:
     """Add field errors, and reset invalid values to their defaults. Values with earlier field errors already have their
     defaults.
     """
@@ -23,20 +23,20 @@ def check(values: Values, names: Names, faults: Faults) -> None:
     _gates(values, faults)
 
 
-def _datastore(values: Values, faults: Faults) -> None:
+def _datastore(values: Values, faults: FieldErrors) -> None:
     """Fall back to the embedded store, so that DEL continues: no ADD can have succeeded with an invalid datastore type."""
     if _faulty("datastore_type", faults):
         values["datastore_type"] = "embedded"
 
 
-def _etcd(values: Values, faults: Faults) -> None:
+def _etcd(values: Values, faults: FieldErrors) -> None:
     if values["etcd_discovery_srv"] and values["etcd_endpoints"]:
         faults.add("etcd_discovery_srv", values["etcd_discovery_srv"], "excludes etcd_endpoints", "remove one of the two")
     if values["datastore_type"] == "etcdv3":
         _pair(values, "etcd_cert_file", "etcd_key_file", faults)
 
 
-def _orchestrator(values: Values, faults: Faults) -> None:
+def _orchestrator(values: Values, faults: FieldErrors) -> None:
     """Require access to the Kubernetes API if the datastore or policy uses it."""
     if values["datastore_type"] == "orch":
         reason = 'datastore_type "orch" needs it'
@@ -49,25 +49,25 @@ def _orchestrator(values: Values, faults: Faults) -> None:
     _pair(values, "policy.k8s_client_certificate", "policy.k8s_client_key", faults)
 
 
-def _pair(values: Values, certificate: str, key: str, faults: Faults) -> None:
+def _pair(values: Values, certificate: str, key: str, faults: FieldErrors) -> None:
     for given, other in ((certificate, key), (key, certificate)):
         if values[given] and not values[other] and not _faulty(other, faults):
             faults.add(given, values[given], f"is of no use without {other}", f"give both {certificate} and {key}, or neither")
 
 
-def _ipam_type(values: Values, names: Names, faults: Faults) -> None:
+def _ipam_type(values: Values, names: Names, faults: FieldErrors) -> None:
     kind = values["ipam.type"]
     if kind not in (None, names.ipam_plugin, host_local.TYPE):
         faults.add("ipam.type", kind, "is not known", f'set "type": "{names.ipam_plugin}" or "{host_local.TYPE}"')
 
 
-def _families(values: Values, faults: Faults) -> None:
+def _families(values: Values, faults: FieldErrors) -> None:
     paths = ("ipam.assign_ipv4", "ipam.assign_ipv6")
     if all(values[path] == "false" and not _faulty(path, faults) for path in paths):
         faults.add("ipam.assign_ipv4", "false", "leaves no address to assign", 'set it or ipam.assign_ipv6 to "true"')
 
 
-def _pools(values: Values, faults: Faults) -> None:
+def _pools(values: Values, faults: FieldErrors) -> None:
     """Check the pools of the families that are assigned."""
     for version in (4, 6):
         path = f"ipam.ipv{version}_pools"
@@ -81,14 +81,14 @@ def _pools(values: Values, faults: Faults) -> None:
             values[path] = fields.default_of(path)
 
 
-def _mtu(values: Values, faults: Faults) -> None:
+def _mtu(values: Values, faults: FieldErrors) -> None:
     mtu = values["mtu"]
     if finding := fields.mtu(mtu, ipv6=values["ipam.assign_ipv6"] == "true"):
         faults.add("mtu", mtu, *finding)
         values["mtu"] = fields.default_of("mtu")
 
 
-def _gates(values: Values, faults: Faults) -> None:
+def _gates(values: Values, faults: FieldErrors) -> None:
     urls = values["readiness_gates"]
     if len(urls) > fields.MAX_GATES:
         faults.add("readiness_gates", urls, f"has {len(urls)} URLs", f"give at most {fields.MAX_GATES}")
@@ -99,6 +99,6 @@ def _gates(values: Values, faults: Faults) -> None:
         values["readiness_gates"] = fields.default_of("readiness_gates")
 
 
-def _faulty(path: str, faults: Faults) -> bool:
+def _faulty(path: str, faults: FieldErrors) -> bool:
     """Return True if the field, or one in its section, already has a field error: a second one is not helpful."""
     return any(fault.field == path or fault.field.startswith(f"{path}.") for fault in faults.found)

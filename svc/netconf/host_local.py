@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from svc._core.cidr import Address, Cidr
 from svc.model import cni_versions
-from svc.model.field_errors import MISSING, Faults, json_kind
+from svc.model.field_errors import MISSING, FieldErrors, json_kind
 from svc.netconf import fields
 
 Json = dict[str, Any]
@@ -24,7 +24,7 @@ _PLAIN_SUBNET: Final = "give a CIDR, usePodCidr or usePodCidrIPv6"
 _ANYWHERE: Final = "0.0.0.0/0", "::/0"  # ranges for releases: they contain every address
 
 
-def check(values: Json, raw: Json, faults: Faults) -> None:
+def check(values: Json, raw: Json, faults: FieldErrors) -> None:
     """Add field errors. Invalid values count as missing afterwards."""
     if values["ipam.type"] != TYPE:
         return
@@ -100,7 +100,7 @@ def container_routes(given: Sequence[Json], *, with_defaults: bool) -> tuple[Cid
     return tuple(dict.fromkeys([*(DEFAULTS if with_defaults else ()), *custom]))
 
 
-def _check_ranges(ipam: Json, raw: Json, faults: Faults) -> None:
+def _check_ranges(ipam: Json, raw: Json, faults: FieldErrors) -> None:
     items = list(_items(ipam, faults))
     for path, item in items:
         _check_subnet(f"{path}.subnet", item.get("subnet", MISSING), faults)
@@ -116,7 +116,7 @@ def _check_ranges(ipam: Json, raw: Json, faults: Faults) -> None:
         faults.missing("ipam.ranges", 'give the ranges of addresses, such as [[{"subnet": "usePodCidr"}]]')
 
 
-def _items(ipam: Json, faults: Faults) -> Iterator[tuple[str, Json]]:
+def _items(ipam: Json, faults: FieldErrors) -> Iterator[tuple[str, Json]]:
     """Yield the ranges with their paths. A field error for `ranges` of another type already exists."""
     ranges = ipam.get("ranges")
     for outer, group in enumerate(ranges if isinstance(ranges, list) else ()):
@@ -132,7 +132,7 @@ def _items(ipam: Json, faults: Faults) -> Iterator[tuple[str, Json]]:
                 faults.add(f"{path}[{inner}]", item, f"is {json_kind(item)}", "give an object, {...}")
 
 
-def _check_subnet(path: str, text: object, faults: Faults) -> None:
+def _check_subnet(path: str, text: object, faults: FieldErrors) -> None:
     if text is MISSING:
         faults.missing(path, _PLAIN_SUBNET)
     elif not isinstance(text, str):
@@ -144,12 +144,12 @@ def _check_subnet(path: str, text: object, faults: Faults) -> None:
             faults.add(path, text, f"is not a CIDR ({fault})", _PLAIN_SUBNET)
 
 
-def _sound_routes(routes: Sequence[Any], faults: Faults) -> list[Json]:
+def _sound_routes(routes: Sequence[Any], faults: FieldErrors) -> list[Json]:
     """Return the valid routes."""
     return [route for index, route in enumerate(routes) if _is_sound(f"ipam.routes[{index}]", route, faults)]
 
 
-def _is_sound(path: str, route: Any, faults: Faults) -> bool:
+def _is_sound(path: str, route: Any, faults: FieldErrors) -> bool:
     if not isinstance(route, dict):
         faults.add(path, route, f"is {json_kind(route)}", "give an object, {...}")
         return False
@@ -163,7 +163,7 @@ def _is_sound(path: str, route: Any, faults: Faults) -> bool:
         return False
 
 
-def _check_access(values: Json, ipam: Json, faults: Faults) -> None:
+def _check_access(values: Json, ipam: Json, faults: FieldErrors) -> None:
     word = next((text for text in _subnets(ipam) if _is_word(text)), None)
     if word is None or values["orch.kubeconfig"] or values["orch.orch_api_root"]:
         return
@@ -171,7 +171,7 @@ def _check_access(values: Json, ipam: Json, faults: Faults) -> None:
         faults.missing("orch.kubeconfig", f'"{word}" needs it: give the path of a kubeconfig, or orch.orch_api_root')
 
 
-def _check_mtu(values: Json, ipam: Json, faults: Faults) -> None:
+def _check_mtu(values: Json, ipam: Json, faults: FieldErrors) -> None:
     has_ipv6 = any((_is_word(text) and WORDS[text.lower()] == 6) or ":" in text for text in _subnets(ipam))
     if has_ipv6 and (finding := fields.mtu(values["mtu"], ipv6=True)):
         faults.add("mtu", values["mtu"], *finding)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from svc.model.field_errors import Faults, json_kind
+from svc.model.field_errors import FieldErrors, json_kind
 from svc.names import Names
 from svc.netconf.args import OBJECT_NAME
 
@@ -16,7 +16,7 @@ _UNUSABLE: Final = re.compile(r"[^-_.a-zA-Z0-9]+")
 _DOTTED: Final = re.compile(r"[.-]*\.[.-]*")
 
 
-def labels_of(args: dict[str, Any] | None, names: Names, faults: Faults) -> tuple[str, Labels]:
+def labels_of(args: dict[str, Any] | None, names: Names, faults: FieldErrors) -> tuple[str, Labels]:
     """Return the namespace (empty unless a label names it) and the labels by key, in a form that selectors accept."""
     if not args:
         return "", ()
@@ -29,7 +29,7 @@ def labels_of(args: dict[str, Any] | None, names: Names, faults: Faults) -> tupl
     return namespace, tuple(sorted((key, value) for key, value in labels.items() if key))
 
 
-def _pairs(args: dict[str, Any], faults: Faults) -> Iterator[tuple[str, str]]:
+def _pairs(args: dict[str, Any], faults: FieldErrors) -> Iterator[tuple[str, str]]:
     found: Any = args
     for key in _KEYS:
         found = found.get(key) if isinstance(found, dict) else None

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import svc.names
 from svc.model.errors import CallerError, Code, SvcError
-from svc.model.field_errors import Faults, json_kind
+from svc.model.field_errors import FieldErrors, json_kind
 from svc.model.shortage import shortage
 from svc.names import DEFAULT, Names
 
@@ -107,7 +107,7 @@ def _unreadable(path: Path, error: OSError) -> SvcError:
 
 
 def _names(path: Path, values: dict[str, Any]) -> Names:
-    faults = Faults(f"names profile {str(path)!r}", Code.INVALID_NETCONF)
+    faults = FieldErrors(f"names profile {str(path)!r}", Code.INVALID_NETCONF)
     known = {field.name: getattr(DEFAULT, field.name) for field in fields(Names)}
     for name, value in values.items():
         if name not in known:
@@ -120,7 +120,7 @@ def _names(path: Path, values: dict[str, Any]) -> Names:
     return Names(**given)
 
 
-def _check(name: str, value: Any, default: Any, faults: Faults) -> None:
+def _check(name: str, value: Any, default: Any, faults: FieldErrors) -> None:
     if isinstance(default, tuple):
         _check_list(name, value, faults)
     elif type(value) is not type(default):
@@ -130,7 +130,7 @@ def _check(name: str, value: Any, default: Any, faults: Faults) -> None:
         faults.add(name, value, *finding)
 
 
-def _check_list(name: str, value: Any, faults: Faults) -> None:
+def _check_list(name: str, value: Any, faults: FieldErrors) -> None:
     if not isinstance(value, list) or not value:
         faults.add(name, value, "is no list with something in it", "give an array of strings")
         return
@@ -139,7 +139,7 @@ def _check_list(name: str, value: Any, faults: Faults) -> None:
             faults.add(f"{name}[{index}]", item, "is no domain with a slash", 'give one such as "example.org/"')
 
 
-def _check_together(values: dict[str, Any], faults: Faults) -> None:
+def _check_together(values: dict[str, Any], faults: FieldErrors) -> None:
     if values["plugin"] == values["ipam_plugin"]:
         faults.add(
             "ipam_plugin", values["ipam_plugin"], "is the plugin's name too", "give each its own: they are two executables"

@@ -7,8 +7,8 @@ from typing import Any, Final
 from svc._core.cidr import Cidr
 from svc.model.annotations import Features
 from svc.model.errors import Code
-from svc.model.field_errors import HIDDEN, MISSING, Fault, Faults, json_kind
-from svc.model.waits import GateSettings, PolicySettings, Trust
+from svc.model.field_errors import HIDDEN, MISSING, FieldError, FieldErrors, json_kind
+from svc.model.waits import GateSettings, PolicySettings, TlsTrust
 from svc.names import Names
 from svc.netconf import cross_checks, fields, host_local
 from svc.netconf.decoding import MAX_BYTES as MAX_BYTES
@@ -146,7 +146,7 @@ def read(
     If `lenient` and not `located`, field errors of the datastore's location are ignored, so the result must not be used to
     reach it.
     """
-    faults = Faults(f"invalid {source}", Code.INVALID_NETCONF)
+    faults = FieldErrors(f"invalid {source}", Code.INVALID_NETCONF)
     values = {field.path: _read(field, raw, faults) for field in FIELDS}
     misleading = _misleading(values["datastore_type"], faults) if located else []
     host_local.check(values, raw, faults)
@@ -158,7 +158,7 @@ def read(
     return _build(values, raw, namespace, labels)
 
 
-def _misleading(datastore: str, faults: Faults) -> list[Fault]:
+def _misleading(datastore: str, faults: FieldErrors) -> list[FieldError]:
     paths = {path for field in FIELDS if field.path in _LOCATION[datastore] for path in field.paths}
     return [fault for fault in faults.found if fault.field in paths]
 
@@ -185,7 +185,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
 }
 
 
-def _read(field: Field, raw: dict[str, Any], faults: Faults) -> Any:
+def _read(field: Field, raw: dict[str, Any], faults: FieldErrors) -> Any:
     """Return the field's value, or its default if it is missing, null or invalid."""
     path, value = _find(field, raw)
     if field.type == fields.ATTACHMENTS:
@@ -227,7 +227,7 @@ def _how_to_add(field: Field) -> str:
     return f'add "{keys_of(field.path)[-1]}" ({field.type}): {meaning}'
 
 
-def _checked(field: Field, path: str, value: Any, faults: Faults) -> Any:
+def _checked(field: Field, path: str, value: Any, faults: FieldErrors) -> Any:
     """Return the value in its internal form. Problems are added to the field errors."""
     if not _has_type(field, value):
         faults.add(path, HIDDEN if field.secret else value, f"is {json_kind(value)}", _remedy(field))
@@ -242,7 +242,7 @@ def _checked(field: Field, path: str, value: Any, faults: Faults) -> Any:
     return folded
 
 
-def _folded(field: Field, path: str, value: Any, faults: Faults) -> Any:
+def _folded(field: Field, path: str, value: Any, faults: FieldErrors) -> Any:
     if field.type == fields.STRINGS:
         return _strings(path, value, faults)
     return field.fold(value) if field.fold else value
@@ -259,14 +259,14 @@ def _remedy(field: Field) -> str:
     return _REMEDIES[field.type]
 
 
-def _strings(path: str, items: list[Any], faults: Faults) -> tuple[str, ...]:
+def _strings(path: str, items: list[Any], faults: FieldErrors) -> tuple[str, ...]:
     for index, item in enumerate(items):
         if not isinstance(item, str):
             faults.add(f"{path}[{index}]", item, f"is {json_kind(item)}", _REMEDIES[fields.STRING])
     return tuple(items)
 
 
-def _attachments(path: str, value: Any, faults: Faults) -> tuple[tuple[str, str], ...] | None:
+def _attachments(path: str, value: Any, faults: FieldErrors) -> tuple[tuple[str, str], ...] | None:
     """Return None if the member is missing. An empty list, which some runtimes send as null, means that no attachment
     is valid.
     """
@@ -278,14 +278,14 @@ def _attachments(path: str, value: Any, faults: Faults) -> tuple[tuple[str, str]
     return tuple(_attachment(f"{path}[{index}]", item, faults) for index, item in enumerate(value or ()))
 
 
-def _attachment(path: str, item: Any, faults: Faults) -> tuple[str, str]:
+def _attachment(path: str, item: Any, faults: FieldErrors) -> tuple[str, str]:
     if not isinstance(item, dict):
         faults.add(path, item, f"is {json_kind(item)}", _REMEDIES[fields.ATTACHMENTS])
         return "", ""
     return _identifier(path, item, "containerID", faults), _identifier(path, item, "ifname", faults)
 
 
-def _identifier(path: str, item: dict[str, Any], key: str, faults: Faults) -> str:
+def _identifier(path: str, item: dict[str, Any], key: str, faults: FieldErrors) -> str:
     text = item.get(key, MISSING)
     if isinstance(text, str) and text:
         return text
@@ -341,7 +341,7 @@ def _options(values: dict[str, Any], paths: Sequence[str]) -> tuple[tuple[str, s
 
 def _gates(values: dict[str, Any]) -> GateSettings:
     """Return the readiness gates without duplicate URLs."""
-    trust = Trust(values["readiness_gates_tls_verify"], values["readiness_gates_ca_file"])
+    trust = TlsTrust(values["readiness_gates_tls_verify"], values["readiness_gates_ca_file"])
     return GateSettings(tuple(dict.fromkeys(values["readiness_gates"])), values["readiness_gates_timeout_seconds"], trust)
 
 

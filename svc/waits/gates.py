@@ -9,7 +9,7 @@ import time
 from typing import Final
 
 from svc.model.gate import Gate, parse_gate
-from svc.model.waits import GateSettings, Trust
+from svc.model.waits import GateSettings, TlsTrust
 from svc.retry import Backoff
 from svc.waits.probe import UNANSWERED, Probe, ProbeResult
 from svc.waits.wait import Wait, WaitOutcome
@@ -37,7 +37,7 @@ class GateMonitor:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._probers: dict[tuple[str, Trust], Prober] = {}
+        self._probers: dict[tuple[str, TlsTrust], Prober] = {}
 
     def wait(self, settings: GateSettings, deadline: float) -> GatesWait:
         """Start probes and return the wait. Raise ValueError if a gate is not a valid URL."""
@@ -50,7 +50,7 @@ class GateMonitor:
         for prober in tuple(self._probers.values()):
             prober.close()
 
-    def _prober(self, url: str, trust: Trust) -> "Prober":
+    def _prober(self, url: str, trust: TlsTrust) -> "Prober":
         with self._lock:
             if (url, trust) not in self._probers:
                 self._probers[url, trust] = Prober(parse_gate(url), trust)
@@ -60,7 +60,7 @@ class GateMonitor:
 class Prober:
     """Probes of one gate, as long as a call waits for it."""
 
-    def __init__(self, gate: Gate, trust: Trust) -> None:
+    def __init__(self, gate: Gate, trust: TlsTrust) -> None:
         self._gate = gate
         self._trust = trust
         self._lock = threading.Lock()

@@ -15,7 +15,7 @@ from urllib.parse import urljoin
 
 from svc.model.field_errors import without_credentials, without_query
 from svc.model.gate import MAX_URL, Gate, parse_gate
-from svc.model.waits import Trust
+from svc.model.waits import TlsTrust
 from svc.values import dataclass
 from svc.waits.head import Head, NotHttp, parse_head
 
@@ -46,7 +46,7 @@ class BadRedirect(Exception):
 class Probe:
     """A probe, for one use: one thread calls `run`, and another may call `cancel` to end it soon."""
 
-    def __init__(self, gate: Gate, trust: Trust) -> None:
+    def __init__(self, gate: Gate, trust: TlsTrust) -> None:
         self._gate = gate  # the one that is probed now
         self._first = gate
         self._trust = trust
@@ -188,7 +188,7 @@ def _in_words(failure: OSError) -> str:
     return failure.strerror or str(failure)
 
 
-def _settings(trust: Trust) -> "ssl.SSLContext":
+def _settings(trust: TlsTrust) -> "ssl.SSLContext":
     """Return the TLS settings. Raise OSError, which names the user's file, if the authorities cannot be read."""
     try:
         return _tls(trust, _stamp(trust))
@@ -199,7 +199,7 @@ def _settings(trust: Trust) -> "ssl.SSLContext":
         raise OSError(f"readiness_gates_ca_file {trust.ca_file!r} is of no use: {reason}") from failure
 
 
-def _stamp(trust: Trust) -> float:
+def _stamp(trust: TlsTrust) -> float:
     """Return a value that changes when the authorities' file is replaced. Raise OSError if the file cannot be read."""
     import ssl
 
@@ -208,7 +208,7 @@ def _stamp(trust: Trust) -> float:
 
 
 @lru_cache(maxsize=8)
-def _tls(trust: Trust, _stamp: float) -> "ssl.SSLContext":
+def _tls(trust: TlsTrust, _stamp: float) -> "ssl.SSLContext":
     """Return cached TLS settings, because loading the system's authorities takes 10 ms or more."""
     import ssl
 

@@ -24,8 +24,8 @@ from harness.ipam import (
 )
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend, Delete
-from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Allocation, Assign
+from svc.ipam.service import IpamService
 from svc.model.errors import CallerError, Code, PeerError, SvcError
 from svc.model.keys import BlockKey
 
@@ -36,12 +36,12 @@ TINY6 = "fd66::/126"
 
 
 @pytest.fixture
-def ipam(backend: Backend) -> Ipam:
+def ipam(backend: Backend) -> IpamService:
     """A node with a pool of each family."""
     put_node(backend, zone="a")
     put_pool(backend, "pool4", POOL4)
     put_pool(backend, "pool6", POOL6)
-    return Ipam(backend, NODE)
+    return IpamService(backend, NODE)
 
 
 def tiny(backend: Backend) -> None:
@@ -61,7 +61,9 @@ def held(backend: Backend, handle: str) -> set[str]:
 @pytest.mark.parametrize(
     ("versions", "pools"), [((4,), [POOL4]), ((6,), [POOL6]), ((4, 6), [POOL4, POOL6]), ((6, 4), [POOL6, POOL4])]
 )
-def test_one_address_of_each_family_wanted(backend: Backend, ipam: Ipam, versions: tuple[int, ...], pools: list[str]) -> None:
+def test_one_address_of_each_family_wanted(
+    backend: Backend, ipam: IpamService, versions: tuple[int, ...], pools: list[str]
+) -> None:
     """In the order in which the families are named."""
     got = take(ipam, "net.c1", versions=versions)
     assert inside(got, *pools)
@@ -69,7 +71,7 @@ def test_one_address_of_each_family_wanted(backend: Backend, ipam: Ipam, version
     demand_whole_claims(backend)
 
 
-def test_allocations_name_the_block_of_the_address(ipam: Ipam) -> None:
+def test_allocations_name_the_block_of_the_address(ipam: IpamService) -> None:
     """As results need it."""
     first, second = ipam.assign(Assign("net.c1", {}, (4, 6))).allocations
     assert (first.block.length, second.block.length) == (26, 122)
@@ -77,7 +79,7 @@ def test_allocations_name_the_block_of_the_address(ipam: Ipam) -> None:
     assert second == Allocation(second.block.address(0), second.block)
 
 
-def test_stored_documents_look_as_captured(backend: Backend, ipam: Ipam) -> None:
+def test_stored_documents_look_as_captured(backend: Backend, ipam: IpamService) -> None:
     """Block, handle and affinity after a first address: the fields that other programs read, and no others."""
     attributes = {"timestamp": "2026-11-20 18:03:22.033964365 +0000 UTC", "pod": "web-0", "node": NODE, "namespace": "default"}
     (allocation,) = ipam.assign(Assign("net1.c2", attributes)).allocations
@@ -100,7 +102,7 @@ def test_stored_documents_look_as_captured(backend: Backend, ipam: Ipam) -> None
     assert stored["AffinityKey"] == {"state": "confirmed", "deleted": False}
 
 
-def test_blocks_are_filled_before_another_is_claimed(backend: Backend, ipam: Ipam) -> None:
+def test_blocks_are_filled_before_another_is_claimed(backend: Backend, ipam: IpamService) -> None:
     """Sixty-four addresses of one block, then the next block."""
     got = [take(ipam, f"net.c{n}")[0] for n in range(65)]
     assert len(set(got)) == 65
@@ -109,7 +111,7 @@ def test_blocks_are_filled_before_another_is_claimed(backend: Backend, ipam: Ipa
     demand_whole_claims(backend)
 
 
-def test_freed_addresses_are_given_out_last(backend: Backend, ipam: Ipam) -> None:
+def test_freed_addresses_are_given_out_last(backend: Backend, ipam: IpamService) -> None:
     """A peer may still talk to the former holder of an address."""
     put_pool(backend, "pool4", TINY4, blockSize=30)
     first, *_ = [take(ipam, f"net.c{n}")[0] for n in range(3)]
@@ -118,7 +120,7 @@ def test_freed_addresses_are_given_out_last(backend: Backend, ipam: Ipam) -> Non
     assert take(ipam, "net.c5") == (first,)
 
 
-def test_a_handle_may_hold_several_addresses(backend: Backend, ipam: Ipam) -> None:
+def test_a_handle_may_hold_several_addresses(backend: Backend, ipam: IpamService) -> None:
     """As the interfaces of one container do."""
     got = {*take(ipam, "net.c1"), *take(ipam, "net.c1", versions=(4, 6))}
     assert held(backend, "net.c1") == got
@@ -128,7 +130,7 @@ def test_a_handle_may_hold_several_addresses(backend: Backend, ipam: Ipam) -> No
 
 
 @pytest.mark.parametrize("versions", [(4, 6), (6, 4)])
-def test_both_families_or_none(backend: Backend, ipam: Ipam, versions: tuple[int, ...]) -> None:
+def test_both_families_or_none(backend: Backend, ipam: IpamService, versions: tuple[int, ...]) -> None:
     """No room in one family leaves the other as it was, byte for byte."""
     tiny(backend)
     for number in range(4):
@@ -142,7 +144,7 @@ def test_both_families_or_none(backend: Backend, ipam: Ipam, versions: tuple[int
     assert len(take(ipam, "net.c9")) == 1
 
 
-def test_exhaustion_names_the_pools_and_their_numbers(backend: Backend, ipam: Ipam) -> None:
+def test_exhaustion_names_the_pools_and_their_numbers(backend: Backend, ipam: IpamService) -> None:
     """The pool's addresses, those of the node's blocks, and those in use."""
     tiny(backend)
     put_pool(backend, "second", "10.67.0.0/29", blockSize=30)
@@ -158,7 +160,7 @@ def test_exhaustion_names_the_pools_and_their_numbers(backend: Backend, ipam: Ip
     assert len(take(ipam, "net.late")) == 1
 
 
-def test_named_pools_are_tried_in_order(backend: Backend, ipam: Ipam) -> None:
+def test_named_pools_are_tried_in_order(backend: Backend, ipam: IpamService) -> None:
     """The next one serves when the one before is full; others never."""
     put_pool(backend, "tiny", TINY4, blockSize=30, nodeSelector="zone == 'elsewhere'")
     put_pool(backend, "tiny2", "10.67.0.0/30", blockSize=30, assignmentMode="Manual")
@@ -179,7 +181,7 @@ def test_named_pools_are_tried_in_order(backend: Backend, ipam: Ipam) -> None:
         ({4: ("pool4",), 6: ("pool6", "gone")}, "IP pool (gone) does not exist"),
     ],
 )
-def test_wrong_pools_are_refused(backend: Backend, ipam: Ipam, pools: dict[int, tuple[str, ...]], message: str) -> None:
+def test_wrong_pools_are_refused(backend: Backend, ipam: IpamService, pools: dict[int, tuple[str, ...]], message: str) -> None:
     """And nothing is assigned, not even in the family that was right."""
     with pytest.raises(CallerError) as refusal:
         take(ipam, "net.c1", versions=(4, 6), pools=pools)
@@ -192,7 +194,7 @@ def test_nodes_without_a_pool_are_told(backend: Backend) -> None:
     put_node(backend, zone="b")
     put_pool(backend, "pool4", POOL4, nodeSelector="zone == 'a'")
     with pytest.raises(PeerError, match="no IPv4 pool is available to node 'node1'") as refusal:
-        take(Ipam(backend, NODE), "net.c1")
+        take(IpamService(backend, NODE), "net.c1")
     assert refusal.value.code == Code.POOL
 
 
@@ -202,26 +204,26 @@ def test_nodes_are_registered_where_the_datastore_is_shared(backend: Backend, ne
     put_pool(backend, "pool4", POOL4)
     shared = type("Shared", (Through,), {"requires_node": needed})(backend)
     if not needed:
-        assert inside(take(Ipam(shared, NODE), "net.c1"), POOL4)
+        assert inside(take(IpamService(shared, NODE), "net.c1"), POOL4)
         return
     with pytest.raises(PeerError, match="node 'node1' does not exist in the datastore"):
-        take(Ipam(shared, NODE), "net.c1")
+        take(IpamService(shared, NODE), "net.c1")
     put_node(backend)
-    assert inside(take(Ipam(shared, NODE), "net.c1"), POOL4)
+    assert inside(take(IpamService(shared, NODE), "net.c1"), POOL4)
 
 
 # an address of the caller's choice
 
 
 @pytest.mark.parametrize("address", ["10.65.0.77", "10.65.0.0", "fd65::ff"])
-def test_a_free_address_can_be_asked_for(backend: Backend, ipam: Ipam, address: str) -> None:
+def test_a_free_address_can_be_asked_for(backend: Backend, ipam: IpamService, address: str) -> None:
     """Its block is claimed if it has no affinity yet."""
     assert take(ipam, "net.c1", at=address) == (address,)
     assert held(backend, "net.c1") == {address}
     demand_whole_claims(backend)
 
 
-def test_the_next_address_passes_over_one_that_was_asked_for(ipam: Ipam) -> None:
+def test_the_next_address_passes_over_one_that_was_asked_for(ipam: IpamService) -> None:
     """An address is out of the queue wherever it stood."""
     (first,) = take(ipam, "net.c1")
     following = str(Cidr(POOL4).address(Cidr(POOL4).ordinal(Address(first)) + 1))
@@ -230,7 +232,7 @@ def test_the_next_address_passes_over_one_that_was_asked_for(ipam: Ipam) -> None
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["own handle", "other handle"])
-def test_a_taken_address_is_refused_and_its_holder_named(backend: Backend, ipam: Ipam, same: bool) -> None:
+def test_a_taken_address_is_refused_and_its_holder_named(backend: Backend, ipam: IpamService, same: bool) -> None:
     """Even to its holder: every assignment is of a new address."""
     take(ipam, "net.c1", at="10.65.0.7")
     before = document(backend)
@@ -241,14 +243,14 @@ def test_a_taken_address_is_refused_and_its_holder_named(backend: Backend, ipam:
     assert document(backend) == before
 
 
-def test_an_address_outside_the_pools_is_refused(backend: Backend, ipam: Ipam) -> None:
+def test_an_address_outside_the_pools_is_refused(backend: Backend, ipam: IpamService) -> None:
     """Nothing is claimed for it."""
     with pytest.raises(CallerError, match=r"'10\.99\.0\.1' is not in any enabled IP pool"):
         take(ipam, "net.c1", at="10.99.0.1")
     assert document(backend) == []
 
 
-def test_an_address_in_a_block_of_another_node_can_be_asked_for(backend: Backend, ipam: Ipam) -> None:
+def test_an_address_in_a_block_of_another_node_can_be_asked_for(backend: Backend, ipam: IpamService) -> None:
     """A caller that names an address knows its route. The affinity of the block does not change."""
     put_block(backend, "10.65.0.64/26", "host:node2")
     assert take(ipam, "net.c1", at="10.65.0.70") == ("10.65.0.70",)
@@ -258,7 +260,7 @@ def test_an_address_in_a_block_of_another_node_can_be_asked_for(backend: Backend
     assert take(ipam, "net.c2")[0] not in {str(Cidr("10.65.0.64/26").address(n)) for n in range(64)}
 
 
-def test_the_block_of_nobody_goes_with_its_last_address(backend: Backend, ipam: Ipam) -> None:
+def test_the_block_of_nobody_goes_with_its_last_address(backend: Backend, ipam: IpamService) -> None:
     """Blocks that their node gave up live on only for what is held in them."""
     put_block(backend, "10.65.0.64/26", None)
     take(ipam, "net.c1", at="10.65.0.70")
@@ -272,7 +274,7 @@ def test_the_block_of_nobody_goes_with_its_last_address(backend: Backend, ipam: 
 # releasing
 
 
-def test_releasing_a_handle_frees_all_that_it_holds(backend: Backend, ipam: Ipam) -> None:
+def test_releasing_a_handle_frees_all_that_it_holds(backend: Backend, ipam: IpamService) -> None:
     """In every family and block; the blocks stay the node's."""
     take(ipam, "net.c1", versions=(4, 6))
     take(ipam, "net.c1", at="10.65.0.200")
@@ -282,7 +284,7 @@ def test_releasing_a_handle_frees_all_that_it_holds(backend: Backend, ipam: Ipam
     demand_whole_claims(backend)
 
 
-def test_kept_addresses_are_not_released(backend: Backend, ipam: Ipam) -> None:
+def test_kept_addresses_are_not_released(backend: Backend, ipam: IpamService) -> None:
     """Those of the container's other interfaces; addresses of others in the list do no harm."""
     kept, *gone = (*take(ipam, "net.c1"), *take(ipam, "net.c1"), *take(ipam, "net.c1", versions=(6,)))
     (others,) = take(ipam, "net.c2")
@@ -294,7 +296,7 @@ def test_kept_addresses_are_not_released(backend: Backend, ipam: Ipam) -> None:
     assert held(backend, "net.c1") == {kept}
 
 
-def test_releasing_what_is_free_already_is_no_error(backend: Backend, ipam: Ipam) -> None:
+def test_releasing_what_is_free_already_is_no_error(backend: Backend, ipam: IpamService) -> None:
     """Twice, or a handle that never was: DEL may be repeated. Nothing is written for it."""
     take(ipam, "net.c1")
     free(ipam, "net.c1")
@@ -304,7 +306,7 @@ def test_releasing_what_is_free_already_is_no_error(backend: Backend, ipam: Ipam
     assert document(backend) == before
 
 
-def test_addresses_of_others_survive_a_release(backend: Backend, ipam: Ipam) -> None:
+def test_addresses_of_others_survive_a_release(backend: Backend, ipam: IpamService) -> None:
     """Handles are compared whole: one may begin like another, or differ in case where a datastore has room for both."""
     others = {"net.c1.x", "net.c"} | ({"Net.c1"} if backend.atomic else set())
     for handle in ("net.c1", *others):
@@ -316,7 +318,7 @@ def test_addresses_of_others_survive_a_release(backend: Backend, ipam: Ipam) -> 
 # asking
 
 
-def test_holding_is_told_from_the_datastore(backend: Backend, ipam: Ipam) -> None:
+def test_holding_is_told_from_the_datastore(backend: Backend, ipam: IpamService) -> None:
     """All of the addresses, of this handle, now."""
     got = [Address(text) for text in take(ipam, "net.c1", versions=(4, 6))]
     other = [Address(text) for text in take(ipam, "net.c2")]
@@ -325,11 +327,11 @@ def test_holding_is_told_from_the_datastore(backend: Backend, ipam: Ipam) -> Non
     assert not ipam.holds("net.c1", [*got, *other])
     assert not ipam.holds("net.c2", got)
     assert not ipam.holds("net.c3", got)
-    free(Ipam(backend, NODE), "net.c1")
+    free(IpamService(backend, NODE), "net.c1")
     assert not ipam.holds("net.c1", got)
 
 
-def test_holding_does_not_depend_on_blocks_that_are_gone(backend: Backend, ipam: Ipam) -> None:
+def test_holding_does_not_depend_on_blocks_that_are_gone(backend: Backend, ipam: IpamService) -> None:
     """A handle may name a block that was deleted: what it holds elsewhere is still held."""
     (four, six) = take(ipam, "net.c1", versions=(4, 6))
     backend.write([Delete(BlockKey(block_of(backend, six).cidr))])
@@ -337,13 +339,13 @@ def test_holding_does_not_depend_on_blocks_that_are_gone(backend: Backend, ipam:
     assert not ipam.holds("net.c1", [Address(six)])
 
 
-def test_room_is_told_without_a_write(backend: Backend, ipam: Ipam) -> None:
+def test_room_is_told_without_a_write(backend: Backend, ipam: IpamService) -> None:
     """Before the first block, with room in a block, and in a block that is yet to be claimed."""
     tiny(backend)
     for expected in ([], ["net.c1"]):
         before = document(backend)
-        ipam.check_room((4, 6), {})
-        ipam.check_room((4,), {4: (TINY4,)})
+        ipam.require_capacity((4, 6), {})
+        ipam.require_capacity((4,), {4: (TINY4,)})
         assert document(backend) == before
         assert set(holdings(backend)) == set(expected)
         take(ipam, "net.c1")
@@ -357,19 +359,19 @@ def test_room_is_told_without_a_write(backend: Backend, ipam: Ipam) -> None:
         (((4, 6), {6: ("pool4",)}), "is not an IPv6 pool"),
     ],
 )
-def test_want_of_room_is_told(backend: Backend, ipam: Ipam, arguments: Any, message: str) -> None:
+def test_want_of_room_is_told(backend: Backend, ipam: IpamService, arguments: Any, message: str) -> None:
     """With the words that an ADD would get, and without a write."""
     tiny(backend)
     for number in range(4):
         take(ipam, f"net.c{number}", versions=(6,))
     before = document(backend)
     with pytest.raises(SvcError, match=message):
-        ipam.check_room(*arguments)
+        ipam.require_capacity(*arguments)
     assert document(backend) == before
-    ipam.check_room((4,), {})
+    ipam.require_capacity((4,), {})
 
 
-def test_one_refusal_does_not_touch_the_others(backend: Backend, ipam: Ipam) -> None:
+def test_one_refusal_does_not_touch_the_others(backend: Backend, ipam: IpamService) -> None:
     """Requests that are carried out together succeed or fail each for itself."""
     wrong = [lambda n=n: take(ipam, f"net.bad{n}", pools={4: ("nosuch",)}) for n in range(4)]
     right = [lambda n=n: take(ipam, f"net.c{n}", versions=(4, 6)) for n in range(12)]

@@ -26,8 +26,8 @@ from harness.ipam import (
 from svc._core.cidr import Address
 from svc.admin.owner_attributes import Owner, SetOwner, attributes_of, set_owners
 from svc.datastore.api import Backend
-from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Allocation, Assign, ReleaseTarget
+from svc.ipam.service import IpamService
 from svc.model.errors import CallerError, PeerError
 from svc.model.ipam import Attribute, Handle
 from svc.model.keys import HandleKey, ResourceQuery
@@ -45,8 +45,8 @@ def store(backend: Backend) -> Backend:
 
 
 @pytest.fixture
-def ipam(store: Backend) -> Ipam:
-    return Ipam(store, NODE)
+def ipam(store: Backend) -> IpamService:
+    return IpamService(store, NODE)
 
 
 def sequence_of(store: Backend, address: str) -> int:
@@ -57,12 +57,12 @@ def sequence_of(store: Backend, address: str) -> int:
 # several addresses by name
 
 
-def named(ipam: Ipam, handle: str, *addresses: str) -> list[str]:
+def named(ipam: IpamService, handle: str, *addresses: str) -> list[str]:
     request = Assign(handle, {}, addresses=tuple(map(Address, addresses)))
     return [str(allocation.address) for allocation in ipam.assign(request).allocations]
 
 
-def test_named_addresses_come_in_their_order(store: Backend, ipam: Ipam) -> None:
+def test_named_addresses_come_in_their_order(store: Backend, ipam: IpamService) -> None:
     """Independent of the requested families; also two of one block."""
     assert named(ipam, "net.a", "fd65::5", "10.65.0.5", "10.65.0.6") == ["fd65::5", "10.65.0.5", "10.65.0.6"]
     assert holdings(store) == {"net.a": frozenset(map(Address, ("10.65.0.5", "10.65.0.6", "fd65::5")))}
@@ -71,7 +71,7 @@ def test_named_addresses_come_in_their_order(store: Backend, ipam: Ipam) -> None
 
 @pytest.mark.parametrize("refused", ["10.99.0.1", "10.65.0.9"], ids=["in no pool", "held by another"])
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_all_of_the_named_addresses_or_none(store: Backend, ipam: Ipam, refused: str, position: int) -> None:
+def test_all_of_the_named_addresses_or_none(store: Backend, ipam: IpamService, refused: str, position: int) -> None:
     take(ipam, "net.other", at="10.65.0.9")
     wanted = ["10.65.0.5", "fd65::5"]
     wanted.insert(position, refused)
@@ -82,7 +82,7 @@ def test_all_of_the_named_addresses_or_none(store: Backend, ipam: Ipam, refused:
     assert set(handles(store)) == {"net.other"}
 
 
-def test_handle_that_is_full_gets_its_named_addresses_again(ipam: Ipam) -> None:
+def test_handle_that_is_full_gets_its_named_addresses_again(ipam: IpamService) -> None:
     first = Assign("net.a", {}, addresses=(Address("10.65.0.5"), Address("fd65::5")), max_per_handle=1)
     assert [str(each.address) for each in ipam.assign(first).allocations] == ["10.65.0.5", "fd65::5"]
     assert ipam.assign(first).allocations == ipam.assign(first).allocations
@@ -90,12 +90,12 @@ def test_handle_that_is_full_gets_its_named_addresses_again(ipam: Ipam) -> None:
         ipam.assign(Assign("net.a", {}, addresses=(Address("10.65.0.5"), Address("fd65::6")), max_per_handle=1))
 
 
-def test_standing_of_an_address(ipam: Ipam) -> None:
+def test_standing_of_an_address(ipam: IpamService) -> None:
     take(ipam, "net.a", at="10.65.0.5")
-    assert ipam.standing(Address("10.65.0.5")) == ("pool4", "net.a")
-    assert ipam.standing(Address("10.65.0.6")) == ("pool4", "")
-    assert ipam.standing(Address("10.65.0.9")) == ("pool4", ""), "its block was never made"
-    assert ipam.standing(Address("10.99.0.1")) == ("", "")
+    assert ipam.pool_and_handle(Address("10.65.0.5")) == ("pool4", "net.a")
+    assert ipam.pool_and_handle(Address("10.65.0.6")) == ("pool4", "")
+    assert ipam.pool_and_handle(Address("10.65.0.9")) == ("pool4", ""), "its block was never made"
+    assert ipam.pool_and_handle(Address("10.99.0.1")) == ("", "")
 
 
 # releasing by address
@@ -104,7 +104,7 @@ def test_standing_of_an_address(ipam: Ipam) -> None:
 def test_addresses_are_released_one_write_a_block(store: Backend) -> None:
     """With the handles of all of them, in any block."""
     recording = Recording(store)
-    ipam = Ipam(recording, NODE)
+    ipam = IpamService(recording, NODE)
     got = [take(ipam, f"net.c{n}", versions=(4, 6)) for n in range(4)]
     recording.written.clear()
     addresses = [Address(address) for pair in got[:3] for address in pair]
@@ -119,15 +119,15 @@ def test_many_handles_are_listed_at_once(store: Backend) -> None:
     """Instead of a read for each."""
     put_pool(store, "pool4", "10.65.0.0/26", blockSize=26)
     for number in range(40):
-        take(Ipam(store, NODE), f"net.c{number}")
+        take(IpamService(store, NODE), f"net.c{number}")
     counting = Through(store)
     addresses = [ReleaseTarget(address) for held in holdings(store).values() for address in held]
-    assert len(Ipam(counting, NODE).release_addresses(addresses).freed) == 40
+    assert len(IpamService(counting, NODE).release_addresses(addresses).freed) == 40
     assert counting.calls["get"] < 10
     assert holdings(store) == {}
 
 
-def test_what_is_free_is_told_and_no_error(store: Backend, ipam: Ipam) -> None:
+def test_what_is_free_is_told_and_no_error(store: Backend, ipam: IpamService) -> None:
     """In a block, in no block, in no pool; and every address once, by the last that is said of it."""
     (got,) = take(ipam, "net.c")
     wanted = [Address(text) for text in (got, str(block_of(store, got).cidr.address(3)), "10.65.0.99", "fd99::1")]
@@ -143,7 +143,7 @@ def test_what_is_free_is_told_and_no_error(store: Backend, ipam: Ipam) -> None:
 
 
 @pytest.mark.parametrize("condition", [{"handle": "net.other"}, {"sequence": 7}])
-def test_what_is_held_otherwise_than_expected_stays(store: Backend, ipam: Ipam, condition: dict[str, Any]) -> None:
+def test_what_is_held_otherwise_than_expected_stays(store: Backend, ipam: IpamService, condition: dict[str, Any]) -> None:
     """With all that was to be released of the same block; other blocks are not touched by that."""
     got = [take(ipam, f"net.c{n}")[0] for n in range(5)]
     freed = ipam.release_addresses(
@@ -155,7 +155,7 @@ def test_what_is_held_otherwise_than_expected_stays(store: Backend, ipam: Ipam, 
     assert len(holdings(store)) == 4
 
 
-def test_what_is_held_as_expected_goes(store: Backend, ipam: Ipam) -> None:
+def test_what_is_held_as_expected_goes(store: Backend, ipam: IpamService) -> None:
     """By this handle, by this very allocation; not by a later one of the same address."""
     put_pool(store, "pool4", "10.65.0.0/30", blockSize=30)
     (got,) = take(ipam, "net.c")
@@ -171,31 +171,31 @@ def test_what_is_held_as_expected_goes(store: Backend, ipam: Ipam) -> None:
 
 
 @pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server checks what it is given
-def test_stored_handles_end_at_a_line_end(store: Backend, ipam: Ipam) -> None:
+def test_stored_handles_end_at_a_line_end(store: Backend, ipam: IpamService) -> None:
     """Some programs once stored more behind it."""
     (got,) = take(ipam, "net.c\rmore")
     assert ipam.release_addresses([ReleaseTarget(Address(got), "net.c")]).freed == (Address(got),)
     assert (holdings(store), handles(store)) == ({}, {})
 
 
-def test_refusals_and_free_addresses_are_never_told_from_memory(store: Backend, ipam: Ipam) -> None:
+def test_refusals_and_free_addresses_are_never_told_from_memory(store: Backend, ipam: IpamService) -> None:
     """Another process of the node has assigned, or released and assigned again, in between."""
     (got,) = take(ipam, "net.c")
     block = block_of(store, got).cidr
-    take(Ipam(store, NODE), "net.new", at=str(block.address(2)))
+    take(IpamService(store, NODE), "net.new", at=str(block.address(2)))
     assert ipam.release_addresses([ReleaseTarget(block.address(2), "net.new")]).freed == (block.address(2),)
-    free(Ipam(store, NODE), "net.c")
-    take(Ipam(store, NODE), "net.late", at=got)
+    free(IpamService(store, NODE), "net.c")
+    take(IpamService(store, NODE), "net.late", at=got)
     assert ipam.release_addresses([ReleaseTarget(Address(got), "net.late")]).freed == (Address(got),)
     assert holdings(store) == {}
 
 
 @pytest.mark.parametrize("deed", ["disabled", "gone", "other size"])
-def test_addresses_of_former_pools_are_found(store: Backend, ipam: Ipam, deed: str) -> None:
+def test_addresses_of_former_pools_are_found(store: Backend, ipam: IpamService, deed: str) -> None:
     """In a pool that is disabled, in none, in one that was created again with other blocks."""
     (got,) = take(ipam, "net.c")
     _POOLS[deed](store)
-    assert Ipam(store, "node2").release_addresses([ReleaseTarget(Address(got))]).freed == (Address(got),)
+    assert IpamService(store, "node2").release_addresses([ReleaseTarget(Address(got))]).freed == (Address(got),)
     assert holdings(store) == {}
 
 
@@ -206,7 +206,7 @@ _POOLS: dict[str, Callable[[Backend], object]] = {
 }
 
 
-def test_addresses_without_a_handle_can_be_released(store: Backend, ipam: Ipam) -> None:
+def test_addresses_without_a_handle_can_be_released(store: Backend, ipam: IpamService) -> None:
     """Or with one that is not there any more."""
     put_block(store, "10.65.0.0/30", "host:node1", ["", "net.gone"])
     freed = ipam.release_addresses([ReleaseTarget(Address("10.65.0.0")), ReleaseTarget(Address("10.65.0.1"))])
@@ -216,37 +216,37 @@ def test_addresses_without_a_handle_can_be_released(store: Backend, ipam: Ipam) 
 
 def test_a_release_by_address_is_run_again_when_the_race_is_lost(store: Backend) -> None:
     """The block was written in between."""
-    (got,) = take(Ipam(store, NODE), "net.c")
-    crossed = Interfering(store, 1, lambda: take(Ipam(store, NODE), "net.rival"))
-    assert Ipam(crossed, NODE).release_addresses([ReleaseTarget(Address(got), "net.c")]).freed == (Address(got),)
+    (got,) = take(IpamService(store, NODE), "net.c")
+    crossed = Interfering(store, 1, lambda: take(IpamService(store, NODE), "net.rival"))
+    assert IpamService(crossed, NODE).release_addresses([ReleaseTarget(Address(got), "net.c")]).freed == (Address(got),)
     assert holdings(store).keys() == {"net.rival"}
 
 
 # what a handle holds
 
 
-def test_the_addresses_of_a_handle_are_told(store: Backend, ipam: Ipam) -> None:
+def test_the_addresses_of_a_handle_are_told(store: Backend, ipam: IpamService) -> None:
     """All of them, from the datastore."""
     got = take(ipam, "net.c", versions=(4, 6, 4))
-    assert {str(address) for address in Ipam(store, "node2").addresses_of("net.c")} == set(got)
+    assert {str(address) for address in IpamService(store, "node2").addresses_of("net.c")} == set(got)
     assert ipam.addresses_of("net.none") == ()
 
 
-def test_a_capped_handle_gets_its_address_again(store: Backend, ipam: Ipam) -> None:
+def test_a_capped_handle_gets_its_address_again(store: Backend, ipam: IpamService) -> None:
     """In each family for itself; and nothing is written for it."""
     first = take(ipam, "net.c", max_per_handle=1)
     both = take(ipam, "net.c", versions=(4, 6), max_per_handle=1)
     assert both[:1] == first
     before = document(store)
     for node in (NODE, "node2"):
-        assert take(Ipam(store, node), "net.c", versions=(6, 4), max_per_handle=1) == both[::-1]
-        assert take(Ipam(store, node), "net.c", at=first[0], max_per_handle=1) == first
+        assert take(IpamService(store, node), "net.c", versions=(6, 4), max_per_handle=1) == both[::-1]
+        assert take(IpamService(store, node), "net.c", at=first[0], max_per_handle=1) == first
     assert document(store) == before
     assert take(ipam, "net.c", max_per_handle=2) != first
     assert sum(handles(store)["net.c"].values()) == 3
 
 
-def test_a_capped_handle_gets_no_other_address(store: Backend, ipam: Ipam) -> None:
+def test_a_capped_handle_gets_no_other_address(store: Backend, ipam: IpamService) -> None:
     """Neither one that is asked for, nor a second one at once; a released one makes room."""
     take(ipam, "net.c", max_per_handle=1)
     for arguments in ({"at": "10.65.0.15"}, {"versions": (4, 4)}):
@@ -261,23 +261,23 @@ def test_a_capped_handle_gets_no_other_address(store: Backend, ipam: Ipam) -> No
 
 def test_rivals_for_a_capped_handle_get_the_same_address(store: Backend) -> None:
     """Of two nodes, at the same time."""
-    managers = [Ipam(store, node) for node in (NODE, "node2")] * 4
+    managers = [IpamService(store, node) for node in (NODE, "node2")] * 4
     got = in_threads([lambda ipam=ipam: take(ipam, "vm", max_per_handle=1) for ipam in managers])  # type: ignore[misc]
     assert len({*got}) == 1
     assert len(holdings(store)["vm"]) == 1
 
 
-def test_a_cap_is_never_held_against_memory(store: Backend, ipam: Ipam) -> None:
+def test_a_cap_is_never_held_against_memory(store: Backend, ipam: IpamService) -> None:
     """Another process has released the address, and taken another for the handle."""
     (old,) = take(ipam, "vm", max_per_handle=1)
-    rival = Ipam(store, NODE)
+    rival = IpamService(store, NODE)
     free(rival, "vm")
     (new,) = take(rival, "vm")
     assert new != old
     assert take(ipam, "vm", max_per_handle=1) == (new,)
 
 
-def test_a_handle_that_is_being_counted_is_waited_for(store: Backend, ipam: Ipam) -> None:
+def test_a_handle_that_is_being_counted_is_waited_for(store: Backend, ipam: IpamService) -> None:
     """It counts an address that is not there (yet): nothing is assigned beyond the cap, and the attempts end."""
     block = block_of(store, *take(ipam, "net.c")).cidr
     put(store, HandleKey("vm"), Handle({str(block): 1}))
@@ -287,7 +287,7 @@ def test_a_handle_that_is_being_counted_is_waited_for(store: Backend, ipam: Ipam
     assert take(ipam, "vm", max_per_handle=1)
 
 
-def test_a_handle_counts_what_was_obtained(store: Backend, ipam: Ipam) -> None:
+def test_a_handle_counts_what_was_obtained(store: Backend, ipam: IpamService) -> None:
     """However the addresses spread over blocks."""
     found = ipam.assign(Assign("net.c", {}, (4,) * 6)).allocations
     assert len({allocation.address for allocation in found}) == 6
@@ -305,7 +305,7 @@ def says(owner: Owner) -> dict[str, str]:
     return {"namespace": owner.namespace, "pod": owner.name}
 
 
-def test_an_allocation_passes_from_one_owner_to_the_next(store: Backend, ipam: Ipam) -> None:
+def test_an_allocation_passes_from_one_owner_to_the_next(store: Backend, ipam: IpamService) -> None:
     """As a virtual machine migrates; the other addresses of its handle keep what is said of them."""
     request = Assign("vm", says(ACTIVE), (4, 4))
     mine, twin = (allocation.address for allocation in ipam.assign(request).allocations)
@@ -333,7 +333,7 @@ def test_an_allocation_passes_from_one_owner_to_the_next(store: Backend, ipam: I
     ],
 )
 def test_owners_change_only_as_expected(
-    store: Backend, ipam: Ipam, handle: str, change: dict[str, SetOwner], message: str
+    store: Backend, ipam: IpamService, handle: str, change: dict[str, SetOwner], message: str
 ) -> None:
     """Otherwise nothing is changed, and the error names the present owner."""
     ((address, _),) = ((each.address, each.block) for each in ipam.assign(Assign("vm", says(ACTIVE))).allocations)
@@ -343,7 +343,7 @@ def test_owners_change_only_as_expected(
     assert document(store) == before
 
 
-def test_owners_of_free_and_resting_addresses_are_refused(store: Backend, ipam: Ipam) -> None:
+def test_owners_of_free_and_resting_addresses_are_refused(store: Backend, ipam: IpamService) -> None:
     """With different words."""
     put_settings(store, cooldown_seconds=60)
     (got,) = take(ipam, "vm")
@@ -355,7 +355,7 @@ def test_owners_of_free_and_resting_addresses_are_refused(store: Backend, ipam: 
             set_owners(store, Address(address), "vm", active=SetOwner({}))
 
 
-def test_owners_survive_a_lost_race(store: Backend, ipam: Ipam) -> None:
+def test_owners_survive_a_lost_race(store: Backend, ipam: IpamService) -> None:
     """The block was changed between look and write."""
     (allocation,) = ipam.assign(Assign("vm", says(ACTIVE))).allocations
     crossed = Interfering(store, 1, lambda: take(ipam, "net.rival"))
@@ -365,7 +365,7 @@ def test_owners_survive_a_lost_race(store: Backend, ipam: Ipam) -> None:
     assert holdings(store).keys() == {"vm", "net.rival"}
 
 
-def test_what_is_said_already_is_not_written_again(store: Backend, ipam: Ipam) -> None:
+def test_what_is_said_already_is_not_written_again(store: Backend, ipam: IpamService) -> None:
     """The address of a pool that is gone can be changed all the same."""
     (allocation,) = ipam.assign(Assign("vm", says(ACTIVE))).allocations
     wipe(store, ResourceQuery("IPPool"))

@@ -26,7 +26,7 @@ from svc._core.cidr import Cidr
 from svc.admin.block_release import release_host, release_pool, release_range, remove_host
 from svc.admin.usage import ORPHANS, BlockUsage, PoolUsage, usage
 from svc.datastore.api import Backend
-from svc.ipam.allocator import Ipam
+from svc.ipam.service import IpamService
 from svc.model.errors import CallerError, PeerError
 from svc.model.ipam import Affinity
 from svc.model.keys import AffinityKey
@@ -42,7 +42,7 @@ def store(backend: Backend) -> Backend:
     put_pool(backend, "pool4", POOL, blockSize=30)
     put_pool(backend, "pool6", "fd65::/124", blockSize=126)
     for node in (NODE, "node2"):
-        ipam = Ipam(backend, node)
+        ipam = IpamService(backend, node)
         take(ipam, f"net.{node}", versions=(4, 6))
         free(ipam, f"net.{node}", keep=[str(a) for a in holdings(backend)[f"net.{node}"] if a.version == 4])
     return backend
@@ -69,7 +69,7 @@ def test_a_host_gives_up_all_its_blocks(store: Backend) -> None:
     orphan = block_of(store, str(next(iter(holdings(store)[f"net.{NODE}"]))))
     assert (orphan.affinity, orphan.claimed_at) == (None, None)
     assert "affinity_claim_time" not in orphan.to_json()
-    free(Ipam(store, "node2"), f"net.{NODE}")
+    free(IpamService(store, "node2"), f"net.{NODE}")
     assert str(orphan.cidr) not in blocks(store)
     assert remove_host(store, NODE) == 0
 
@@ -136,12 +136,12 @@ def test_what_failed_half_way_can_be_repeated(store: Backend, kind: Kind, number
 @pytest.mark.parametrize("number", range(1, 7))
 def test_a_node_may_be_at_work_while_it_is_removed(store: Backend, number: int) -> None:
     """Its addresses stay assigned, and every block either has an affinity or has none, not both."""
-    ipam = Ipam(store, NODE)
+    ipam = IpamService(store, NODE)
     crossed = Interfering(store, number, lambda: take(ipam, "net.busy", versions=(4, 6)))
     release_host(crossed, NODE)
     take(ipam, "net.after", versions=(4, 6))
     assert {"net.busy", "net.after"} <= holdings(store).keys()
-    take(Ipam(store, NODE), "net.cold", versions=(4, 6))
+    take(IpamService(store, NODE), "net.cold", versions=(4, 6))
     demand_whole_claims(store)
 
 
@@ -166,7 +166,7 @@ def test_usage_counts_what_is_held_reserved_and_free(store: Backend) -> None:
 def test_resting_addresses_are_in_use(store: Backend) -> None:
     """They cannot be assigned."""
     put_settings(store, cooldown_seconds=60)
-    free(Ipam(store, NODE), f"net.{NODE}")
+    free(IpamService(store, NODE), f"net.{NODE}")
     assert rows(store)["pool4"] == (16, 0, 2, 14, 2)
     put_settings(store)
     assert rows(store)["pool4"] == (16, 0, 1, 15, 2)

@@ -26,12 +26,11 @@ from harness.ipam import (
 )
 from svc._core.cidr import Cidr
 from svc.datastore.api import Backend, Delete, StoreError
-from svc.ipam.allocator import Ipam
-from svc.ipam.claim import ClaimConflict, claim
-from svc.ipam.host import Host
+from svc.ipam.claims import ClaimConflict, claim
+from svc.ipam.service import IpamService
 from svc.model.errors import PeerError
 from svc.model.ipam import CONFIRMED, PENDING, PENDING_DELETION
-from svc.model.keys import AffinityKey, AffinityQuery, BlockKey, BlockQuery
+from svc.model.keys import AffinityKey, AffinityQuery, BlockKey, BlockQuery, Host
 
 POOL = "10.65.0.0/28"  # four blocks of four addresses
 SIZE = 30
@@ -52,9 +51,9 @@ def store(backend: Backend) -> Backend:
 
 def first_block(store: Backend) -> str:
     """The one that a new node claims first."""
-    take(Ipam(store, NODE), "net.first")
+    take(IpamService(store, NODE), "net.first")
     (cidr,) = blocks(store)
-    free(Ipam(store, NODE), "net.first")
+    free(IpamService(store, NODE), "net.first")
     wipe(store, BlockQuery(), AffinityQuery())
     return cidr
 
@@ -65,14 +64,14 @@ def first_block(store: Backend) -> str:
 def test_a_new_block_takes_four_writes(store: Backend) -> None:
     """Affinity pending, pending again, block, confirmed; then address and handle in one."""
     recording = Recording(store)
-    take(Ipam(recording, NODE), "net.c1")
+    take(IpamService(recording, NODE), "net.c1")
     assert recording.written == [*CLAIM, ["create handle", "update block"]]
 
 
 def test_a_further_address_takes_one_write(store: Backend) -> None:
     """Handle before block; a handle that exists is found out and updated."""
     recording = Recording(store)
-    ipam = Ipam(recording, NODE)
+    ipam = IpamService(recording, NODE)
     take(ipam, "net.c1")
     recording.written.clear()
     take(ipam, "net.c2")
@@ -83,7 +82,7 @@ def test_a_further_address_takes_one_write(store: Backend) -> None:
 def test_releases_write_the_block_before_the_handle(store: Backend) -> None:
     """A reader in between, or after a crash, finds a handle too many and never an address without one."""
     recording = Recording(store)
-    ipam = Ipam(recording, NODE)
+    ipam = IpamService(recording, NODE)
     take(ipam, "net.c1")
     take(ipam, "net.c1")
     recording.written.clear()
@@ -98,9 +97,9 @@ def test_a_claim_starts_from_the_affinity_that_is_there(store: Backend) -> None:
         wipe(store, BlockQuery(), AffinityQuery())
         put_affinity(store, "10.65.0.4/30", state)
         recording = Recording(store)
-        assert take(Ipam(recording, NODE), f"net.{state}") == ("10.65.0.4",)
+        assert take(IpamService(recording, NODE), f"net.{state}") == ("10.65.0.4",)
         assert recording.written == [*CLAIM[1:], ["create handle", "update block"]]
-        free(Ipam(store, NODE), f"net.{state}")
+        free(IpamService(store, NODE), f"net.{state}")
         demand_whole_claims(store)
 
 
@@ -110,7 +109,7 @@ def test_a_claim_in_doubt_is_confirmed_before_it_is_used(store: Backend, state: 
     put_block(store, "10.65.0.4/30", "host:node1")
     put_affinity(store, "10.65.0.4/30", state)
     recording = Recording(store)
-    assert take(Ipam(recording, NODE), "net.c1") == ("10.65.0.4",)
+    assert take(IpamService(recording, NODE), "net.c1") == ("10.65.0.4",)
     assert recording.written[:3] == [["update affinity pending"], ["update block"], ["update affinity confirmed"]]
     assert blocks(store)["10.65.0.4/30"].sequence == 1002
     demand_whole_claims(store)
@@ -127,12 +126,12 @@ def test_whatever_write_fails_the_next_call_puts_it_right(store: Backend, kind: 
     faults = Faults()
     faulty = FaultyBackend(store, faults)
     faults.arm(kind, number, "write")
-    _try_to_take(Ipam(faulty, NODE), "net.c1")
+    _try_to_take(IpamService(faulty, NODE), "net.c1")
     assert faults.struck
     faults.heal()
-    free(Ipam(faulty, NODE), "net.c1")  # what a failed ADD owes
+    free(IpamService(faulty, NODE), "net.c1")  # what a failed ADD owes
     assert holdings(store) == {}
-    got = [take(Ipam(store, NODE), f"net.c{n}")[0] for n in range(2, 6)]
+    got = [take(IpamService(store, NODE), f"net.c{n}")[0] for n in range(2, 6)]
     assert len(blocks(store)) == 1
     assert holdings(store).keys() == {f"net.c{n}" for n in range(2, 6)}
     assert len(set(got)) == 4
@@ -145,7 +144,7 @@ def test_whatever_write_fails_the_next_call_puts_it_right(store: Backend, kind: 
 def test_the_process_that_saw_the_failure_goes_on(store: Backend, kind: Kind, number: int) -> None:
     """Its cache may be older than the datastore, or newer; the compare-and-swap shows it."""
     faults = Faults()
-    ipam = Ipam(FaultyBackend(store, faults), NODE)
+    ipam = IpamService(FaultyBackend(store, faults), NODE)
     faults.arm(kind, number, "write")
     _try_to_take(ipam, "net.c1")
     faults.heal()
@@ -160,7 +159,7 @@ def test_the_process_that_saw_the_failure_goes_on(store: Backend, kind: Kind, nu
 def test_failed_releases_can_be_repeated(store: Backend, kind: Kind) -> None:
     """By the same process and by another, until nothing is held."""
     faults = Faults()
-    ipam = Ipam(FaultyBackend(store, faults), NODE)
+    ipam = IpamService(FaultyBackend(store, faults), NODE)
     take(ipam, "net.c1")
     faults.arm(kind, 1, "write")
     try:
@@ -168,7 +167,7 @@ def test_failed_releases_can_be_repeated(store: Backend, kind: Kind) -> None:
     except StoreError:
         faults.heal()
         free(ipam, "net.c1")
-    free(Ipam(store, NODE), "net.c1")
+    free(IpamService(store, NODE), "net.c1")
     assert holdings(store) == {}
     demand_whole_claims(store)
 
@@ -180,10 +179,10 @@ def test_another_node_is_not_kept_from_a_block_that_was_not_made(store: Backend,
     """The first creator of the block has it; the other node's claim is deleted when it returns."""
     faults = Faults()
     faults.arm(Kind.OUTAGE, number, "write")
-    _try_to_take(Ipam(FaultyBackend(store, faults), NODE), "net.c1")
+    _try_to_take(IpamService(FaultyBackend(store, faults), NODE), "net.c1")
     for turn in range(12):
-        take(Ipam(store, "node2"), f"net.two{turn}")
-    take(Ipam(store, NODE), "net.c2")
+        take(IpamService(store, "node2"), f"net.two{turn}")
+    take(IpamService(store, NODE), "net.c2")
     assert block_of(store, str(next(iter(holdings(store)["net.c2"])))).affinity == "host:node1"
     demand_whole_claims(store)
 
@@ -195,9 +194,9 @@ def test_blocks_of_other_nodes_are_passed_over(store: Backend) -> None:
     """Even when they are empty, as long as there is room elsewhere."""
     for cidr in ("10.65.0.0/30", "10.65.0.4/30", "10.65.0.12/30"):
         put_block(store, cidr, "host:node2", claimed_at=just_now())
-    assert take(Ipam(store, NODE), "net.c1") == ("10.65.0.8",)
+    assert take(IpamService(store, NODE), "net.c1") == ("10.65.0.8",)
     for number in range(3):
-        take(Ipam(store, NODE), f"net.d{number}")
+        take(IpamService(store, NODE), f"net.d{number}")
     assert set(affinities(store)) == {(NODE, "10.65.0.8/30")}
     assert {str(block.cidr) for block in blocks(store).values() if block.ordinals.used} == {"10.65.0.8/30"}
 
@@ -209,7 +208,7 @@ def test_an_affinity_does_not_make_a_block_ours(store: Backend, owner: str | Non
     lost = first_block(store)
     put_block(store, lost, owner)
     put_affinity(store, lost, state)
-    (got,) = take(Ipam(store, NODE), "net.c1")
+    (got,) = take(IpamService(store, NODE), "net.c1")
     assert block_of(store, got).affinity == "host:node1"
     assert (NODE, lost) not in affinities(store)
     assert blocks(store)[lost].ordinals.used == 0
@@ -219,7 +218,7 @@ def test_a_block_that_another_node_makes_first_is_left_to_it(store: Backend) -> 
     """Between our look at the pool and our writes; the next free block is taken instead."""
     lost = first_block(store)
     crossed = Interfering(store, 3, lambda: put_block(store, lost, "host:node2", ["net.theirs"]))
-    (got,) = take(Ipam(crossed, NODE), "net.c1")
+    (got,) = take(IpamService(crossed, NODE), "net.c1")
     assert Cidr(lost) != block_of(store, got).cidr
     assert blocks(store)[lost].affinity == "host:node2"
     assert set(affinities(store)) == {(NODE, str(block_of(store, got).cidr))}
@@ -236,9 +235,9 @@ def test_losing_a_claim_is_told(store: Backend) -> None:
 def test_a_block_that_our_node_has_made_and_filled_is_of_no_use(store: Backend) -> None:
     """By another process, between our look at the pool and our claim: the next free block is taken instead."""
     full = first_block(store)
-    rival = Ipam(store, NODE)
+    rival = IpamService(store, NODE)
     crossed = Interfering(store, 1, lambda: [take(rival, f"net.rival{n}") for n in range(4)])
-    (got,) = take(Ipam(crossed, NODE), "net.c1")
+    (got,) = take(IpamService(crossed, NODE), "net.c1")
     assert block_of(store, got).cidr != Cidr(full)
     assert len(holdings(store)) == 5
     demand_whole_claims(store)
@@ -248,18 +247,18 @@ def test_a_claim_that_is_given_up_meanwhile_is_made_again(store: Backend) -> Non
     """Its affinity was changed just before it would have been confirmed."""
     mine = first_block(store)
     crossed = Interfering(store, 4, lambda: put_affinity(store, mine, PENDING_DELETION))
-    take(Ipam(crossed, NODE), "net.c1")
+    take(IpamService(crossed, NODE), "net.c1")
     assert crossed.calls["write"] > 5
     demand_whole_claims(store)
 
 
 def test_two_processes_of_a_node_claim_the_same_block_once(store: Backend) -> None:
     """They look for a free block at the same place: the second finds the first one's block, and uses it."""
-    rival = Ipam(store, NODE)
+    rival = IpamService(store, NODE)
     for number in range(1, 6):
         wipe(store, BlockQuery(), AffinityQuery())
         crossed = Interfering(store, number, lambda number=number: take(rival, f"net.rival{number}"))  # type: ignore[misc]
-        take(Ipam(crossed, NODE), f"net.c{number}")
+        take(IpamService(crossed, NODE), f"net.c{number}")
         assert {*holdings(store)} == {f"net.rival{number}", f"net.c{number}"}
         assert len(blocks(store)) == 1
         demand_whole_claims(store)
@@ -271,7 +270,7 @@ def test_a_block_whose_affinity_was_lost_is_claimed_again(store: Backend) -> Non
     """It names its owner: no other node will ever claim it."""
     lost = first_block(store)
     put_block(store, lost, "host:node1", ["net.c1"])
-    ipam = Ipam(store, NODE)
+    ipam = IpamService(store, NODE)
     assert block_of(store, *take(ipam, "net.c2")).cidr == Cidr(lost)
     assert set(affinities(store).values()) == {CONFIRMED}
     assert len(blocks(store)) == 1
@@ -280,7 +279,7 @@ def test_a_block_whose_affinity_was_lost_is_claimed_again(store: Backend) -> Non
 @pytest.mark.parametrize("deed", ["affinity", "block", "both", "given up", "given away"])
 def test_blocks_taken_away_behind_our_back_are_given_up(store: Backend, deed: str) -> None:
     """Between two calls, while the block is remembered: the next address is in a block that is the node's."""
-    ipam = Ipam(store, NODE)
+    ipam = IpamService(store, NODE)
     (got,) = take(ipam, "net.c1")
     free(ipam, "net.c1")
     cidr = block_of(store, got).cidr
@@ -316,7 +315,7 @@ def test_asking_for_room_repairs_nothing(store: Backend, state: str, owner: str)
         put_block(store, "10.65.0.4/30", owner)
     put_affinity(store, "10.65.0.4/30", state)
     before = document(store)
-    Ipam(store, NODE).check_room((4,), {})
+    IpamService(store, NODE).require_capacity((4,), {})
     assert document(store) == before
 
 
@@ -327,7 +326,7 @@ def test_room_in_the_blocks_of_others_does_not_count(store: Backend) -> None:
         put_block(store, f"10.65.0.{number * 4}/30", "host:node2", claimed_at=just_now())
     put_affinity(store, "10.65.0.4/30")
     with pytest.raises(PeerError, match="no free IPv4 address"):
-        Ipam(store, NODE).check_room((4,), {})
+        IpamService(store, NODE).require_capacity((4,), {})
 
 
 # stores that write one key at a time
@@ -335,12 +334,12 @@ def test_room_in_the_blocks_of_others_does_not_count(store: Backend) -> None:
 
 def test_lost_races_are_survived_where_writes_are_not_atomic(store: Backend) -> None:
     """The handle was written when the block turned out to be changed: what was done is taken back, or counted in."""
-    crossed = Interfering(store, 6, lambda: take(Ipam(store, NODE), "net.rival"))
-    take(Ipam(NonAtomic(crossed), NODE), "net.c1")
+    crossed = Interfering(store, 6, lambda: take(IpamService(store, NODE), "net.rival"))
+    take(IpamService(NonAtomic(crossed), NODE), "net.c1")
     assert set(holdings(store)) == {"net.rival", "net.c1"}
 
 
-def _try_to_take(ipam: Ipam, handle: str) -> None:
+def _try_to_take(ipam: IpamService, handle: str) -> None:
     try:
         take(ipam, handle)
     except StoreError:

@@ -26,7 +26,7 @@ from harness.ipam import (
 )
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import MAX_WRITES, Backend, Create
-from svc.ipam.allocator import Ipam
+from svc.ipam.service import IpamService
 from svc.model.errors import PeerError
 from svc.model.keys import IPAM_CONFIG, ResourceKey
 from svc.model.resource import Resource
@@ -55,7 +55,7 @@ class Ledger:
             self.holders = {address: holder for address, holder in self.holders.items() if holder != handle}
 
 
-def trade(ipam: Ipam, ledger: Ledger, name: str, operations: int) -> None:
+def trade(ipam: IpamService, ledger: Ledger, name: str, operations: int) -> None:
     """Assigns and releases at random; what is held at the end stays held."""
     dice = random.Random(name)
     mine: list[str] = []
@@ -79,7 +79,7 @@ def test_no_address_is_given_twice_and_none_is_lost(open_store: OpenStore, nodes
         put_node(sessions[0], node)
     put_pool(sessions[0], "pool4", "10.65.0.0/24", blockSize=29)
     put_pool(sessions[0], "pool6", "fd65::/120", blockSize=125)
-    managers = [Ipam(sessions[number % 2], node) for number, node in enumerate(nodes)]
+    managers = [IpamService(sessions[number % 2], node) for number, node in enumerate(nodes)]
     ledger = Ledger()
     operations = OPERATIONS if sessions[0].atomic else OPERATIONS // 16
     share = operations // (len(managers) * THREADS)
@@ -103,7 +103,7 @@ def test_rivals_for_the_last_addresses_share_them_out(open_store: OpenStore) -> 
     put_node(store)
     put_pool(store, "pool4", "10.65.0.0/28", blockSize=30)
     put_pool(store, "pool6", "fd65::/124", blockSize=126)
-    managers = [Ipam(open_store(), NODE) for _ in range(2)]
+    managers = [IpamService(open_store(), NODE) for _ in range(2)]
     outcomes = in_threads(
         lambda ipam=ipam, n=n, index=index: take(ipam, f"net.m{index}c{n}", versions=(4, 6))  # type: ignore[misc]
         for n in range(12)
@@ -127,12 +127,12 @@ def test_a_restarted_node_reads_its_blocks_once(backend: Backend) -> None:
     put_node(backend)
     put_pool(backend, "pool4", "10.65.0.0/16", blockSize=30)
     put_settings(backend, max_blocks_per_host=40)
-    before = Ipam(backend, NODE)
+    before = IpamService(backend, NODE)
     for number in range(120):
         take(before, f"net.old{number}")
     counting = Through(backend)
     settle(backend, "IPPool", "Node", "IPReservation", IPAM_CONFIG)
-    ipam = Ipam(counting, NODE)
+    ipam = IpamService(counting, NODE)
     take(ipam, "net.c0")
     assert counting.calls["get"] <= 30 + 4
     counting.calls.update(get=0, list=0, write=0)
@@ -152,7 +152,7 @@ def test_an_exhausted_cluster_is_listed_twice_at_most(backend: Backend) -> None:
         put_block(backend, cidr, "host:node2", ["net.theirs"] * 4)
     settle(backend, "IPPool", "Node", "IPReservation", IPAM_CONFIG)
     counting = Through(backend)
-    ipam = Ipam(counting, NODE)
+    ipam = IpamService(counting, NODE)
     with pytest.raises(PeerError, match="no free IPv4 address") as refusal:
         take(ipam, "net.c1")
     assert counting.calls["list"] <= 2 * 4  # pools, reservations, affinities, blocks
@@ -168,7 +168,7 @@ def test_a_node_finds_its_pool_among_a_thousand(backend: Backend) -> None:
     write_all(backend, pools)
     settle(backend, "IPPool", "Node", "IPReservation", IPAM_CONFIG)
     counting = Through(backend)
-    ipam = Ipam(counting, NODE)
+    ipam = IpamService(counting, NODE)
     assert Address(take(ipam, "net.c1")[0]) in Cidr("10.3.27.0/24")
     counting.calls.update(get=0, list=0, write=0)
     take(ipam, "net.c2")
@@ -181,7 +181,7 @@ def test_crowds_that_wait_fit_into_writes(backend: Backend) -> None:
     put_pool(backend, "pool4", "10.65.0.0/20")
     put_pool(backend, "pool6", "fd65::/116")
     gated = Blockable(backend)
-    ipam = Ipam(gated, NODE)
+    ipam = IpamService(gated, NODE)
     names = [f"net.c{number}" for number in range(MAX_WRITES)]
 
     def lead() -> None:
@@ -194,7 +194,7 @@ def test_crowds_that_wait_fit_into_writes(backend: Backend) -> None:
     assert set(holdings(backend)) == {"net.first"}
 
 
-def _late(gated: Blockable, ipam: Ipam, name: str) -> Callable[[], tuple[str, ...]]:
+def _late(gated: Blockable, ipam: IpamService, name: str) -> Callable[[], tuple[str, ...]]:
     """A request that arrives when the first one is being carried out."""
 
     def call() -> tuple[str, ...]:
@@ -211,12 +211,12 @@ def test_large_pools_are_never_walked(backend: Backend, cidr: str, version: int)
     put_pool(backend, "large", cidr)
     for number in range(20):
         put_node(backend, f"node{number}")
-        take(Ipam(backend, f"node{number}"), f"net.c{number}", versions=(version,))
+        take(IpamService(backend, f"node{number}"), f"net.c{number}", versions=(version,))
     assert len(blocks(backend)) == len(handles(backend)) == 20
     space = Cidr(cidr)
     places = sorted(space.ordinal(Cidr(block).first) * 100 // space.size for block in blocks(backend))
     assert version == 6 or places[-1] - places[0] > 50  # percent
-    Ipam(backend, "node1").check_room((version,), {})
+    IpamService(backend, "node1").require_capacity((version,), {})
 
 
 def _pool(name: str, cidr: str, size: int = 30, **spec: str) -> Create:

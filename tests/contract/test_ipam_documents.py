@@ -7,8 +7,8 @@ import pytest
 from harness.ipam import NODE, blocks, free, put, put_node, put_pool, take
 from svc._core.cidr import Cidr
 from svc.datastore.api import Backend
-from svc.ipam import affinity_release
-from svc.ipam.allocator import Ipam
+from svc.ipam import claims
+from svc.ipam.service import IpamService
 from svc.ipam.settings import configure, cooldown_of, read_settings
 from svc.model.ipam import CONFIRMED, PENDING, PENDING_DELETION, Affinity, Attribute, Block, Handle, IpamConfig
 from svc.model.keys import AffinityKey, BlockKey, HandleKey, IpamConfigKey
@@ -18,10 +18,10 @@ HANDLE = HandleKey("net.c1")
 
 
 @pytest.fixture
-def ipam(backend: Backend) -> Ipam:
+def ipam(backend: Backend) -> IpamService:
     put_node(backend)
     put_pool(backend, "pool4", "10.65.0.0/30", blockSize=30)
-    return Ipam(backend, NODE)
+    return IpamService(backend, NODE)
 
 
 BLOCK, AFFINITY = BlockKey(Cidr("10.65.0.0/30")), AffinityKey(NODE, Cidr("10.65.0.0/30"))
@@ -45,7 +45,7 @@ def fields_of(backend: Backend, key: BlockKey | AffinityKey | HandleKey | IpamCo
     return value.extra
 
 
-def test_assigning_and_releasing_keep_the_fields_of_others(ipam: Ipam, backend: Backend) -> None:
+def test_assigning_and_releasing_keep_the_fields_of_others(ipam: IpamService, backend: Backend) -> None:
     """Of the block, of the handle that grows and shrinks, and of the attribute that goes on being held."""
     (first,) = take(ipam, HANDLE.handle)
     add_fields(backend)
@@ -58,20 +58,20 @@ def test_assigning_and_releasing_keep_the_fields_of_others(ipam: Ipam, backend: 
 
 
 @pytest.mark.parametrize("state", [PENDING, PENDING_DELETION, CONFIRMED])
-def test_putting_a_claim_right_keeps_the_fields_of_others(ipam: Ipam, backend: Backend, state: str) -> None:
+def test_putting_a_claim_right_keeps_the_fields_of_others(ipam: IpamService, backend: Backend, state: str) -> None:
     """Of a confirmed affinity too, whose other fields do not make it unconfirmed."""
     take(ipam, HANDLE.handle)
     add_fields(backend)
     put(backend, AFFINITY, Affinity(state, extra=NOVEL))
-    take(Ipam(backend, NODE), "net.c2")
+    take(IpamService(backend, NODE), "net.c2")
     assert backend.get(AFFINITY).value == Affinity(CONFIRMED, extra=NOVEL)
 
 
-def test_a_block_that_is_given_up_keeps_the_fields_of_others(ipam: Ipam, backend: Backend) -> None:
+def test_a_block_that_is_given_up_keeps_the_fields_of_others(ipam: IpamService, backend: Backend) -> None:
     """It stays for the handles that hold addresses of it, unclaimed."""
     take(ipam, HANDLE.handle)
     add_fields(backend)
-    affinity_release.give_up(backend, AFFINITY, cooldown_of(read_settings(backend)), only_empty=False)
+    claims.release_affinity(backend, AFFINITY, cooldown_of(read_settings(backend)), only_empty=False)
     (block,) = blocks(backend).values()
     assert (block.affinity, block.extra) == (None, NOVEL)
     assert block.attributes == [Attribute(HANDLE.handle, {"node": NODE}, extra=NOVEL)]

@@ -20,12 +20,12 @@ from svc._core.cidr import Address, Cidr
 from svc.admin.block_release import release_host, release_pool
 from svc.datastore.api import Backend
 from svc.ipam import load_balancer
-from svc.ipam.allocator import Ipam
-from svc.ipam.host import LOAD_BALANCERS, VIRTUAL
+from svc.ipam.load_balancer import LOAD_BALANCERS
 from svc.ipam.requests import ReleaseTarget
+from svc.ipam.service import IpamService
 from svc.model.errors import CallerError, PeerError
 from svc.model.ipam import PENDING, Affinity
-from svc.model.keys import AffinityKey, AffinityQuery
+from svc.model.keys import VIRTUAL, AffinityKey, AffinityQuery
 from svc.model.pool import LOAD_BALANCER
 
 POOL = "10.66.0.0/28"  # four blocks of four addresses
@@ -42,11 +42,11 @@ def store(backend: Backend) -> Backend:
 
 
 @pytest.fixture
-def ipam(store: Backend) -> Ipam:
-    return Ipam(store, LOAD_BALANCERS)
+def ipam(store: Backend) -> IpamService:
+    return IpamService(store, LOAD_BALANCERS)
 
 
-def serve(ipam: Ipam, handle: str, **more: object) -> tuple[str, ...]:
+def serve(ipam: IpamService, handle: str, **more: object) -> tuple[str, ...]:
     return take(ipam, handle, use=LOAD_BALANCER, **more)  # type: ignore[arg-type]
 
 
@@ -61,7 +61,7 @@ def claims(store: Backend) -> dict[str, str]:
     return found
 
 
-def test_services_get_addresses_of_their_pools(store: Backend, ipam: Ipam) -> None:
+def test_services_get_addresses_of_their_pools(store: Backend, ipam: IpamService) -> None:
     """No node is looked for, though none has the name; what is stored names the virtual host."""
     got = serve(ipam, "lb-a", versions=(4, 6))
     assert [Address(text) in Cidr(pool) for text, pool in zip(got, (POOL, "fd66::/124"), strict=True)] == [True, True]
@@ -69,11 +69,11 @@ def test_services_get_addresses_of_their_pools(store: Backend, ipam: Ipam) -> No
     assert {block.affinity for block in blocks(store).values()} == {"virtual:load-balancer"}
     assert affinities(store) == {}
     assert holdings(store) == {"lb-a": frozenset(map(Address, got))}
-    (second,) = serve(Ipam(store, LOAD_BALANCERS), "lb-b")
+    (second,) = serve(IpamService(store, LOAD_BALANCERS), "lb-b")
     assert block_of(store, second).cidr == block_of(store, got[0]).cidr
 
 
-def test_an_address_that_is_asked_for_makes_a_block(store: Backend, ipam: Ipam) -> None:
+def test_an_address_that_is_asked_for_makes_a_block(store: Backend, ipam: IpamService) -> None:
     """Of the virtual host."""
     assert serve(ipam, "lb-a", at="10.66.0.9") == ("10.66.0.9",)
     assert claims(store) == {"10.66.0.8/30": "confirmed"}
@@ -81,17 +81,17 @@ def test_an_address_that_is_asked_for_makes_a_block(store: Backend, ipam: Ipam) 
         serve(ipam, "lb-b", at="10.65.0.9")
 
 
-def test_the_use_and_the_host_must_go_together(store: Backend, ipam: Ipam) -> None:
+def test_the_use_and_the_host_must_go_together(store: Backend, ipam: IpamService) -> None:
     """A service's address is never in a node's block, nor the other way round."""
     with pytest.raises(CallerError, match="addresses for load balancers cannot be assigned by node 'node1'"):
-        serve(Ipam(store, NODE), "net.c")
+        serve(IpamService(store, NODE), "net.c")
     with pytest.raises(CallerError, match="addresses for workloads cannot be assigned by virtual host 'load-balancer'"):
         take(ipam, "lb-a")
-    take(Ipam(store, NODE), "net.c")
+    take(IpamService(store, NODE), "net.c")
     assert {block.affinity for block in blocks(store).values()} == {"host:node1"}
 
 
-def test_refusals_name_the_virtual_host(store: Backend, ipam: Ipam) -> None:
+def test_refusals_name_the_virtual_host(store: Backend, ipam: IpamService) -> None:
     for number in range(16):
         serve(ipam, f"lb-{number}")
     with pytest.raises(PeerError, match="no free IPv4 address for virtual host 'load-balancer'"):
@@ -99,29 +99,29 @@ def test_refusals_name_the_virtual_host(store: Backend, ipam: Ipam) -> None:
     assert len(claims(store)) == 4
 
 
-def test_what_is_released_stays_with_the_virtual_host(store: Backend, ipam: Ipam) -> None:
+def test_what_is_released_stays_with_the_virtual_host(store: Backend, ipam: IpamService) -> None:
     """No node selector decides about its blocks, on release from any node."""
     (first,) = serve(ipam, "lb-a")
     (second,) = serve(ipam, "lb-b")
     free(ipam, "lb-a")
-    freed = Ipam(store, NODE).release_addresses([ReleaseTarget(Address(second), "lb-b")])
+    freed = IpamService(store, NODE).release_addresses([ReleaseTarget(Address(second), "lb-b")])
     assert freed.freed == (Address(second),)
     assert holdings(store) == {}
     assert claims(store) == {str(block_of(store, first).cidr): "confirmed"}
 
 
-def test_a_broken_off_claim_is_finished(store: Backend, ipam: Ipam) -> None:
+def test_a_broken_off_claim_is_finished(store: Backend, ipam: IpamService) -> None:
     """As a node's: its block was made and the claim never confirmed."""
     put_block(store, "10.66.0.4/30", LOAD_BALANCERS.affinity)
-    put(store, LOAD_BALANCERS.claim_on(Cidr("10.66.0.4/30")), Affinity(PENDING))
+    put(store, LOAD_BALANCERS.affinity_key(Cidr("10.66.0.4/30")), Affinity(PENDING))
     assert serve(ipam, "lb-a") == ("10.66.0.4",)
     assert claims(store) == {"10.66.0.4/30": "confirmed"}
 
 
-def test_a_node_of_the_same_name_is_another_owner(store: Backend, ipam: Ipam) -> None:
+def test_a_node_of_the_same_name_is_another_owner(store: Backend, ipam: IpamService) -> None:
     """And may give up what it has."""
     put_node(store, "load-balancer")
-    take(Ipam(store, "load-balancer"), "net.c")
+    take(IpamService(store, "load-balancer"), "net.c")
     serve(ipam, "lb-a")
     assert {block.affinity for block in blocks(store).values()} == {"host:load-balancer", "virtual:load-balancer"}
     assert release_host(store, "load-balancer") == 1
@@ -131,7 +131,7 @@ def test_a_node_of_the_same_name_is_another_owner(store: Backend, ipam: Ipam) ->
     assert claims(store) == {}
 
 
-def test_a_pool_of_services_is_given_up(store: Backend, ipam: Ipam) -> None:
+def test_a_pool_of_services_is_given_up(store: Backend, ipam: IpamService) -> None:
     """With blocks in use, which are unclaimed then, and still serve addresses."""
     (got,) = serve(ipam, "lb-a")
     assert release_pool(store, Cidr(POOL)) == 1
@@ -143,7 +143,7 @@ def test_a_pool_of_services_is_given_up(store: Backend, ipam: Ipam) -> None:
 
 def test_two_controllers_share_the_virtual_host(store: Backend) -> None:
     """As while one hands over to the other: no address twice, no block without its claim."""
-    managers = [Ipam(store, LOAD_BALANCERS) for _ in range(2)]
+    managers = [IpamService(store, LOAD_BALANCERS) for _ in range(2)]
     calls = [lambda manager=manager, n=n: serve(manager, f"lb-{n}") for n, manager in enumerate(managers * 6)]
     got = [address for answer in in_threads(calls) for address in answer]
     assert len(set(got)) == 12
@@ -151,7 +151,7 @@ def test_two_controllers_share_the_virtual_host(store: Backend) -> None:
     assert claims(store) == dict.fromkeys(blocks(store), "confirmed")
 
 
-def test_a_service_has_one_handle(store: Backend, ipam: Ipam) -> None:
+def test_a_service_has_one_handle(store: Backend, ipam: IpamService) -> None:
     """Every repeated call gives the same addresses; attributes name their owner."""
     handle = load_balancer.handle_of("shop", "Web", "7a0c")
     said = load_balancer.attributes_of("shop", "Web", "LoadBalancer", 1_700_000_000_123_456_789)

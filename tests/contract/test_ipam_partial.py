@@ -16,15 +16,14 @@ from harness.ipam import NODE, block_of, blocks, free, handles, holdings, in_thr
 from svc._core.cidr import Address
 from svc.admin.block_release import release_host
 from svc.datastore.api import Backend
-from svc.ipam.affinity_release import give_up
-from svc.ipam.allocator import Ipam
+from svc.ipam.batch import Outcome, RequestBatch
 from svc.ipam.cache import IpamCache
-from svc.ipam.group import Group, Outcome
-from svc.ipam.host import Host
+from svc.ipam.claims import release_affinity
 from svc.ipam.requests import Assign, AssignResult, Release, ReleaseAddresses, ReleaseResult, ReleaseTarget, Request
+from svc.ipam.service import IpamService
 from svc.ipam.settings import cooldown_of
 from svc.model.ipam import IpamConfig
-from svc.model.keys import AffinityKey, HandleKey
+from svc.model.keys import AffinityKey, HandleKey, Host
 
 KINDS = pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.REPLY_LOST, Kind.OUTAGE], ids=lambda kind: str(kind.value))
 BOTH = (4, 6)
@@ -40,7 +39,7 @@ def store(backend: Backend) -> Backend:
     put_pool(backend, "pool4", "10.65.0.0/27", blockSize=30)
     put_pool(backend, "pool6", "fd65::/123", blockSize=126)
     for handle in ("net.a", "net.b"):
-        take(Ipam(backend, NODE), handle, versions=BOTH)
+        take(IpamService(backend, NODE), handle, versions=BOTH)
     return backend
 
 
@@ -82,10 +81,10 @@ CALLS: dict[str, Callable[[Backend], Requests]] = {
 EVERY_CALL = pytest.mark.parametrize("name", CALLS)
 
 
-def carry_out(backend: Backend, requests: Requests) -> list[Outcome]:
+def execute(backend: Backend, requests: Requests) -> list[Outcome]:
     """As a group that waited together; where all of it failed, the failure for each."""
     try:
-        return Group(backend, IpamCache(backend, Host(NODE)), Host(NODE), requests).carry_out()
+        return RequestBatch(backend, IpamCache(backend, Host(NODE)), Host(NODE), requests).execute()
     except Exception as failure:
         return [failure] * len(requests)
 
@@ -100,10 +99,10 @@ def repair(store: Backend, requests: Requests, outcomes: Sequence[Outcome]) -> N
             gone = {held.address for held in request.addresses}
             for handle in {held.handle for held in request.addresses}:
                 keep = [str(address) for address in _held_by(store, handle) if address not in gone]
-                free(Ipam(store, NODE), handle, keep)
+                free(IpamService(store, NODE), handle, keep)
         else:
             assert isinstance(request, Assign | Release)
-            free(Ipam(store, NODE), request.handle)
+            free(IpamService(store, NODE), request.handle)
 
 
 def _held_by(store: Backend, handle: str) -> list[Address]:
@@ -137,7 +136,7 @@ def test_whatever_write_fails_the_books_agree_after_the_repair(store: Backend, n
         faulty = NonAtomic(FaultyBackend(store, faults))
         requests = CALLS[name](store)
         faults.arm(kind, number, "write")
-        outcomes = carry_out(faulty, requests)
+        outcomes = execute(faulty, requests)
         repair(store, requests, outcomes)
         demand_done(store, requests, outcomes)
         _restore(store, before)
@@ -157,7 +156,7 @@ def test_whatever_read_fails_the_books_agree_after_the_repair(store: Backend, na
         crossed = Interfering(FaultyBackend(store, faults), 2, lambda: _another_address(store))
         requests = CALLS[name](store)
         faults.arm(kind, number, "get", "list")
-        outcomes = carry_out(NonAtomic(crossed), requests)
+        outcomes = execute(NonAtomic(crossed), requests)
         repair(store, requests, outcomes)
         demand_done(store, requests, outcomes)
         _restore(store, before)
@@ -166,17 +165,17 @@ def test_whatever_read_fails_the_books_agree_after_the_repair(store: Backend, na
 
 
 def _another_address(store: Backend) -> None:
-    take(Ipam(store, NODE), "net.rival", versions=BOTH)
+    take(IpamService(store, NODE), "net.rival", versions=BOTH)
 
 
 def _same_handles(store: Backend) -> None:
     for handle in ("net.c", "net.c0", "net.a"):
-        take(Ipam(store, NODE), handle)
+        take(IpamService(store, NODE), handle)
 
 
 def _frees_the_same_handles(store: Backend) -> None:
     for handle in ("net.c", "net.c0", "net.c1", "net.a", "net.b"):
-        free(Ipam(store, NODE), handle)
+        free(IpamService(store, NODE), handle)
 
 
 def _frees_and_takes(store: Backend) -> None:
@@ -187,7 +186,7 @@ def _frees_and_takes(store: Backend) -> None:
 
 def _lets_rest(store: Backend) -> None:
     put_settings(store, cooldown_seconds=3600)
-    free(Ipam(store, NODE), "net.b")
+    free(IpamService(store, NODE), "net.b")
     put_settings(store)
 
 
@@ -209,7 +208,7 @@ def test_others_may_be_at_work_between_any_two_writes(store: Backend, name: str,
     for number in count(1):
         requests = CALLS[name](store)
         crossed = Interfering(store, number, lambda: DEEDS[deed](store))
-        outcomes = carry_out(NonAtomic(crossed), requests)
+        outcomes = execute(NonAtomic(crossed), requests)
         assert not any(isinstance(outcome, BaseException) for outcome in outcomes)
         if "frees" in deed or "rest" in deed:
             holdings(store)
@@ -228,7 +227,7 @@ def test_others_may_have_been_at_work_since_a_handle_was_read(store: Backend, na
     requests = CALLS[name](store)
     read = [store.get(HandleKey(handle)) for handle in ("net.a", "net.b")]
     DEEDS[deed](store)
-    outcomes = Group(NonAtomic(store), IpamCache(store, Host(NODE)), Host(NODE), requests, read).carry_out()
+    outcomes = RequestBatch(NonAtomic(store), IpamCache(store, Host(NODE)), Host(NODE), requests, read).execute()
     assert not any(isinstance(outcome, BaseException) for outcome in outcomes)
     holdings(store)
 
@@ -237,10 +236,10 @@ def test_a_handle_that_counts_too_many_is_put_right_by_its_release(store: Backen
     """It was counted for an address that was never taken, for good."""
     faults = Faults()
     faults.arm(Kind.OUTAGE, 2, "write")
-    (outcome,) = carry_out(NonAtomic(FaultyBackend(store, faults)), [assign("net.c")])
+    (outcome,) = execute(NonAtomic(FaultyBackend(store, faults)), [assign("net.c")])
     assert isinstance(outcome, BaseException)
     assert sum(handles(store)["net.c"].values()) == 1
-    free(Ipam(store, NODE), "net.c")
+    free(IpamService(store, NODE), "net.c")
     assert holdings(store).keys() == {"net.a", "net.b"}
 
 
@@ -248,8 +247,8 @@ def test_a_release_overtakes_whoever_is_assigning(store: Backend) -> None:
     """The handle is counted, the block not yet written, when the same handle is released: no address is left without one."""
     (got,) = [str(address) for address in holdings(store)["net.a"] if address.version == 4]
     number = 2  # the block, after the handle
-    crossed = Interfering(store, number, lambda: free(Ipam(NonAtomic(store), NODE), "net.c"))
-    (outcome,) = carry_out(NonAtomic(crossed), [assign("net.c")])
+    crossed = Interfering(store, number, lambda: free(IpamService(NonAtomic(store), NODE), "net.c"))
+    (outcome,) = execute(NonAtomic(crossed), [assign("net.c")])
     assert isinstance(outcome, AssignResult)
     assert block_of(store, got).ordinals.used == 3
     assert {*holdings(store)["net.c"]} == {*outcome.addresses}
@@ -258,7 +257,7 @@ def test_a_release_overtakes_whoever_is_assigning(store: Backend) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_many_hands_on_few_handles_keep_the_books(open_store: OpenStore, store: Backend, seed: int) -> None:
     """Every write is slow, and all threads assign to the same handles and release them, whole or by address."""
-    managers = [Ipam(NonAtomic(Slow(open_store(), 0.002)), node) for node in (NODE, NODE, "node2")]
+    managers = [IpamService(NonAtomic(Slow(open_store(), 0.002)), node) for node in (NODE, NODE, "node2")]
     failures = in_threads(
         [lambda number=number: _play(managers[number % 3], random.Random(seed * 10 + number)) for number in range(6)]  # type: ignore[misc]
     )
@@ -268,7 +267,7 @@ def test_many_hands_on_few_handles_keep_the_books(open_store: OpenStore, store: 
     assert holdings(store) == {}
 
 
-def _play(ipam: Ipam, dice: random.Random) -> None:
+def _play(ipam: IpamService, dice: random.Random) -> None:
     for _ in range(25):
         handle = f"net.{dice.randrange(3)}"
         match dice.randrange(4):
@@ -283,9 +282,9 @@ def _play(ipam: Ipam, dice: random.Random) -> None:
 def _restore(store: Backend, before: dict[str, frozenset[Address]]) -> None:
     """The same handles hold as many addresses as they did."""
     for handle in {*handles(store), *before}:
-        free(Ipam(store, NODE), handle)
+        free(IpamService(store, NODE), handle)
     for handle in before:
-        take(Ipam(store, NODE), handle, versions=BOTH)
+        take(IpamService(store, NODE), handle, versions=BOTH)
     for block in blocks(store).values():
         if not block.ordinals.used:  # so that every round claims its new blocks again
-            give_up(store, AffinityKey(NODE, block.cidr), cooldown_of(IpamConfig()), only_empty=True)
+            release_affinity(store, AffinityKey(NODE, block.cidr), cooldown_of(IpamConfig()), only_empty=True)

@@ -9,8 +9,8 @@ from harness.backend_wrappers import Through
 from harness.ipam import NODE, block_of, blocks, free, holdings, put, put_node, put_pool, put_reservation, take
 from svc._core.cidr import Address
 from svc.datastore.api import Backend
-from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Assign
+from svc.ipam.service import IpamService
 from svc.model.errors import CallerError, Code, PeerError, SvcError
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
@@ -19,9 +19,9 @@ TINY = "10.65.0.0/29"
 
 
 @pytest.fixture
-def ipam(backend: Backend) -> Ipam:
+def ipam(backend: Backend) -> IpamService:
     put_node(backend, zone="a")
-    return Ipam(backend, NODE)
+    return IpamService(backend, NODE)
 
 
 def pool_of(address: str) -> str:
@@ -35,17 +35,17 @@ def pool_of(address: str) -> str:
     ("namespace", "expected"),
     [({}, "10.3"), ({"team": "red"}, "10.1"), ({"team": "blue"}, "10.2"), ({"team": "green"}, "10.3")],
 )
-def test_pools_may_select_the_namespace(backend: Backend, ipam: Ipam, namespace: dict[str, str], expected: str) -> None:
+def test_pools_may_select_the_namespace(backend: Backend, ipam: IpamService, namespace: dict[str, str], expected: str) -> None:
     """By its labels, in name order; a pod without a namespace has no labels."""
     put_pool(backend, "a", "10.1.0.0/24", namespaceSelector="team == 'red'", allowedUses=["Workload"])
     put_pool(backend, "b", "10.2.0.0/24", namespaceSelector="team == 'blue'", allowedUses=["Workload"])
     put_pool(backend, "c", "10.3.0.0/24")
     for number in range(2):
         assert pool_of(take(ipam, f"net.c{number}", namespace_labels=namespace)[0]) == expected
-    ipam.check_room((4,), {}, namespace)
+    ipam.require_capacity((4,), {}, namespace)
 
 
-def test_pools_that_all_select_other_namespaces_are_told(backend: Backend, ipam: Ipam) -> None:
+def test_pools_that_all_select_other_namespaces_are_told(backend: Backend, ipam: IpamService) -> None:
     """Each with its selector; a pool that is named serves every node and namespace that it selects."""
     put_pool(backend, "a", "10.1.0.0/24", namespaceSelector="team == 'red'", allowedUses=["Workload"])
     put_pool(backend, "b", "10.2.0.0/24", nodeSelector="zone == 'b'")
@@ -69,7 +69,7 @@ def test_pools_that_all_select_other_namespaces_are_told(backend: Backend, ipam:
             take(ipam, f"net.{name}", pools={4: (name,)})
 
 
-def test_the_use_decides_among_pools(backend: Backend, ipam: Ipam) -> None:
+def test_the_use_decides_among_pools(backend: Backend, ipam: IpamService) -> None:
     """A tunnel's address comes from pools for tunnels, also when one is named or an address is asked for."""
     put_pool(backend, "a", "10.1.0.0/24", allowedUses=["Workload"])
     put_pool(backend, "b", "10.2.0.0/24", allowedUses=["Tunnel"])
@@ -88,10 +88,10 @@ def test_pools_that_cannot_be_understood_are_told(backend: Backend) -> None:
     put_pool(backend, "bad", "10.65.0.0/28", blockSize=30, nodeSelector="rack ==")
     for named in ({}, {4: ("bad",)}):
         with pytest.raises(PeerError, match=r"IP pool 'bad': spec\.nodeSelector = 'rack ==' is no selector") as refusal:
-            take(Ipam(backend, NODE), "net.c1", pools=named)
+            take(IpamService(backend, NODE), "net.c1", pools=named)
         assert refusal.value.code == Code.POOL
     put_pool(backend, "good", "10.66.0.0/28", blockSize=30)
-    (address,) = take(Ipam(backend, NODE), "net.c1")
+    (address,) = take(IpamService(backend, NODE), "net.c1")
     assert address.startswith("10.66.0.")
 
 
@@ -103,7 +103,7 @@ def test_pools_that_cannot_be_understood_are_told(backend: Backend) -> None:
         {"status": {"conditions": [{"type": "Allocatable", "status": "False", "reason": "CIDROverlap"}]}},
     ],
 )
-def test_pools_out_of_use_serve_nobody(backend: Backend, ipam: Ipam, state: dict[str, Any]) -> None:
+def test_pools_out_of_use_serve_nobody(backend: Backend, ipam: IpamService, state: dict[str, Any]) -> None:
     """Being deleted, or found unfit: as if they were disabled; what they gave is taken back."""
     put_pool(backend, "a", "10.1.0.0/24")
     take(ipam, "net.c")
@@ -120,7 +120,7 @@ def test_pools_out_of_use_serve_nobody(backend: Backend, ipam: Ipam, state: dict
 # reservations
 
 
-def test_reserved_addresses_are_not_assigned_by_themselves(backend: Backend, ipam: Ipam) -> None:
+def test_reserved_addresses_are_not_assigned_by_themselves(backend: Backend, ipam: IpamService) -> None:
     """They keep their place in the queue, and are assigned to callers that ask for them."""
     put_pool(backend, "a", TINY, blockSize=29)
     put_reservation(backend, "res", "10.65.0.0/31", "10.65.0.4", " 10.65.0.5/32 ")
@@ -129,12 +129,12 @@ def test_reserved_addresses_are_not_assigned_by_themselves(backend: Backend, ipa
         take(ipam, "net.late")
     assert "4 addresses reserved" in refusal.value.details
     with pytest.raises(PeerError, match="no free IPv4 address"):
-        ipam.check_room((4,), {})
+        ipam.require_capacity((4,), {})
     assert take(ipam, "net.d", at="10.65.0.4") == ("10.65.0.4",)
     assert block_of(backend, "10.65.0.0").ordinals.unallocated() == [0, 1, 5]
 
 
-def test_a_reservation_made_later_leaves_what_is_assigned(backend: Backend, ipam: Ipam) -> None:
+def test_a_reservation_made_later_leaves_what_is_assigned(backend: Backend, ipam: IpamService) -> None:
     """And one that is withdrawn gives its addresses back, to a node that remembers it as well."""
     put_pool(backend, "a", TINY, blockSize=29)
     take(ipam, "net.c0")
@@ -155,7 +155,7 @@ def test_a_withdrawn_reservation_is_heard_of_before_a_refusal(backend: Backend) 
     put_node(backend)
     put_pool(backend, "a", TINY, blockSize=29)
     put_reservation(backend, "res", TINY)
-    ipam = Ipam(Deaf(backend), NODE)
+    ipam = IpamService(Deaf(backend), NODE)
     with pytest.raises(PeerError, match="no free IPv4 address"):
         take(ipam, "net.c")
     put_reservation(backend, "res", "10.65.0.0/30")
@@ -163,7 +163,7 @@ def test_a_withdrawn_reservation_is_heard_of_before_a_refusal(backend: Backend) 
 
 
 @pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server checks what it is given
-def test_malformed_reservations_are_passed_over(backend: Backend, ipam: Ipam) -> None:
+def test_malformed_reservations_are_passed_over(backend: Backend, ipam: IpamService) -> None:
     """Each is logged with every assignment; the others hold."""
     put_pool(backend, "a", TINY, blockSize=29)
     put_reservation(backend, "res", "10.65.0.0", "nonsense", None, 7, "10.65.0.1/99", "10.65.0.3/31")
@@ -172,20 +172,20 @@ def test_malformed_reservations_are_passed_over(backend: Backend, ipam: Ipam) ->
     )
     first, second = (ipam.assign(Assign(handle, {})) for handle in ("net.c", "net.d"))
     assert [str(address) for address in (*first.addresses, *second.addresses)] == ["10.65.0.1", "10.65.0.4"]
-    assert first.faults == second.faults == ipam.check_room((4,), {})
+    assert first.faults == second.faults == ipam.require_capacity((4,), {})
     for text in ("nonsense", "null", "10.65.0.1/99", "'odd'"):
         assert text in " ".join(first.faults)
     assert ipam.assign(Assign("net.e", {}, pools={4: ("a",)})).faults == ()
 
 
-def test_pools_that_cannot_be_read_are_told(backend: Backend, ipam: Ipam) -> None:
+def test_pools_that_cannot_be_read_are_told(backend: Backend, ipam: IpamService) -> None:
     """By every assignment that passes them, and by refusals."""
     put_pool(backend, "a", TINY, blockSize=29)
     put_pool(backend, "b", "10.66.0.0/24", nodeSelector="rack = 'a'")
     fault = "IP pool 'b': spec.nodeSelector = \"rack = 'a'\" is no selector"
     assert [each.startswith(fault) for each in ipam.assign(Assign("net.c", {})).faults] == [True]
-    assert ipam.check_room((4,), {})[0].startswith(fault)
-    assert ipam.check_room((4,), {4: ("a",)}) == ()
+    assert ipam.require_capacity((4,), {})[0].startswith(fault)
+    assert ipam.require_capacity((4,), {4: ("a",)}) == ()
     for number in range(7):
         take(ipam, f"net.{number}")
     for addresses in ((), (Address("10.66.0.1"),)):
@@ -194,7 +194,7 @@ def test_pools_that_cannot_be_read_are_told(backend: Backend, ipam: Ipam) -> Non
         assert fault in refusal.value.details
 
 
-def test_blocks_that_are_wholly_reserved_are_not_claimed(backend: Backend, ipam: Ipam) -> None:
+def test_blocks_that_are_wholly_reserved_are_not_claimed(backend: Backend, ipam: IpamService) -> None:
     """However many of them there are: a pool may be reserved but for its last block."""
     put_pool(backend, "six", "fd65::/64", blockSize=122)
     put_reservation(backend, "res", *(f"fd65::/{length}" for length in (65, 66)), *_all_but_the_last_block())

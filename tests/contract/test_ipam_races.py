@@ -30,7 +30,7 @@ from harness.ipam import (
 )
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend, Entries, Entry, StoreError, UndecodableEntry
-from svc.ipam.allocator import GROUP, Ipam
+from svc.ipam.service import MAX_BATCH, IpamService
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.keys import AffinityQuery, BlockKey, BlockQuery, HandleKey, Key, Query, ResourceKey
 from svc.retry import ATTEMPTS
@@ -51,11 +51,11 @@ def store(backend: Backend) -> Backend:
 
 
 def together(
-    store: Backend, make: Callable[[Ipam], Sequence[Call]], meanwhile: Callable[[], object] = lambda: None
+    store: Backend, make: Callable[[IpamService], Sequence[Call]], meanwhile: Callable[[], object] = lambda: None
 ) -> list[Any]:
     """The outcomes of calls that were certainly carried out as one group: they wait behind a write that is held up."""
     gated = Blockable(store)
-    ipam = Ipam(gated, NODE)
+    ipam = IpamService(gated, NODE)
     calls = make(ipam)
     with ThreadPoolExecutor(len(calls) + 1) as pool:
         first = pool.submit(take, ipam, "net.first")
@@ -71,7 +71,7 @@ def together(
     return [future.exception() or future.result() for future in futures]
 
 
-def taking(ipam: Ipam, *handles: str, **how: Any) -> list[Call]:
+def taking(ipam: IpamService, *handles: str, **how: Any) -> list[Call]:
     return [lambda handle=handle: take(ipam, handle, **how) for handle in handles]  # type: ignore[misc]
 
 
@@ -81,10 +81,10 @@ def taking(ipam: Ipam, *handles: str, **how: Any) -> list[Call]:
 def test_waiting_requests_become_one_write(store: Backend) -> None:
     """As many callers as fit into one, one write of the block, an address for each."""
     recording = Recording(store)
-    names = [f"net.c{n}" for n in range(GROUP)]
+    names = [f"net.c{n}" for n in range(MAX_BATCH)]
     outcomes = together(recording, lambda ipam: taking(ipam, *names))
-    assert len({address for (address,) in outcomes}) == GROUP > 30
-    assert recording.written[-1] == ["create handle"] * GROUP + ["update block"]
+    assert len({address for (address,) in outcomes}) == MAX_BATCH > 30
+    assert recording.written[-1] == ["create handle"] * MAX_BATCH + ["update block"]
     assert set(holdings(store)) == {"net.first", *names}
     (block,) = blocks(store).values()
     assert len(set(block.ordinal_sequences.values())) == 2
@@ -93,7 +93,7 @@ def test_waiting_requests_become_one_write(store: Backend) -> None:
 def test_callers_without_any_order_get_different_addresses(store: Backend) -> None:
     """As they come, in groups of any size: never more writes of the block than requests, and no address twice."""
     recording = Recording(store)
-    ipam = Ipam(recording, NODE)
+    ipam = IpamService(recording, NODE)
     outcomes = in_threads(call for n in range(32) for call in taking(ipam, f"net.c{n}", versions=(4,)))
     assert len({address for (address,) in outcomes}) == 32
     assert sum(call.count("update block") for call in recording.written) <= 32
@@ -112,24 +112,24 @@ def test_a_group_spills_over_into_new_blocks(store: Backend) -> None:
 def test_one_handle_may_be_assigned_and_released_in_one_group(store: Backend) -> None:
     """In the order of their arrival; what the handle held before goes as well."""
     for order in ("assign, release", "release, assign"):
-        take(Ipam(store, NODE), "net.c1")
-        take(Ipam(store, NODE), "net.c1", at="10.65.0.200")
+        take(IpamService(store, NODE), "net.c1")
+        take(IpamService(store, NODE), "net.c1", at="10.65.0.200")
 
-        def calls(ipam: Ipam, order: str = order) -> list[Call]:
+        def calls(ipam: IpamService, order: str = order) -> list[Call]:
             both = {"assign": lambda: take(ipam, "net.c1"), "release": lambda: free(ipam, "net.c1")}
             return [both[name] for name in order.split(", ")]
 
         together(store, calls)
         assert len(holdings(store).get("net.c1", ())) == (order == "release, assign")
         for handle in holdings(store):
-            free(Ipam(store, NODE), handle)
+            free(IpamService(store, NODE), handle)
         assert handles(store) == {}
 
 
 def test_many_handles_that_exist_already_do_not_exhaust_the_attempts(store: Backend) -> None:
     """Each is a lost race for a caller that took it for new; they are learned of together."""
     names = [f"net.c{n}" for n in range(ATTEMPTS + 20)]
-    assert len(in_threads(taking(Ipam(store, NODE), *names))) == len(names)
+    assert len(in_threads(taking(IpamService(store, NODE), *names))) == len(names)
     recording = Recording(store)
     outcomes = together(recording, lambda ipam: taking(ipam, *names))
     assert not [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
@@ -158,7 +158,7 @@ def test_a_request_that_cannot_be_stored_leaves_its_group_alone(store: Backend) 
 
 def test_an_unreachable_datastore_is_asked_once_for_a_group(store: Backend) -> None:
     """Each call to it may take its full time-out: requests that were tried one by one would wait for hours."""
-    take(Ipam(store, NODE), "net.c0")
+    take(IpamService(store, NODE), "net.c0")
     faults = Faults()
     counting = Through(FaultyBackend(store, faults))
 
@@ -188,27 +188,27 @@ class Harmed(Through):
 
 def test_a_damaged_handle_is_its_owners_trouble_alone(store: Backend) -> None:
     """Its release fails, and so does an assignment to it; others in the group are served."""
-    take(Ipam(store, NODE), "net.bad")
+    take(IpamService(store, NODE), "net.bad")
     harmed = Harmed(store)
     harmed.keys = frozenset({HandleKey("net.bad")})
     outcomes = together(harmed, lambda ipam: taking(ipam, "net.bad", "net.c1"))
     assert [type(outcome) for outcome in outcomes] == [UndecodableEntry, tuple]
     with pytest.raises(UndecodableEntry):
-        free(Ipam(harmed, NODE), "net.bad")
+        free(IpamService(harmed, NODE), "net.bad")
     assert len(holdings(store)["net.bad"]) == 1
 
 
 def test_a_damaged_block_does_not_stop_its_node(store: Backend) -> None:
     """Addresses come from other blocks, and its claim stays for when it is repaired."""
-    (got,) = take(Ipam(store, NODE), "net.c1")
+    (got,) = take(IpamService(store, NODE), "net.c1")
     lost = block_of(store, got).cidr
     harmed = Harmed(store)
     harmed.keys = frozenset({BlockKey(lost)})
-    ipam = Ipam(harmed, NODE)
+    ipam = IpamService(harmed, NODE)
     for number in range(3):
         (other,) = take(ipam, f"net.d{number}")
         assert block_of(store, other).cidr != lost
-    ipam.check_room((4,), {})
+    ipam.require_capacity((4,), {})
     assert len(blocks(store)) == 2
     demand_whole_claims(store)
 
@@ -223,7 +223,7 @@ def test_a_damaged_block_does_not_stop_other_nodes(store: Backend) -> None:
         harmed = Harmed(store)
         harmed.keys = frozenset({BlockKey(cidr)})
         with pytest.raises(PeerError, match="no free IPv4 address"):
-            take(Ipam(harmed, NODE), "net.c1")
+            take(IpamService(harmed, NODE), "net.c1")
     assert handles(store) == {}
     assert affinities(store) == {}
 
@@ -239,14 +239,14 @@ class Lagging(Through):
 
 
 @pytest.fixture(params=[True, False], ids=["late news", "prompt news"])
-def ipam(store: Backend, request: pytest.FixtureRequest) -> Ipam:
+def ipam(store: Backend, request: pytest.FixtureRequest) -> IpamService:
     """Warm: it has served a call before the datastore changes."""
-    warm = Ipam(Lagging(store) if request.param else store, NODE)
+    warm = IpamService(Lagging(store) if request.param else store, NODE)
     take(warm, "net.warm")
     return warm
 
 
-def test_refusals_are_never_given_from_memory(store: Backend, ipam: Ipam, open_store: OpenStore) -> None:
+def test_refusals_are_never_given_from_memory(store: Backend, ipam: IpamService, open_store: OpenStore) -> None:
     """A pool that another process made a moment ago can be named, selected, and asked for an address."""
     with pytest.raises(CallerError, match="does not exist"):
         take(ipam, "net.c1", pools={4: ("new",)})
@@ -261,22 +261,22 @@ def test_refusals_are_never_given_from_memory(store: Backend, ipam: Ipam, open_s
     assert take(ipam, "net.c3", at="10.67.0.1") == ("10.67.0.1",)
 
 
-def test_exhaustion_is_never_told_from_memory(store: Backend, ipam: Ipam) -> None:
+def test_exhaustion_is_never_told_from_memory(store: Backend, ipam: IpamService) -> None:
     """Another process of this node has released addresses in between, or another pool was made."""
     put_pool(store, "tiny", "10.66.0.0/30", blockSize=30)
     for number in range(4):
         take(ipam, f"net.c{number}", pools={4: ("tiny",)})
     with pytest.raises(PeerError, match="no free IPv4 address"):
         take(ipam, "net.late", pools={4: ("tiny",)})
-    free(Ipam(store, NODE), "net.c2")
+    free(IpamService(store, NODE), "net.c2")
     take(ipam, "net.late", pools={4: ("tiny",)})
 
 
-def test_a_node_that_is_selected_anew_is_served(store: Backend, ipam: Ipam) -> None:
+def test_a_node_that_is_selected_anew_is_served(store: Backend, ipam: IpamService) -> None:
     """Its labels have changed, or the pool's selector has."""
     put_pool(store, "pool4", POOL, nodeSelector="zone == 'a'")
     with pytest.raises(PeerError, match="no IPv4 pool is available"):
-        take(Ipam(store, NODE), "net.c1")
+        take(IpamService(store, NODE), "net.c1")
     put_node(store, zone="a")
     assert take(ipam, "net.c1")
 
@@ -285,7 +285,7 @@ def test_a_node_that_is_selected_no_more_is_refused(store: Backend) -> None:
     """As soon as the news of its labels arrive."""
     put_node(store, zone="a")
     put_pool(store, "pool4", POOL, nodeSelector="zone == 'a'")
-    ipam = Ipam(store, NODE)
+    ipam = IpamService(store, NODE)
     take(ipam, "net.c1")
     put_node(store, zone="b")
     with pytest.raises(PeerError, match="no IPv4 pool is available"):
@@ -294,7 +294,7 @@ def test_a_node_that_is_selected_no_more_is_refused(store: Backend) -> None:
 
 def test_a_pool_made_anew_elsewhere_gives_its_new_addresses(store: Backend) -> None:
     """The node's old blocks are outside every pool: they are left alone, with what is held in them."""
-    ipam = Ipam(store, NODE)
+    ipam = IpamService(store, NODE)
     (old,) = take(ipam, "net.old")
     remove(store, ResourceKey("IPPool", "pool4"))
     with pytest.raises(PeerError, match="no IPv4 pool is available"):
@@ -308,7 +308,7 @@ def test_a_pool_made_anew_elsewhere_gives_its_new_addresses(store: Backend) -> N
 
 def test_disabled_pools_give_no_more_addresses(store: Backend) -> None:
     """But take back those that they gave."""
-    ipam = Ipam(store, NODE)
+    ipam = IpamService(store, NODE)
     take(ipam, "net.c1")
     put_pool(store, "pool4", POOL, disabled=True)
     with pytest.raises(PeerError, match="no IPv4 pool is available"):
@@ -318,7 +318,7 @@ def test_disabled_pools_give_no_more_addresses(store: Backend) -> None:
 
 
 @pytest.mark.parametrize("queries", [(BlockQuery(),), (AffinityQuery(),), IPAM_QUERIES], ids=["blocks", "affinities", "all"])
-def test_what_was_wiped_is_made_anew(store: Backend, ipam: Ipam, queries: tuple[Query, ...]) -> None:
+def test_what_was_wiped_is_made_anew(store: Backend, ipam: IpamService, queries: tuple[Query, ...]) -> None:
     """Of any of it: the next calls assign, release and hold as in an empty datastore."""
     free(ipam, "net.warm")
     wipe(store, *queries)
@@ -329,7 +329,7 @@ def test_what_was_wiped_is_made_anew(store: Backend, ipam: Ipam, queries: tuple[
     assert len(holdings(store)) == 70
 
 
-def test_a_datastore_wiped_to_the_ground_serves_again(store: Backend, ipam: Ipam) -> None:
+def test_a_datastore_wiped_to_the_ground_serves_again(store: Backend, ipam: IpamService) -> None:
     """First there is neither pool nor node, then there is one again, in another place."""
     wipe(store, *EVERYTHING)
     with pytest.raises(PeerError, match="does not exist" if store.requires_node else "no IPv4 pool is available"):
@@ -348,10 +348,10 @@ def test_a_datastore_wiped_to_the_ground_serves_again(store: Backend, ipam: Ipam
 @pytest.mark.parametrize("number", range(1, 4))
 def test_a_lost_race_is_run_again(store: Backend, number: int) -> None:
     """Another process of the node changes the same block before each of our writes."""
-    rival = Ipam(store, NODE)
+    rival = IpamService(store, NODE)
     take(rival, "net.c1")
     crossed = Interfering(store, number, lambda: take(rival, "net.rival"))
-    ipam = Ipam(crossed, NODE)
+    ipam = IpamService(crossed, NODE)
     take(ipam, "net.c2")
     free(ipam, "net.c1")
     take(ipam, "net.c3")
@@ -360,7 +360,7 @@ def test_a_lost_race_is_run_again(store: Backend, number: int) -> None:
 
 def test_a_race_that_is_always_lost_ends(store: Backend) -> None:
     """After a number of attempts, with a code of its own, and with nothing assigned."""
-    rival = Ipam(store, NODE)
+    rival = IpamService(store, NODE)
     take(rival, "net.0")
 
     class Cruel(Through):
@@ -373,7 +373,7 @@ def test_a_race_that_is_always_lost_ends(store: Backend) -> None:
 
     cruel = Cruel(store)
     with pytest.raises(PeerError, match="kept changing") as refusal:
-        take(Ipam(cruel, NODE), "net.c1")
+        take(IpamService(cruel, NODE), "net.c1")
     assert refusal.value.code == Code.CONCURRENCY
     assert cruel.calls["write"] == ATTEMPTS * (1 if store.atomic else 2)  # or what was counted is taken back each time
     assert "net.c1" not in holdings(store)

@@ -5,8 +5,8 @@ import pytest
 from harness.ipam import NODE, block_of, handles, holdings, put_node, put_pool, put_reservation, put_settings, take
 from svc._core.cidr import Address
 from svc.datastore.api import Backend, Delete
-from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Assign, Release
+from svc.ipam.service import IpamService
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.keys import HandleKey
 
@@ -15,17 +15,17 @@ HERE = Address("10.65.0.5")
 
 
 @pytest.fixture
-def ipam(backend: Backend) -> Ipam:
+def ipam(backend: Backend) -> IpamService:
     for node in (NODE, "node2"):
         put_node(backend, node)
-    return Ipam(backend, NODE)
+    return IpamService(backend, NODE)
 
 
-def restore(ipam: Ipam, *addresses: Address, handle: str = "net.live") -> None:
+def restore(ipam: IpamService, *addresses: Address, handle: str = "net.live") -> None:
     assert ipam.assign(Assign(handle, {"node": NODE}, addresses=addresses, restores=True)).addresses == addresses
 
 
-def test_settings_selectors_and_limits_do_not_count(backend: Backend, ipam: Ipam) -> None:
+def test_settings_selectors_and_limits_do_not_count(backend: Backend, ipam: IpamService) -> None:
     put_pool(backend, "pool", POOL, blockSize=30, disabled=True, nodeSelector="has(nothing)")
     put_settings(backend, strict_affinity=True, auto_allocate_blocks=False)
     put_reservation(backend, "all", POOL)
@@ -34,16 +34,16 @@ def test_settings_selectors_and_limits_do_not_count(backend: Backend, ipam: Ipam
     assert block_of(backend, str(HERE)).affinity == f"host:{NODE}"
 
 
-def test_block_of_another_node_is_used(backend: Backend, ipam: Ipam) -> None:
+def test_block_of_another_node_is_used(backend: Backend, ipam: IpamService) -> None:
     put_pool(backend, "pool", POOL, blockSize=28)
-    take(Ipam(backend, "node2"), "net.theirs")
+    take(IpamService(backend, "node2"), "net.theirs")
     put_settings(backend, strict_affinity=True, auto_allocate_blocks=False)
     restore(ipam, HERE)
     assert block_of(backend, str(HERE)).affinity == "host:node2"
     assert ipam.holds("net.live", [HERE])
 
 
-def test_repetition_changes_nothing_and_a_lost_handle_is_counted_again(backend: Backend, ipam: Ipam) -> None:
+def test_repetition_changes_nothing_and_a_lost_handle_is_counted_again(backend: Backend, ipam: IpamService) -> None:
     put_pool(backend, "pool", POOL, blockSize=30)
     restore(ipam, HERE)
     before = holdings(backend), handles(backend)
@@ -56,10 +56,10 @@ def test_repetition_changes_nothing_and_a_lost_handle_is_counted_again(backend: 
     assert handles(backend) == {}
 
 
-def test_foreign_holder_stays(backend: Backend, ipam: Ipam) -> None:
+def test_foreign_holder_stays(backend: Backend, ipam: IpamService) -> None:
     """And of several addresses none is assigned."""
     put_pool(backend, "pool", POOL, blockSize=30)
-    Ipam(backend, "node2").assign(Assign("net.stranger", {}, addresses=(HERE,)))
+    IpamService(backend, "node2").assign(Assign("net.stranger", {}, addresses=(HERE,)))
     with pytest.raises(CallerError, match=r"net\.stranger") as refused:
         restore(ipam, Address("10.65.0.9"), HERE)
     assert refused.value.code == Code.ADDRESS_UNAVAILABLE
@@ -67,13 +67,13 @@ def test_foreign_holder_stays(backend: Backend, ipam: Ipam) -> None:
     assert ipam.addresses_of("net.live") == ()
 
 
-def test_address_in_no_pool_is_refused(backend: Backend, ipam: Ipam) -> None:
+def test_address_in_no_pool_is_refused(backend: Backend, ipam: IpamService) -> None:
     put_pool(backend, "pool", POOL, blockSize=30)
     with pytest.raises(PeerError, match=r"10\.99\.0\.1"):
         restore(ipam, Address("10.99.0.1"))
 
 
-def test_comparison_with_the_blocks(backend: Backend, ipam: Ipam) -> None:
+def test_comparison_with_the_blocks(backend: Backend, ipam: IpamService) -> None:
     """Found is an address that another handle or none holds, or that is in no pool."""
     put_pool(backend, "pool", POOL, blockSize=30)
     restore(ipam, HERE)

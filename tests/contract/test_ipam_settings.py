@@ -23,9 +23,9 @@ from harness.ipam import (
     take,
 )
 from svc.datastore.api import Backend, Delete
-from svc.ipam.allocator import Ipam
-from svc.ipam.blocks import stamp
+from svc.ipam.blocks import format_time
 from svc.ipam.requests import ReleaseTarget
+from svc.ipam.service import IpamService
 from svc.ipam.settings import MAX_BLOCKS_PER_HOST, configure, read_settings
 from svc.model.errors import CallerError, PeerError
 from svc.model.ipam import Attribute, IpamConfig
@@ -35,10 +35,10 @@ POOL = "10.65.0.0/30"  # one block of four addresses
 
 
 @pytest.fixture
-def ipam(backend: Backend) -> Ipam:
+def ipam(backend: Backend) -> IpamService:
     put_node(backend)
     put_pool(backend, "pool4", POOL, blockSize=30)
-    return Ipam(backend, NODE)
+    return IpamService(backend, NODE)
 
 
 # reading and writing
@@ -122,11 +122,11 @@ def age(backend: Backend, seconds: int) -> None:
 
 
 def _earlier(text: str, seconds: int) -> str:
-    return stamp(datetime.fromisoformat(text.replace("Z", "+00:00")) - timedelta(seconds=seconds))
+    return format_time(datetime.fromisoformat(text.replace("Z", "+00:00")) - timedelta(seconds=seconds))
 
 
 @pytest.mark.parametrize("by_address", [False, True])
-def test_released_addresses_rest(backend: Backend, ipam: Ipam, by_address: bool) -> None:
+def test_released_addresses_rest(backend: Backend, ipam: IpamService, by_address: bool) -> None:
     """They have no owner, their handle is deleted, and they are not assigned before the cooldown has passed."""
     put_settings(backend, cooldown_seconds=60)
     got = {take(ipam, f"net.c{n}")[0] for n in range(4)}
@@ -138,7 +138,7 @@ def test_released_addresses_rest(backend: Backend, ipam: Ipam, by_address: bool)
     assert holdings(backend).keys() == handles(backend).keys() == {"net.c0", "net.c2", "net.c3"}
     resting = [each for each in block_of(backend, mine).attributes or () if each.released_at]
     assert resting == [Attribute(released_at=resting[0].released_at)]
-    for call in (partial(take, ipam, "net.late"), partial(ipam.check_room, (4,), {})):
+    for call in (partial(take, ipam, "net.late"), partial(ipam.require_capacity, (4,), {})):
         with pytest.raises(PeerError, match="no free IPv4 address"):
             call()
     with pytest.raises(CallerError, match=r"was released at .* and rests"):
@@ -151,7 +151,7 @@ def test_released_addresses_rest(backend: Backend, ipam: Ipam, by_address: bool)
     assert {str(address) for held in holdings(backend).values() for address in held} == got
 
 
-def test_the_cooldown_of_the_moment_counts(backend: Backend, ipam: Ipam) -> None:
+def test_the_cooldown_of_the_moment_counts(backend: Backend, ipam: IpamService) -> None:
     """Not the one of the release: an administrator who shortens it needs the addresses now."""
     put_settings(backend, cooldown_seconds=1000)
     for number in range(4):
@@ -164,7 +164,7 @@ def test_the_cooldown_of_the_moment_counts(backend: Backend, ipam: Ipam) -> None
     assert {each.released_at for each in block_of(backend, "10.65.0.0").attributes or ()} == {None}
 
 
-def test_a_resting_block_is_not_empty(backend: Backend, ipam: Ipam) -> None:
+def test_a_resting_block_is_not_empty(backend: Backend, ipam: IpamService) -> None:
     """It is neither taken from its node nor given up before everything in it has rested."""
     put_settings(backend, cooldown_seconds=60)
     (got,) = take(ipam, "net.c")
@@ -174,11 +174,11 @@ def test_a_resting_block_is_not_empty(backend: Backend, ipam: Ipam) -> None:
     take(ipam, "net.d")
     assert block_of(backend, got).affinity == "host:node1"
     age(backend, 61)
-    take(Ipam(backend, NODE), "net.e")
+    take(IpamService(backend, NODE), "net.e")
     assert {cidr for _, cidr in affinities(backend)} == {"10.66.0.0/30"}
 
 
-def test_a_repeated_release_does_not_prolong_the_rest(backend: Backend, ipam: Ipam) -> None:
+def test_a_repeated_release_does_not_prolong_the_rest(backend: Backend, ipam: IpamService) -> None:
     """By handle it finds nothing, by address the answer is that the address is free."""
     put_settings(backend, cooldown_seconds=60)
     take(ipam, "net.c")
@@ -192,7 +192,7 @@ def test_a_repeated_release_does_not_prolong_the_rest(backend: Backend, ipam: Ip
 
 
 @pytest.mark.only_over("embedded", "piecemeal", "etcdv3")  # an API server checks what it is given
-def test_times_that_cannot_be_read_are_long_ago(backend: Backend, ipam: Ipam) -> None:
+def test_times_that_cannot_be_read_are_long_ago(backend: Backend, ipam: IpamService) -> None:
     """Another program's mistake holds no address for ever."""
     put_settings(backend, cooldown_seconds=60)
     for number in range(4):
@@ -204,7 +204,7 @@ def test_times_that_cannot_be_read_are_long_ago(backend: Backend, ipam: Ipam) ->
     assert take(ipam, "net.d")
 
 
-def test_now_is_after_what_was_just_released(backend: Backend, ipam: Ipam) -> None:
+def test_now_is_after_what_was_just_released(backend: Backend, ipam: IpamService) -> None:
     """Times are stored in UTC, to the second."""
     put_settings(backend, cooldown_seconds=60)
     take(ipam, "net.c")

@@ -16,7 +16,7 @@ from harness.ipam import (
     take,
 )
 from svc.datastore.api import Backend
-from svc.ipam.allocator import Ipam
+from svc.ipam.service import IpamService
 from svc.model.errors import CallerError, PeerError
 from svc.model.ipam import PENDING
 
@@ -35,15 +35,15 @@ def store(backend: Backend) -> Backend:
 @pytest.mark.parametrize("size", [28, 29, 31, 32])
 def test_blocks_of_another_size_are_never_covered_twice(store: Backend, size: int) -> None:
     """A pool was deleted and created again with other blocks while addresses of the old ones are held."""
-    old = [take(Ipam(store, NODE), f"net.old{n}")[0] for n in range(6)]
+    old = [take(IpamService(store, NODE), f"net.old{n}")[0] for n in range(6)]
     put_pool(store, "pool4", POOL, blockSize=size)
     for number in range(16):
         try:
-            take(Ipam(store, "node2"), f"net.new{number}")
+            take(IpamService(store, "node2"), f"net.new{number}")
         except PeerError:
             break
     with pytest.raises(CallerError, match="is already assigned"):
-        take(Ipam(store, "node2"), "net.same", at=old[0])
+        take(IpamService(store, "node2"), "net.same", at=old[0])
     assert len({address for held in holdings(store).values() for address in held}) == len(handles(store)) >= 6
 
 
@@ -54,9 +54,9 @@ def test_an_address_whose_block_would_overlap_another_is_refused(store: Backend)
         put_block(store, cidr, "host:node2")
     put_pool(store, "pool4", POOL, blockSize=28)
     with pytest.raises(CallerError, match=r"overlap block 10\.65\.0\.0/30"):
-        take(Ipam(store, NODE), "net.c1", at="10.65.0.9")
+        take(IpamService(store, NODE), "net.c1", at="10.65.0.9")
     for address in ("10.65.0.1", "10.65.0.5"):
-        assert take(Ipam(store, NODE), "net.c1", at=address) == (address,)
+        assert take(IpamService(store, NODE), "net.c1", at=address) == (address,)
     assert (set(blocks(store)), affinities(store)) == (present, {})
 
 
@@ -65,7 +65,7 @@ def test_a_broken_off_claim_is_not_finished_over_another_block(store: Backend) -
     put_affinity(store, "10.65.0.4/30", PENDING)
     put_pool(store, "pool4", POOL, blockSize=29)
     put_block(store, "10.65.0.0/29", "host:node2")
-    assert take(Ipam(store, NODE), "net.c1") == ("10.65.0.8",)
+    assert take(IpamService(store, NODE), "net.c1") == ("10.65.0.8",)
     assert set(blocks(store)) == {"10.65.0.0/29", "10.65.0.8/29"}
 
 
@@ -74,5 +74,5 @@ def test_a_pool_inside_an_old_block_has_no_block_of_its_own(store: Backend) -> N
     put_settings(store, strict_affinity=True, auto_allocate_blocks=True)
     put_block(store, "10.65.0.0/28", "host:node2", ["net.old"])
     with pytest.raises(PeerError, match="no free IPv4 address"):
-        take(Ipam(store, NODE), "net.c1")
+        take(IpamService(store, NODE), "net.c1")
     assert set(blocks(store)) == {"10.65.0.0/28"}

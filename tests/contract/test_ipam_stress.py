@@ -23,7 +23,7 @@ from harness import stress
 from harness.ipam import PATIENCE, free, holdings, put_node, put_pool
 from harness.stress import Ledger, Stay
 from svc._core.cidr import Address
-from svc.ipam.allocator import Ipam
+from svc.ipam.service import IpamService
 
 TESTS = Path(__file__).parents[1]
 KILLS = 8
@@ -50,7 +50,7 @@ def test_no_address_is_held_twice_and_none_is_lost(tmp_path: Path, name: str) ->
         assert remaining
         assert holdings(backend) == {handle: frozenset(map(Address, stay.addresses)) for handle, stay in remaining.items()}
         for handle in remaining:
-            free(Ipam(backend, "node1"), handle)
+            free(IpamService(backend, "node1"), handle)
         assert holdings(backend) == {}
 
 

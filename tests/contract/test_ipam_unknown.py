@@ -7,8 +7,8 @@ import pytest
 from harness.backend_wrappers import Through
 from harness.ipam import put_node, put_pool
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, OutcomeUnknown, Write
-from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Assign, Release
+from svc.ipam.service import IpamService
 from svc.model.ipam import Block
 from svc.model.keys import BlockQuery, HandleKey
 
@@ -37,7 +37,7 @@ def test_an_assignment_in_flight_is_not_carried_out_after_its_release(backend: B
     put_pool(backend, "pool4", "10.65.0.0/24")
     put_node(backend, "node1")
     late = Late(backend)
-    ipam = Ipam(late, "node1")
+    ipam = IpamService(late, "node1")
     with pytest.raises(OutcomeUnknown):
         ipam.assign(Assign("net.c1", {"node": "node1"}))
     ipam.release(Release("net.c1"))
@@ -49,7 +49,7 @@ def test_an_assignment_in_flight_is_not_carried_out_after_its_release(backend: B
 def test_a_release_finds_what_blocks_show_where_the_handle_is_lost(backend: Backend) -> None:
     put_pool(backend, "pool4", "10.65.0.0/24")
     put_node(backend, "node1")
-    ipam = Ipam(backend, "node1")
+    ipam = IpamService(backend, "node1")
     addresses = ipam.assign(Assign("net.c1", {"node": "node1"})).addresses
     backend.write([Delete(HandleKey("net.c1"))])
     ipam.release(Release("net.c1", addresses=addresses))

@@ -8,9 +8,9 @@ from svc._core.cidr import Address, Cidr
 from svc.admin import pools
 from svc.admin.block_release import remove_host
 from svc.datastore.api import Backend, Delete
-from svc.ipam.allocator import Ipam
 from svc.ipam.blocks import RESERVED_HANDLE
 from svc.ipam.requests import ReleaseTarget
+from svc.ipam.service import IpamService
 from svc.model.errors import CallerError, PeerError
 from svc.model.ipam import Affinity, Attribute, Block
 from svc.model.keys import AffinityKey, BlockKey
@@ -34,7 +34,7 @@ def store(backend: Backend) -> Backend:
     put_pool(backend, "pool4", "10.65.0.0/28", blockSize=29)
     put(backend, BlockKey(THEIRS), windows_block("2026-11-20T18:03:21Z"))
     put(backend, AffinityKey("win1", THEIRS), Affinity())
-    take(Ipam(backend, "win1"), "net.theirs", at="10.65.0.3")
+    take(IpamService(backend, "win1"), "net.theirs", at="10.65.0.3")
     put_block(backend, str(MINE), f"host:{NODE}", [f"net.c{n}" for n in range(8)])
     put(backend, AffinityKey(NODE, MINE), Affinity())
     return backend
@@ -48,20 +48,20 @@ def test_nobody_borrows_from_a_windows_node(store: Backend) -> None:
     """Neither any address nor one by name; its owner goes on."""
     before = blocks(store)[str(THEIRS)]
     with pytest.raises(PeerError, match="no free IPv4 address for node 'node1'"):
-        take(Ipam(store, NODE), "net.late")
+        take(IpamService(store, NODE), "net.late")
     with pytest.raises(PeerError, match="no free IPv4 address for node 'node1'"):
-        Ipam(store, NODE).check_room((4,), {})
+        IpamService(store, NODE).require_capacity((4,), {})
     for address in ("10.65.0.4", "10.65.0.0"):
         with pytest.raises(CallerError, match="belongs to a Windows node"):
-            take(Ipam(store, NODE), "net.late", at=address)
+            take(IpamService(store, NODE), "net.late", at=address)
     assert blocks(store)[str(THEIRS)] == before
-    assert take(Ipam(store, "win1"), "net.more") == ("10.65.0.4",)
+    assert take(IpamService(store, "win1"), "net.more") == ("10.65.0.4",)
     assert allocations(store) == [0, 0, 0, 1, 2, None, None, 0]
 
 
 def test_what_is_set_aside_is_not_released(store: Backend) -> None:
     """Without an owner: no handle counts it, and an address by itself is refused."""
-    ipam = Ipam(store, NODE)
+    ipam = IpamService(store, NODE)
     freed = ipam.release_addresses([ReleaseTarget(Address("10.65.0.7")), ReleaseTarget(Address("10.65.0.0"), RESERVED_HANDLE)])
     assert freed.freed == ()
     assert [str(address) for address in freed.refused] == ["10.65.0.7", "10.65.0.0"]
@@ -72,17 +72,17 @@ def test_what_is_set_aside_is_not_released(store: Backend) -> None:
 
 def test_an_empty_block_is_taken_over_whole(store: Backend) -> None:
     """From an owner that has not used it for long: it is created again, without reservations."""
-    free(Ipam(store, "win1"), "net.theirs")
-    assert take(Ipam(store, NODE), "net.late") == ("10.65.0.0",)
+    free(IpamService(store, "win1"), "net.theirs")
+    assert take(IpamService(store, NODE), "net.late") == ("10.65.0.0",)
     assert blocks(store)[str(THEIRS)].affinity == f"host:{NODE}"
 
 
 def test_a_windows_node_that_is_removed_leaves_its_pods(store: Backend) -> None:
     """Their block is unclaimed then, and lends what is not reserved; it is deleted with the last address."""
     assert remove_host(store, "win1") == 1
-    assert take(Ipam(store, NODE), "net.late") == ("10.65.0.4",)
+    assert take(IpamService(store, NODE), "net.late") == ("10.65.0.4",)
     for handle in ("net.late", "net.theirs"):
-        free(Ipam(store, NODE), handle)
+        free(IpamService(store, NODE), handle)
     assert str(THEIRS) not in blocks(store)
 
 
@@ -92,6 +92,6 @@ def test_what_is_set_aside_keeps_no_pool(store: Backend) -> None:
         store.write([Delete(key)])
     with pytest.raises(CallerError, match="1 address is taken"):
         pools.delete(store, "pool4")
-    free(Ipam(store, "win1"), "net.theirs")
+    free(IpamService(store, "win1"), "net.theirs")
     pools.delete(store, "pool4")
     assert blocks(store) == {}

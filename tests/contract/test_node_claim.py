@@ -15,8 +15,8 @@ from svc.attach import node_claim
 from svc.attach.datastore_ready import Readiness, guarded
 from svc.attach.node_claim import NodeNameClaim
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, Forbidden, NotFound
-from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Assign, Release
+from svc.ipam.service import IpamService
 from svc.model.claim import Claimant, NodeClaim
 from svc.model.errors import Code, PeerError
 from svc.model.ipam import Handle
@@ -148,7 +148,7 @@ def test_assignment_planned_before_a_takeover_never_lands(
     put_pool(backend, "pool", "10.65.0.0/28", blockSize=28)
     claim = _ready_claim(backend, claim_of)
     store = guarded(backend, Readiness(backend), claim)
-    ipam = Ipam(store, "node1")
+    ipam = IpamService(store, "node1")
     ipam.assign(Assign("net.c1", {}))
     before = holdings(backend), handles(backend)
     planned, write = threading.Event(), store.write

@@ -10,8 +10,8 @@ import pytest
 from harness.node import POOL4, POOL6, Node
 from harness.pod import Pod
 from harness.state import State, audit, faults, store_of
-from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Release
+from svc.ipam.service import IpamService
 from svc.model.keys import AffinityQuery, BlockQuery
 
 pytestmark = pytest.mark.root
@@ -158,7 +158,7 @@ def test_address_that_another_process_freed_is_seen(own_pods: MakePod, node: Nod
     first.add()
     second.add()
     with store_of(node) as store:
-        Ipam(store, "another").release(Release(f"net.{first.container}"))
+        IpamService(store, "another").release(Release(f"net.{first.container}"))
     first.node.netns.run("ip", "route", "del", first.addresses[0])
     third.add()
     assert third.addresses == first.addresses

@@ -15,8 +15,8 @@ from harness.svcctl import Cli
 from svc._core.cidr import Address
 from svc.admin.owner_attributes import SetOwner, set_owners
 from svc.datastore.api import Backend
-from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Assign
+from svc.ipam.service import IpamService
 from svc.ipam.settings import configure, read_settings
 from svc.model.errors import PeerError
 from svc.model.ipam import IpamConfig
@@ -39,7 +39,7 @@ def store(site: Site) -> Iterator[Backend]:
         held = {"node1": WEB, "node2": {"type": "vxlanTunnelAddress"}, "": {}}
         for number, (node, said) in enumerate(held.items()):
             attributes = said | {"node": node} if node else dict(said)
-            Ipam(store, node or "node1").assign(Assign(f"net.c{number}", attributes))
+            IpamService(store, node or "node1").assign(Assign(f"net.c{number}", attributes))
         yield store
     site.clear()
 
@@ -126,7 +126,7 @@ def test_who_has_an_address(cli: Cli, store: Backend) -> None:
         assert cli.prints("ipam", "show", "--ip", nobodys) == f"{nobodys} is not assigned\n"
         assert document(cli, "--ip", nobodys) == [{"ip": nobodys, "inUse": False}]
     configure(store, IpamConfig(cooldown_seconds=60))
-    free(Ipam(store, "node1"), "net.c0")
+    free(IpamService(store, "node1"), "net.c0")
     assert "and rests" in cli.fails("ipam", "show", "--ip", str(address))
 
 
@@ -156,7 +156,7 @@ def test_settings_are_shown_and_changed(cli: Cli, store: Backend) -> None:
     ]  # fmt: skip
     settle(store, IPAM_CONFIG)
     with pytest.raises(PeerError, match="may not claim another"):
-        take(Ipam(store, "node2"), "net.late")
+        take(IpamService(store, "node2"), "net.late")
 
 
 def test_large_numbers_are_refused_alike(cli: Cli, store: Backend) -> None:

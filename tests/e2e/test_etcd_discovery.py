@@ -19,7 +19,7 @@ from svc.datastore.api import StoreError
 from svc.datastore.etcd import settings
 from svc.datastore.etcd.store import EtcdStore
 from svc.model.errors import CallerError
-from svc.model.field_errors import Faults
+from svc.model.field_errors import FieldErrors
 from svc.names import DEFAULT
 
 PLAIN, SECURE = "_etcd-client._tcp", "_etcd-client-ssl._tcp"
@@ -113,8 +113,8 @@ def test_records_are_taken_in_their_order() -> None:
     assert found == ["http://localhost:1", "http://other.test:2", "http://localhost:3"]
 
 
-def _no_faults() -> Faults:
-    return Faults("nothing", CallerError.code)
+def _no_faults() -> FieldErrors:
+    return FieldErrors("nothing", CallerError.code)
 
 
 @pytest.mark.parametrize("domain", ["empty.test", "x" * 64])

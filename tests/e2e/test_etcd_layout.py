@@ -14,7 +14,7 @@ from svc._core.cidr import Address, Cidr
 from svc.admin.block_release import remove_host
 from svc.datastore.api import Conflict, Create, Update
 from svc.datastore.etcd.store import EtcdStore
-from svc.ipam.allocator import Ipam
+from svc.ipam.service import IpamService
 from svc.model.ipam import Handle
 from svc.model.keys import AffinityQuery, BlockQuery, HandleKey, HandleQuery, Query, ResourceQuery
 from svc.names import Names
@@ -64,7 +64,7 @@ def test_everything_is_read_and_written_back(state: dict[str, str], server: Clus
 def test_addresses_are_assigned_from_there_on(state: dict[str, str], server: Cluster, store: EtcdStore) -> None:
     """In both families, out of the same blocks, none of those held or reserved; given back, nothing is left of it."""
     held = holdings(store)
-    ipam = Ipam(store, "node1")
+    ipam = IpamService(store, "node1")
     got = take(ipam, "net1.c9", versions=(4, 6))
     assert [Address(address) in Cidr(pool) for address, pool in zip(got, ("10.77.0.0/24", "fd77::/112"), strict=True)] == [
         True

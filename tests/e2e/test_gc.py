@@ -13,8 +13,8 @@ from harness.state import State, audit, faults, remains, store_of
 from svc._core.cidr import Cidr
 from svc.attach.handles import handle_of
 from svc.datastore.api import Create, Delete, Update
-from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Assign
+from svc.ipam.service import IpamService
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey, ResourceKey
 from svc.model.resource import Resource
@@ -40,7 +40,7 @@ def keep(*pods: Pod) -> dict[str, Any]:
 def leak(node: Node, handle: str, by: str = HOST) -> str:
     """An address held by a container that this node has no memory of; another process writes it."""
     with store_of(node) as store:
-        (allocation,) = Ipam(store, by).assign(Assign(handle, {"node": by})).allocations
+        (allocation,) = IpamService(store, by).assign(Assign(handle, {"node": by})).allocations
     return str(allocation.address)
 
 

@@ -11,8 +11,8 @@ from harness.node import Node
 from harness.pod import Pod
 from harness.reference_plugins import Attached, demand_plugin
 from harness.state import audit, faults, pod_links, remains, store_of
-from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Release
+from svc.ipam.service import IpamService
 from svc.model.keys import ResourceQuery
 
 pytestmark = pytest.mark.root
@@ -124,7 +124,7 @@ def test_check_finds_an_address_that_was_freed(attach: MakePod, shared_node: Nod
     pod.add()
     assert pod.check().status == 0
     with store_of(shared_node) as store:
-        Ipam(store, "another").release(Release(f"net.{pod.container}"))
+        IpamService(store, "another").release(Release(f"net.{pod.container}"))
     error = pod.failed("CHECK", prevResult=pod.result).output
     assert (error["code"], pod.addresses[0] in error["details"]) == (107, True)
 

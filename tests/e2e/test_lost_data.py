@@ -30,8 +30,8 @@ from svc.attach.sessions import NoMemory
 from svc.attach.store_identity import StoreIdentity
 from svc.datastore.api import Backend
 from svc.datastore.open import EMBEDDED_FILE
-from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Assign
+from svc.ipam.service import IpamService
 from svc.model.endpoint import KIND as ENDPOINT
 from svc.model.keys import AffinityQuery, BlockQuery, HandleQuery, ResourceQuery
 from svc.model.resource import Resource
@@ -334,7 +334,7 @@ def test_foreign_holder_is_told_and_not_replaced(nodes: tuple[ClusterNode, Clust
     node.stop_agent()
     with session(node.site) as store:
         wipe(store, *OURS)
-        ipam = Ipam(store, "node2")
+        ipam = IpamService(store, "node2")
         ipam.assign(Assign("net.stranger", {}, addresses=(Address(pod.addresses[0]),)))
         node.start_agent()
         wait_until(lambda: "net.stranger" in pod.call("STATUS").stderr)

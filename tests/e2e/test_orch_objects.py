@@ -19,7 +19,7 @@ from svc.datastore.api import Conflict, Create, Delete, NotFound, StoreError, Un
 from svc.datastore.orch.client import ApiError
 from svc.datastore.orch.store import OrchStore
 from svc.deploy.crds import definitions
-from svc.ipam.allocator import Ipam
+from svc.ipam.service import IpamService
 from svc.model.endpoint import Workload, endpoint_key
 from svc.model.keys import BlockKey, BlockQuery, HandleKey, ResourceKey, ResourceQuery
 from svc.model.resource import Resource
@@ -134,8 +134,8 @@ def test_nodes_that_are_not_ours_give_nothing_up(clean_kube: Kube, tmp_path: Pat
     put_core_node(clean_kube, "node1")
     with closing(open_store(clean_kube, tmp_path)) as store:
         put_pool(store, "pool4", "10.65.0.0/28", blockSize=30)
-        take(Ipam(store, "node1"), "net.c1")
-        free(Ipam(store, "node1"), "net.c1")
+        take(IpamService(store, "node1"), "net.c1")
+        free(IpamService(store, "node1"), "net.c1")
         before = document(store)
         netconf = tmp_path / "netconf.json"
         datastore = {"datastore_type": "orch", "orch": {"kubeconfig": str(tmp_path / "kubeconfig")}}

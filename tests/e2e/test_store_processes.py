@@ -20,7 +20,7 @@ from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend
 from svc.datastore.embedded import EmbeddedStore
 from svc.datastore.open import EMBEDDED_FILE
-from svc.ipam.allocator import Ipam
+from svc.ipam.service import IpamService
 from svc.model.errors import PeerError
 
 PATIENCE = 60.0  # seconds without a sign of life
@@ -35,7 +35,7 @@ import json, os, random, signal, sys, threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from svc.datastore.open import open_backend
-from svc.ipam.allocator import Ipam
+from svc.ipam.service import IpamService
 from svc.ipam.requests import Assign, Release
 from svc.model.keys import HandleQuery
 from svc.names import DEFAULT
@@ -44,7 +44,7 @@ settings, folder, node, name, threads, most, families, seed = sys.argv[1:]
 stopping = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stopping.set())
 store = open_backend(json.loads(settings), Path(folder), DEFAULT)
-ipam = Ipam(store, node)
+ipam = IpamService(store, node)
 
 
 def work(number):
@@ -187,7 +187,7 @@ def capacity(store: Backend, nodes: tuple[str, str], version: int) -> int:
     """Return how many addresses can be assigned until every node gets the error that none is free."""
     count = 0
     for node in dict.fromkeys(nodes):
-        ipam = Ipam(store, node)
+        ipam = IpamService(store, node)
         for number in (16, 1):
             with suppress(PeerError):
                 while True:
@@ -249,7 +249,7 @@ def demand_nothing_lost(ground: Ground, nodes: tuple[str, str]) -> None:
             assert [worker.end(signal.SIGTERM) for worker in both] == [0, 0]
         assert holdings(store) == both[0].told() | both[1].told()
         for handle in holdings(store):
-            free(Ipam(store, NODE), handle)
+            free(IpamService(store, NODE), handle)
         assert holdings(store) == {}
         assert [capacity(store, nodes, version) for version in (4, 6)] == [Cidr(pool).size for pool in POOLS]
         demand_whole_claims(store)

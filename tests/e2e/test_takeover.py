@@ -13,9 +13,9 @@ from harness.cluster_node import ClusterNode, audit, remains
 from harness.datastores import EtcdSite, OrchSite, Site, furnish, session
 from harness.netns import Netns
 from harness.pod import Pod
-from svc.ipam.allocator import Ipam
-from svc.ipam.blocks import holder
+from svc.ipam.blocks import allocation_of
 from svc.ipam.requests import Assign, Release
+from svc.ipam.service import IpamService
 from svc.model.ipam import Block
 from svc.model.keys import BlockQuery
 from svc.netconf.names_profiles import load_profile
@@ -79,7 +79,7 @@ def attributes(site: Site) -> dict[str, dict[str, str]]:
     for block in blocks:
         assert isinstance(block, Block)
         for ordinal, tag in enumerate(block.ordinals.allocations()):
-            attribute = holder(block, block.cidr.address(ordinal))
+            attribute = allocation_of(block, block.cidr.address(ordinal))
             if tag is not None and attribute is not None and attribute.handle_id:
                 found[str(block.cidr.address(ordinal))] = dict(attribute.secondary or {})
     return found
@@ -130,7 +130,7 @@ def test_next_container_of_a_pod_takes_over_the_sandbox(make: MakePod, node: Clu
 def allocate(site: Site, handle: str, **attributes: str) -> str:
     """Allocate an address, as an earlier release of the deployment's plugin has assigned it."""
     with session(site) as store:
-        (address,) = Ipam(store, "node1").assign(Assign(handle, {"node": "node1", **attributes})).addresses
+        (address,) = IpamService(store, "node1").assign(Assign(handle, {"node": "node1", **attributes})).addresses
     return str(address)
 
 
@@ -161,7 +161,7 @@ def test_del_releases_the_older_form_of_the_handle(make: MakePod, node: ClusterN
     assert set(audit([node]).allocations) == set(others)
     assert address not in others
     with session(node.site) as store:
-        Ipam(store, "node1").release(Release("default.web-0"))
+        IpamService(store, "node1").release(Release("default.web-0"))
 
 
 def test_del_of_a_bare_container_releases_its_id(make: MakePod, node: ClusterNode) -> None:
@@ -183,4 +183,4 @@ def test_older_form_is_not_released_while_the_present_one_is_there(make: MakePod
     old.delete()
     assert set(audit([node]).allocations) == {address, *new.addresses}
     with session(node.site) as store:
-        Ipam(store, "node1").release(Release("default.web-0"))
+        IpamService(store, "node1").release(Release("default.web-0"))

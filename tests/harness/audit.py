@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from svc.attach.journal import Journal
 from svc.attach.record import ADDED, Record
 from svc.datastore.api import Backend
-from svc.ipam.blocks import holder
+from svc.ipam.blocks import allocation_of
 from svc.model.endpoint import KIND
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockQuery, HandleKey, HandleQuery, ResourceQuery
@@ -79,7 +79,7 @@ def _allocations(backend: Backend) -> Iterator[tuple[str, str]]:
         for ordinal, tag in enumerate(block.ordinals.allocations()):
             if tag is not None:
                 address = block.cidr.address(ordinal)
-                owner = holder(block, address)
+                owner = allocation_of(block, address)
                 if owner is None or not owner.released_at:
                     yield str(address), (owner.handle_id if owner else None) or "nobody"
 

@@ -22,7 +22,7 @@ from svc.datastore.api import (
     demand_checks,
     found_by,
 )
-from svc.ipam.allocator import Ipam
+from svc.ipam.service import IpamService
 from svc.model.ipam import Affinity
 from svc.model.keys import Key, Query
 from svc.model.kv_codec import Codec
@@ -186,10 +186,10 @@ class Blockable(Through):
         return super().write(writes, durable=durable)
 
 
-def wait_until_combined(ipam: Ipam, count: int) -> None:
+def wait_until_combined(ipam: IpamService, count: int) -> None:
     """Returns when this many requests wait for the one that is being carried out."""
     deadline = time.monotonic() + PATIENCE
-    while len(ipam._combiner._waiting) < count:
+    while len(ipam._batcher._waiting) < count:
         assert time.monotonic() < deadline, "the requests never arrived"
         time.sleep(_POLL)
 

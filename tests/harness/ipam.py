@@ -11,10 +11,10 @@ from typing import Any
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import MAX_WRITES, Backend, Create, Delete, Entry, NotFound, Update, Write
-from svc.ipam.allocator import Ipam
-from svc.ipam.blocks import stamp
+from svc.ipam.blocks import format_time
+from svc.ipam.pools import RESERVATION
 from svc.ipam.requests import Assign, Release
-from svc.ipam.reservations import KIND as RESERVATION
+from svc.ipam.service import IpamService
 from svc.model.ipam import CONFIRMED, Affinity, Attribute, Block, Handle, IpamConfig
 from svc.model.keys import (
     AffinityKey,
@@ -122,7 +122,7 @@ def wipe(backend: Backend, *queries: Query) -> None:
 
 def just_now() -> str:
     """The claim time of a block that cannot be reclaimed yet."""
-    return stamp(datetime.now(timezone.utc))
+    return format_time(datetime.now(timezone.utc))
 
 
 IPAM_QUERIES: tuple[Query, ...] = (BlockQuery(), AffinityQuery(), HandleQuery())
@@ -143,7 +143,7 @@ _ANY: Mapping[int, tuple[str, ...]] = {}
 
 
 def take(
-    ipam: Ipam,
+    ipam: IpamService,
     handle: str,
     *,
     versions: tuple[int, ...] = (4,),
@@ -156,7 +156,7 @@ def take(
     return tuple(str(allocation.address) for allocation in ipam.assign(request).allocations)
 
 
-def free(ipam: Ipam, handle: str, keep: Iterable[str] = ()) -> None:
+def free(ipam: IpamService, handle: str, keep: Iterable[str] = ()) -> None:
     ipam.release(Release(handle, frozenset(map(Address, keep))))
 
 

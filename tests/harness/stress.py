@@ -21,7 +21,7 @@ from harness.backend_wrappers import NonAtomic
 from harness.ipam import free, take
 from svc.datastore.api import Backend
 from svc.datastore.embedded import EmbeddedStore
-from svc.ipam.allocator import Ipam
+from svc.ipam.service import IpamService
 from svc.model.errors import Code, SvcError
 
 THREADS = 4
@@ -72,7 +72,7 @@ class Ledger:
 class StressProcess:
     """One node's process."""
 
-    def __init__(self, ipam: Ipam, node: str, ledger: Path, operations: int, seed: int) -> None:
+    def __init__(self, ipam: IpamService, node: str, ledger: Path, operations: int, seed: int) -> None:
         self._ipam = ipam
         self._node = node
         self._before = Ledger(ledger)
@@ -134,7 +134,7 @@ def main() -> None:
     opener, where, node, ledger, operations, seed = sys.argv[1:]
     module, _, name = opener.partition(":")
     with closing(getattr(importlib.import_module(module), name)(where)) as backend:
-        StressProcess(Ipam(backend, node), node, Path(ledger), int(operations), int(seed)).run()
+        StressProcess(IpamService(backend, node), node, Path(ledger), int(operations), int(seed)).run()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from simulation.machine import Link
 from simulation.scheduler import Violation
 from simulation.world import Container, World
 from svc.attach.record import ADDED, DELETING, Record
-from svc.ipam.blocks import holder
+from svc.ipam.blocks import allocation_of
 from svc.model.endpoint import KIND
 from svc.model.ipam import Block, Handle
 from svc.model.keys import BlockKey, HandleKey, ResourceKey
@@ -195,6 +195,6 @@ def _held(block: Block) -> Iterator[tuple[str, str]]:
     for ordinal, tag in enumerate(block.ordinals.allocations()):
         if tag is not None:
             address = block.cidr.address(ordinal)
-            owner = holder(block, address)
+            owner = allocation_of(block, address)
             if owner is None or not owner.released_at:
                 yield str(address), (owner.handle_id if owner else None) or ""

@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from svc._core.cidr import Address, Cidr
-from svc.model.annotations import NO_WISHES, AnnotationSettings, Features
+from svc.model.annotations import NO_SETTINGS, AnnotationSettings, Features
 from svc.model.errors import CallerError, Code
-from svc.model.field_errors import shown
+from svc.model.field_errors import display
 from svc.names import DEFAULT
 from svc.netconf.annotations import ObjectAnnotations, demand_own_ipam, parse_annotations
 
@@ -45,10 +45,10 @@ def addresses(*texts: str) -> tuple[Address, ...]:
 
 
 def test_nothing_is_asked_for_without_annotations() -> None:
-    assert wishes({}) is NO_WISHES
+    assert wishes({}) is NO_SETTINGS
     assert (
         parse_annotations(DEFAULT, ObjectAnnotations("pod", {"other/ipAddrs": "x"}), ObjectAnnotations("ns", {"a": "b"}), ALL)
-        is NO_WISHES
+        is NO_SETTINGS
     )
 
 
@@ -65,7 +65,7 @@ def test_all_that_may_be_asked_for() -> None:
     assert found.floating == addresses("192.0.2.1")
     assert found.mac == "0a:00:5e:00:53:01"
     assert found.warnings == ()
-    assert found.places["ipAddrs"] == f'{PREFIX}/ipAddrs of pod ns/p = \'["fd00::7","10.0.0.7"]\''
+    assert found.sources["ipAddrs"] == f'{PREFIX}/ipAddrs of pod ns/p = \'["fd00::7","10.0.0.7"]\''
 
 
 @pytest.mark.parametrize("name", ["ipv4pools", "ipv6pools", "ipFamilies"])
@@ -73,8 +73,8 @@ def test_pod_wins_by_annotation(name: str) -> None:
     """What it has not comes from the namespace (R3); a fault there counts only where its annotation does."""
     text = {"ipv4pools": ["a"], "ipv6pools": ["a"], "ipFamilies": ["IPv4"]}
     both = wishes({name: text[name]}, dict.fromkeys(text, "[") | {other: text[other] for other in text if other != name})
-    assert both.places[name].startswith(f"{PREFIX}/{name} of pod ns/p = ")
-    assert all("namespace ns" in both.places[other] for other in text if other != name)
+    assert both.sources[name].startswith(f"{PREFIX}/{name} of pod ns/p = ")
+    assert all("namespace ns" in both.sources[other] for other in text if other != name)
 
 
 def test_pod_replaces_either_address_annotation_of_the_namespace() -> None:
@@ -87,7 +87,7 @@ def test_pod_replaces_either_address_annotation_of_the_namespace() -> None:
 
 @pytest.mark.parametrize("name", ["hwAddr", "allowedSourcePrefixes"])
 def test_what_is_one_pods_is_not_read_on_namespaces(name: str) -> None:
-    assert wishes({}, {name: "["}) == NO_WISHES
+    assert wishes({}, {name: "["}) == NO_SETTINGS
 
 
 def test_floating_addresses_of_a_namespace_give_way_to_the_pods() -> None:
@@ -166,7 +166,7 @@ def test_feature_is_needed(name: str, feature: str) -> None:
         error = refused({name: ["10.0.0.1"]}, features=features)
         assert f"needs feature_control.{feature}" in error.msg
         assert "set that to true in the network configuration, or remove the annotation" in error.details
-    assert wishes({name: ["10.0.0.1"]}, features=Features(**{feature: True})).places
+    assert wishes({name: ["10.0.0.1"]}, features=Features(**{feature: True})).sources
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_feature_is_needed(name: str, feature: str) -> None:
 )  # fmt: skip
 def test_faulty_entry_is_named(name: str, text: str, problem: str) -> None:
     error = refused({name: ["blue" if name.endswith("pools") else {"ipFamilies": "IPv4"}.get(name, "10.0.0.0/8"), text]})
-    assert f"{PREFIX}/{name} of pod ns/p, entry 2 = {shown(text)} {problem}" in error.msg
+    assert f"{PREFIX}/{name} of pod ns/p, entry 2 = {display(text)} {problem}" in error.msg
 
 
 @pytest.mark.parametrize("text", ["0a:00:5e:00:53:01", "0a-00-5e-00-53-01", "0a00.5e00.5301", "0A:00:5E:00:53:01"])

@@ -76,7 +76,7 @@ def test_life_of_a_block_with_a_cooldown() -> None:
     block = stored(block)
     blocks.release(block, blocks.held_by(block, "a"), Cooldown(60, NOW))
     block = stored(block)
-    blocks.collect(block, Cooldown(0, NOW))
+    blocks.free_expired(block, Cooldown(0, NOW))
     written.append(codec.encode(block))
     for _ in range(2):
         blocks.assign(block, owner("b", node="node1"))
@@ -111,8 +111,8 @@ def test_addresses_rest_for_longer_than_the_cooldown(seconds: int, passed: int, 
     block = new()
     blocks.assign(block, owner("a"))
     blocks.release(block, [0], Cooldown(60, NOW))
-    assert (blocks.has_resting(block), blocks.is_empty(block)) == (True, False)
-    blocks.collect(block, Cooldown(seconds, NOW.replace(microsecond=0) + timedelta(seconds=passed)))
+    assert (blocks.has_cooldown(block), blocks.is_empty(block)) == (True, False)
+    blocks.free_expired(block, Cooldown(seconds, NOW.replace(microsecond=0) + timedelta(seconds=passed)))
     assert block.ordinals.free == 3 + free
     assert blocks.is_empty(block) is bool(free)
 
@@ -128,7 +128,7 @@ def test_released_together_rest_together() -> None:
     assert block.attributes == [owner("a"), Attribute(released_at="2026-11-20T18:03:21Z")]
     assert block.ordinals.allocations() == [1, 1, 0, 1]
     assert block.ordinal_sequences == {0: 1002, 1: 1002, 2: 1001, 3: 1001}
-    blocks.collect(block, Cooldown(60, NOW + timedelta(seconds=99)))
+    blocks.free_expired(block, Cooldown(60, NOW + timedelta(seconds=99)))
     assert (block.ordinals.unallocated(), block.attributes) == ([0, 1, 3], [owner("a")])
 
 
@@ -265,8 +265,8 @@ def test_a_taken_address_is_not_given_again() -> None:
     before = block.to_json()
     assert not blocks.assign_at(block, Address("10.65.0.66"), owner("b"))
     assert block.to_json() == before
-    assert blocks.holder(block, Address("10.65.0.66")) == owner("a")
-    assert blocks.holder(block, Address("10.65.0.65")) is None
+    assert blocks.allocation_of(block, Address("10.65.0.66")) == owner("a")
+    assert blocks.allocation_of(block, Address("10.65.0.65")) is None
 
 
 def test_every_allocation_remembers_the_write_before_it() -> None:

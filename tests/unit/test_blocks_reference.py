@@ -86,7 +86,7 @@ def _both(block: Block, twin: Twin, what: str, *arguments: Any) -> Block:
 
 
 def _demand_alike(block: Block, twin: Twin) -> None:
-    present = [blocks.holder(block, block.cidr.address(ordinal)) for ordinal in range(8)]
+    present = [blocks.allocation_of(block, block.cidr.address(ordinal)) for ordinal in range(8)]
     assert present == [None if who is None else _attribute(who) for who in twin.holders]
     assert block.ordinals.unallocated() == twin.queue
     assert (block.ordinal_sequences, block.sequence) == (twin.sequences, twin.sequence)

@@ -10,12 +10,12 @@ from svc._core.cidr import Cidr
 from svc.model.custom_resources import CustomResourceCodec, affinity_name, block_name, host_hash, is_marked, kind_plural
 from svc.model.ipam import Affinity, Block, Handle, IpamConfig
 from svc.model.keys import AffinityKey, AffinityQuery, BlockKey, HandleKey, IpamConfigKey, ResourceKey
-from svc.model.object_metadata import Group, bit_reversed_uid
+from svc.model.object_metadata import ApiGroup, bit_reversed_uid
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 
-BACKING = CustomResourceCodec(Group(INCUMBENT, INCUMBENT.crd_api_version))
-PLAIN = CustomResourceCodec(Group(INCUMBENT, INCUMBENT.api_version))
+BACKING = CustomResourceCodec(ApiGroup(INCUMBENT, INCUMBENT.crd_api_version))
+PLAIN = CustomResourceCodec(ApiGroup(INCUMBENT, INCUMBENT.api_version))
 
 Json = dict[str, Any]
 
@@ -186,4 +186,4 @@ def test_plurals_are_those_of_the_api() -> None:
     kinds = ("IPAMBlock", "BlockAffinity", "IPAMHandle", "IPAMConfig", "IPAMConfiguration", "IPPool")
     plurals = ["ipamblocks", "blockaffinities", "ipamhandles", "ipamconfigs", "ipamconfigurations", "ippools"]
     assert [kind_plural(kind) for kind in kinds] == plurals
-    assert CustomResourceCodec(Group(DEFAULT, DEFAULT.crd_api_version)).group.root == "/apis/crd.svc.internal/v1"
+    assert CustomResourceCodec(ApiGroup(DEFAULT, DEFAULT.crd_api_version)).group.root == "/apis/crd.svc.internal/v1"

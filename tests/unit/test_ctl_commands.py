@@ -16,8 +16,8 @@ from harness.svcctl import Cli
 from svc import __version__
 from svc.ctl.main import main
 from svc.datastore.embedded import EmbeddedStore
-from svc.ipam.allocator import Ipam
 from svc.ipam.requests import Assign
+from svc.ipam.service import IpamService
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -205,7 +205,7 @@ def test_embedded_node_is_known(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "net.json").write_text(json.dumps(netconf | {"ipam": {"type": "svc-ipam"}}))
     with closing(EmbeddedStore(tmp_path / "state" / "store.db")) as store:
         put_pool(store, "p", "10.9.0.0/24")
-        Ipam(store, "other").assign(Assign("h", {}))
+        IpamService(store, "other").assign(Assign("h", {}))
     given = ("--netconf", str(tmp_path / "net.json"))
     assert cli.prints(*given, "node", "get").split() == ["NAME", "LABELS", "here", "other"]
     assert cli.prints(*given, "node", "get", "here").split() == ["NAME", "LABELS", "here"]

@@ -13,7 +13,7 @@ from svc.model.custom_resources import CustomResourceCodec
 from svc.model.ipam import CONFIRMED, Affinity, Block, Handle
 from svc.model.keys import AffinityKey, BlockKey, HandleKey, IpamConfigKey, Key, ResourceKey
 from svc.model.kv_codec import Codec
-from svc.model.object_metadata import Group
+from svc.model.object_metadata import ApiGroup
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 
@@ -126,7 +126,7 @@ def test_unknown_fields_are_written_back(key: Key) -> None:
 @pytest.mark.parametrize("key", [key for key in GOOD if key != POOL], ids=str)
 def test_unknown_fields_of_objects_are_written_back(key: Key, api_version: str) -> None:
     """In each API group."""
-    objects = CustomResourceCodec(Group(DEFAULT, api_version))
+    objects = CustomResourceCodec(ApiGroup(DEFAULT, api_version))
     before = objects.encode(key, decoded(key, GOOD[key] | NOVEL))
     assert before["spec"].items() >= NOVEL.items()
     found, value = objects.decode(objects.kind(key), before)
@@ -136,7 +136,7 @@ def test_unknown_fields_of_objects_are_written_back(key: Key, api_version: str) 
 
 CHANGES: list[tuple[Key, Callable[[Any], Any]]] = [
     (BLOCK, Block.copy),
-    (AFFINITY, lambda value: value.moved("pending").moved(CONFIRMED)),
+    (AFFINITY, lambda value: value.with_state("pending").with_state(CONFIRMED)),
     (HANDLE, lambda value: value.changed("10.0.0.4/30", 2).changed("10.0.0.4/30", -2)),
     (HANDLE, lambda value: value.counting(dict(value.blocks))),
     (POOL, lambda value: replace(value, spec=dict(value.spec))),
@@ -168,7 +168,7 @@ def test_changed_owner_is_what_is_written() -> None:
 
 def test_status_goes_with_an_object() -> None:
     """In any other part it would be lost."""
-    objects = CustomResourceCodec(Group(DEFAULT, DEFAULT.crd_api_version))
+    objects = CustomResourceCodec(ApiGroup(DEFAULT, DEFAULT.crd_api_version))
     pool = Resource("IPPool", {"name": "p"}, {"cidr": "10.0.0.0/24"}, {"conditions": []})
     assert objects.encode(POOL, pool)["status"] == {"conditions": []}
 

@@ -12,7 +12,7 @@ from harness.certificates import Authority, encrypt
 from svc.datastore.etcd.settings import Endpoint, read_settings
 from svc.datastore.open import open_backend
 from svc.model.errors import CallerError, Code
-from svc.model.field_errors import shown
+from svc.model.field_errors import display
 from svc.names import DEFAULT
 
 
@@ -160,7 +160,7 @@ def test_bad_files_are_refused(files: Files, spoil: Callable[[Files], Files], na
     spoilt = spoil(files)
     with pytest.raises(CallerError) as caught:
         read_tls(spoilt)
-    assert f"etcd_{name}_file = {shown(str(spoilt[name]))} {problem}" in caught.value.msg
+    assert f"etcd_{name}_file = {display(str(spoilt[name]))} {problem}" in caught.value.msg
     assert caught.value.details
     assert "PRIVATE" not in str(caught.value)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from svc.model.annotations import Features
 from svc.model.errors import CallerError, Code
-from svc.model.waits import GateSettings, PolicySettings, Trust
+from svc.model.waits import GateSettings, PolicySettings, TlsTrust
 from svc.names import DEFAULT, Names
 from svc.netconf.fields import FIELDS, keys_of
 from svc.netconf.netconf import MAX_BYTES, DatastoreSettings, IpamConf, NetConf, parse
@@ -75,7 +75,7 @@ def test_smallest_configuration_has_every_default() -> None:
         require_mtu_file=False,
         namespace="",
         labels=(),
-        gates=GateSettings((), 30, Trust()),
+        gates=GateSettings((), 30, TlsTrust()),
         policy_setup=PolicySettings(0, ""),
         prev_result=None,
         valid_attachments=None,
@@ -107,7 +107,7 @@ def test_full_configuration_is_read_whole() -> None:
         prevResult={"ips": []},
     )
     netconf = parsed(data)
-    assert netconf.gates == GateSettings(("http://a", "https://b/ready"), 10, Trust(False, "/ca.pem"))
+    assert netconf.gates == GateSettings(("http://a", "https://b/ready"), 10, TlsTrust(False, "/ca.pem"))
     assert netconf.policy_setup == PolicySettings(20, "/status")
     assert netconf.cni_version == "1.1.0"
     assert netconf.nodename == "node-1"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from svc.model.errors import CallerError, Code
-from svc.model.field_errors import Faults
+from svc.model.field_errors import FieldErrors
 from svc.names import DEFAULT
 from svc.netconf.mesos_labels import Labels, labels_of
 
@@ -19,7 +19,7 @@ def label(key: str, value: str) -> dict[str, str]:
 
 
 def read(given: dict[str, Any] | None) -> tuple[str, Labels]:
-    faults = Faults("test", Code.INVALID_NETCONF)
+    faults = FieldErrors("test", Code.INVALID_NETCONF)
     found = labels_of(given, DEFAULT, faults)
     faults.raise_if_any()
     return found

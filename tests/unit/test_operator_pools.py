@@ -13,7 +13,7 @@ from harness.ipam import NODE, blocks, free, put_pool, take
 from harness.svcctl import Cli
 from svc.admin import operator_installation, operator_pools, pools, resources
 from svc.datastore.embedded import EmbeddedStore
-from svc.ipam.allocator import Ipam
+from svc.ipam.service import IpamService
 from svc.model.errors import CallerError
 from svc.names import DEFAULT
 
@@ -172,7 +172,7 @@ def test_pool_that_is_listed_no_longer_is_deleted(store: EmbeddedStore) -> None:
 def test_pool_with_taken_addresses_is_disabled_first(store: EmbeddedStore) -> None:
     """It is deleted when the command is repeated after their release, and enabled when it is listed again."""
     outcomes(store, {"ipPools": [V4]})
-    take(Ipam(store, NODE), "h")
+    take(IpamService(store, NODE), "h")
     wanted = {"ipPools": [{"cidr": "10.66.0.0/16", "name": "next"}]}
     disabled = ("default-ipv4-ippool", "disabled: 1 address is taken; repeat the command after their release to delete it")
     assert outcomes(store, wanted) == [disabled, ("next", "created")]
@@ -184,7 +184,7 @@ def test_pool_with_taken_addresses_is_disabled_first(store: EmbeddedStore) -> No
         ("next", "deleted"),
         ("default-ipv4-ippool", "updated"),
     ]
-    free(Ipam(store, NODE), "h")
+    free(IpamService(store, NODE), "h")
     assert outcomes(store, {"ipPools": []}) == [("default-ipv4-ippool", "deleted")]
     assert not blocks(store)
 
@@ -193,7 +193,7 @@ def test_fault_of_a_listed_pool_removes_none(store: EmbeddedStore) -> None:
     """Also where a pool that must stay for its addresses is in the way."""
     outcomes(store, {"ipPools": [V4]})
     assert "blockSize" in refused(store, {"ipPools": [V6 | {"blockSize": 4}]})
-    take(Ipam(store, NODE), "h")
+    take(IpamService(store, NODE), "h")
     assert "overlaps IP pool 'default-ipv4-ippool'" in refused(store, {"ipPools": [{"cidr": "10.65.0.0/17", "name": "a"}]})
 
 

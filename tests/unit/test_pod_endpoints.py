@@ -8,7 +8,14 @@ from harness.calico import INCUMBENT, captured_pod
 from svc.model.endpoint import Workload, endpoint
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.kubernetes_node import node_resource
-from svc.model.pod_endpoint import PodInterface, endpoints_of, pod_interface, policy_facts, unwiring, wiring
+from svc.model.pod_endpoint import (
+    PodInterface,
+    cleared_annotations,
+    endpoints_of,
+    pod_interface,
+    policy_facts,
+    wired_annotations,
+)
 from svc.model.resource import Resource
 
 NOTE = INCUMBENT.annotation_prefix
@@ -69,20 +76,20 @@ def test_wiring_is_what_others_write() -> None:
     (endpoint,) = endpoints(pod)
     written = {name: text for name, text in pod["metadata"]["annotations"].items() if name.startswith(f"{NOTE}/")}
     del written[f"{NOTE}/floatingIPs"]
-    assert wiring(INCUMBENT, "eth0", endpoint) == written
-    assert unwiring(INCUMBENT, "eth0").items() <= gone["metadata"]["annotations"].items()
-    assert wiring(INCUMBENT, "eth0", Resource("WorkloadEndpoint", {})) == {}
+    assert wired_annotations(INCUMBENT, "eth0", endpoint) == written
+    assert cleared_annotations(INCUMBENT, "eth0").items() <= gone["metadata"]["annotations"].items()
+    assert wired_annotations(INCUMBENT, "eth0", Resource("WorkloadEndpoint", {})) == {}
 
 
 def test_another_interface_has_annotations_of_its_own() -> None:
     """The first one's stay as they are."""
     pod = scheduled_pod("orch-1-add-dual")
     second = Resource("WorkloadEndpoint", {}, {"ipNetworks": ["10.78.0.1/32"], "containerID": "c3"})
-    notes = wiring(INCUMBENT, "net1", second)
+    notes = wired_annotations(INCUMBENT, "net1", second)
     assert not notes.keys() & pod["metadata"]["annotations"].keys()
     pod["metadata"]["annotations"] |= notes
     assert [endpoint.spec["ipNetworks"][0] for endpoint in endpoints(pod)] == ["10.77.0.128/32", "10.78.0.1/32"]
-    pod["metadata"]["annotations"] |= unwiring(INCUMBENT, "net1")
+    pod["metadata"]["annotations"] |= cleared_annotations(INCUMBENT, "net1")
     assert [endpoint.name for endpoint in endpoints(pod)] == ["node1-k8s-web--0-eth0"]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from svc._core.cidr import Cidr
 from svc.model.pool import Pool, check_pool, with_defaults
-from svc.model.resource import Resource, stamp
+from svc.model.resource import Resource, set_identity
 
 FIXTURE = Path(__file__).parent / "fixtures" / "etcd-0-empty.jsonl"
 NOW = datetime(2026, 11, 20, 18, 2, 53, 999_999, timezone.utc)
@@ -107,14 +107,14 @@ def test_stored_pools_look_as_captured() -> None:
     ]
     for document, pool_given in zip(captured, given, strict=True):
         made = with_defaults(pool_given)
-        stamp(made, NOW, document["metadata"]["uid"])
+        set_identity(made, NOW, document["metadata"]["uid"])
         assert json.dumps(made.to_json("projectcalico.org/v3")) == json.dumps(document)
 
 
 def test_stamp_keeps_what_is_there() -> None:
     """And puts metadata in order."""
     made = Resource("Node", {"labels": {"a": "b"}, "annotations": {}, "novel": 1, "name": "n", "uid": "given"})
-    stamp(made, NOW, "unused")
+    set_identity(made, NOW, "unused")
     assert list(made.metadata.items()) == [
         ("name", "n"),
         ("uid", "given"),

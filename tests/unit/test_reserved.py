@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svc._core.cidr import Cidr
-from svc.ipam.reservations import Reserved
+from svc.ipam.pools import Reserved
 
 BLOCK = Cidr("10.0.0.0/28")
 

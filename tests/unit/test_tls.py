@@ -19,7 +19,7 @@ from harness.certificates import Authority
 from svc.datastore.orch.auth import ApiAuth
 from svc.datastore.orch.client import Client, Unreachable
 from svc.model.gate import parse_gate
-from svc.model.waits import Trust
+from svc.model.waits import TlsTrust
 from svc.tls import prepare
 from svc.waits.probe import Probe
 
@@ -96,7 +96,7 @@ def test_a_gate_breaks_off(listener: socket.socket, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Probe, "_connect", connect_too_late)
     gate = parse_gate(f"https://127.0.0.1:{listener.getsockname()[1]}/")
     with nothing_unclosed():
-        answer = Probe(gate, Trust(verify)).run()
+        answer = Probe(gate, TlsTrust(verify)).run()
     assert (answer.ready, answer.text) == (False, "connection closed without an answer")
 
 

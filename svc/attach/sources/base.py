@@ -11,7 +11,7 @@ from svc.attach.record import Record
 from svc.attach.sessions import Session
 from svc.call_trace import CallTrace
 from svc.datastore.api import Delete, Found
-from svc.ipam.requests import Companion
+from svc.ipam.requests import ExtraWrite
 from svc.model.annotations import AnnotationSettings
 from svc.model.result import Dns, IpConfig, Route
 from svc.names import Names
@@ -60,7 +60,7 @@ class Assignment:
     session: Session
     record: Record
     addressing: Addressing
-    extra_write: Companion | None
+    extra_write: ExtraWrite | None
     trace: CallTrace
 
 

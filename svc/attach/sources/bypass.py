@@ -24,7 +24,7 @@ class BypassSource(AddressSource):
         wanted.session.require_ready()  # no later write checks this
         addresses = wanted.addressing.addresses
         for address in addresses:
-            _warn_of_conflict(wanted, str(address), *wanted.session.ipam.standing(address))
+            _warn_of_conflict(wanted, str(address), *wanted.session.ipam.pool_and_handle(address))
         self.mark(wanted.record)
         interface = 1 if wanted.record.is_wired else None
         return AssignedAddresses(addresses, tuple(IpConfig(str(address.host()), interface) for address in addresses))

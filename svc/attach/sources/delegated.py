@@ -69,7 +69,7 @@ class DelegatedSource(AddressSource):
     # ADD
 
     def require_supported(self, names: Names, wishes: AnnotationSettings) -> None:
-        asked = (wishes.places.get(name) for name in (*POOLS.values(), FAMILIES, ADDRESSES, UNMANAGED))
+        asked = (wishes.sources.get(name) for name in (*POOLS.values(), FAMILIES, ADDRESSES, UNMANAGED))
         demand_own_ipam(self.plugin, names, filter(None, asked))
 
     def prepared(self, context: Context, trace: CallTrace) -> "DelegatedSource":

@@ -118,7 +118,7 @@ def _assign_from_pools(wanted: Assignment) -> AssignedAddresses:
             pools=dict(addressing.pools),
             addresses=addressing.addresses,
             namespace_labels=addressing.pod.namespace.labels,
-            companion=wanted.extra_write,
+            extra_write=wanted.extra_write,
         )
     )
     for fault in assigned.faults:
@@ -128,7 +128,7 @@ def _assign_from_pools(wanted: Assignment) -> AssignedAddresses:
         assigned.addresses,
         tuple(_ip(record, allocation, is_fixed=is_fixed) for allocation in allocations),
         tuple(_route(record, allocation) for allocation in allocations),
-        has_endpoint=assigned.accompanied,
+        has_endpoint=assigned.has_extra,
     )
 
 
@@ -183,6 +183,6 @@ def _beyond_next_hop(session: Session, address: Address) -> IpConfig:
 def _add_annotations(refusal: SvcError, wishes: AnnotationSettings) -> None:
     """Add the annotations that caused an error to its details, because the user must correct these."""
     about = (ADDRESSES,) if wishes.addresses else (*POOLS.values(), FAMILIES)
-    places = [wishes.places[name] for name in about if name in wishes.places]
+    places = [wishes.sources[name] for name in about if name in wishes.sources]
     if places and refusal.code in REFUSALS:
         refusal.details = f"{'; '.join(places)}: {refusal.details}"

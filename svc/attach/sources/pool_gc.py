@@ -12,9 +12,9 @@ from svc.attach.sources.base import Valid
 from svc.call_trace import CallTrace
 from svc.ipam.blocks import allocations
 from svc.ipam.cache import read_blocks
-from svc.ipam.host import Host
 from svc.ipam.requests import Release
 from svc.model.errors import SvcError
+from svc.model.keys import Host
 
 
 def collect(context: Context, session: Session, network: str, valid: Valid, trace: CallTrace) -> list[str]:
@@ -46,7 +46,7 @@ def collect(context: Context, session: Session, network: str, valid: Valid, trac
     for handle, cidrs in filter(lambda found: is_unknown(found[0]), without.items()):
         trace.info(f"counting the addresses of {handle} again: no block has any")
         try:
-            session.ipam.recount(handle, cidrs)
+            session.ipam.recount_handle(handle, cidrs)
         except SvcError as failure:
             failures.append(f"{handle}: {failure}")
     return failures

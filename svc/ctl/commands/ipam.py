@@ -11,7 +11,7 @@ from svc.admin import owner_attributes
 from svc.admin.usage import ORPHANS, BlockUsage, Borrowed, PoolUsage, read_borrowed, usage
 from svc.ctl.cli_context import CliContext, output_option, table
 from svc.ipam import settings
-from svc.ipam.cache import read_pools
+from svc.ipam.pools import read_pools
 from svc.model.ipam import Attribute, IpamConfig
 
 Json = dict[str, Any]

@@ -11,8 +11,7 @@ from svc.admin import manifest, nodes, pools, reservations, resources
 from svc.ctl.cli_context import CliContext, Column, output_option
 from svc.ctl.target import Target
 from svc.datastore.api import Backend
-from svc.ipam.cache import read_pools, read_reserved
-from svc.ipam.reservations import KIND as RESERVATION
+from svc.ipam.pools import RESERVATION, read_pools, read_reserved
 from svc.model.pool import TEXT_FIELDS
 from svc.model.resource import Resource
 from svc.netconf.node_files import node_name

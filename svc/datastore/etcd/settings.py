@@ -15,7 +15,7 @@ from svc.datastore.api import StoreError
 from svc.datastore.etcd.tls import FILES, Tls, load_tls
 from svc.imports import whole_imports
 from svc.model.errors import Code
-from svc.model.field_errors import Faults
+from svc.model.field_errors import FieldErrors
 from svc.values import dataclass
 
 AUTHORITY = "127.0.0.1:2379"
@@ -67,7 +67,7 @@ def read_settings(settings: Mapping[str, str]) -> Cluster:
     Raise CallerError with all field errors, StoreError if a DNS server does not answer.
     """
     given = {name: value.strip() for name, value in settings.items() if value.strip()}
-    faults = Faults("invalid etcd settings", Code.INVALID_NETCONF)
+    faults = FieldErrors("invalid etcd settings", Code.INVALID_NETCONF)
     urls, origin = _urls(given, faults)
     parsed = [url for url in (_parse(text, origin, faults) for text in urls) if url is not None]
     schemes = {url.scheme for url in parsed}
@@ -82,7 +82,7 @@ def read_settings(settings: Mapping[str, str]) -> Cluster:
     return Cluster(tuple(endpoints), tls, f"{origin[0]} = {origin[1]!r}", files, origin[0] == "etcd_discovery_srv")
 
 
-def _urls(given: Mapping[str, str], faults: Faults) -> tuple[list[str], tuple[str, str]]:
+def _urls(given: Mapping[str, str], faults: FieldErrors) -> tuple[list[str], tuple[str, str]]:
     """Return the URLs, and the name and value of the setting that they come from."""
     endpoints, domain = given.get("etcd_endpoints", ""), given.get("etcd_discovery_srv", "")
     if endpoints and domain:
@@ -97,7 +97,7 @@ def _urls(given: Mapping[str, str], faults: Faults) -> tuple[list[str], tuple[st
     return _deprecated(given, faults)
 
 
-def _deprecated(given: Mapping[str, str], faults: Faults) -> tuple[list[str], tuple[str, str]]:
+def _deprecated(given: Mapping[str, str], faults: FieldErrors) -> tuple[list[str], tuple[str, str]]:
     scheme, authority = given.get("etcd_scheme", SCHEME), given.get("etcd_authority", AUTHORITY)
     if scheme not in _SCHEMES:
         faults.add("etcd_scheme", scheme, "is neither http nor https", "remove it, and set etcd_endpoints")
@@ -112,7 +112,7 @@ def _warn_of_deprecated(given: Mapping[str, str], *, used: bool) -> None:
             _log.warning("%s = %r %s", name, given[name], what)
 
 
-def _parse(text: str, origin: tuple[str, str], faults: Faults) -> SplitResult | None:
+def _parse(text: str, origin: tuple[str, str], faults: FieldErrors) -> SplitResult | None:
     """Parse the URL of a server. Return None and add a field error if it is invalid or has a path, query or user."""
     try:
         url = urlsplit(text)
@@ -130,7 +130,7 @@ def _without_password(text: str) -> str:
     return re.sub(r"//[^/,]*@", "//...@", text)
 
 
-def discover(domain: str, faults: Faults) -> list[str]:
+def discover(domain: str, faults: FieldErrors) -> list[str]:
     """Return the servers' URLs by priority, and at random by weight. If the domain has none, return [] and add a field error.
 
     Raise StoreError if the DNS servers of the system do not answer. A query takes at most DISCOVERY_SECONDS.

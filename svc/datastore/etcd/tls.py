@@ -4,7 +4,7 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
-from svc.model.field_errors import Faults
+from svc.model.field_errors import FieldErrors
 from svc.model.shortage import shortage
 from svc.values import dataclass
 
@@ -28,7 +28,7 @@ class Tls:
     key: bytes | None
 
 
-def load_tls(given: Mapping[str, str], faults: Faults) -> Tls | None:
+def load_tls(given: Mapping[str, str], faults: FieldErrors) -> Tls | None:
     """Return the certificates and the key. If a file cannot be used, return None and add field errors.
 
     All certificates of the CA file are trusted.
@@ -42,13 +42,13 @@ def load_tls(given: Mapping[str, str], faults: Faults) -> Tls | None:
     return Tls(roots or b"", certificate, key) if len(faults.found) == before else None
 
 
-def _demand_pair(given: Mapping[str, str], faults: Faults) -> None:
+def _demand_pair(given: Mapping[str, str], faults: FieldErrors) -> None:
     for name, other in ((_CERTIFICATE, _KEY), (_KEY, _CERTIFICATE)):
         if name in given and other not in given:
             faults.add(name, given[name], f"needs {other}", f"set {other} as well, or remove {name}")
 
 
-def _read(name: str, given: Mapping[str, str], faults: Faults) -> bytes | None:
+def _read(name: str, given: Mapping[str, str], faults: FieldErrors) -> bytes | None:
     if name not in given:
         return None
     try:
@@ -60,7 +60,7 @@ def _read(name: str, given: Mapping[str, str], faults: Faults) -> bytes | None:
         return None
 
 
-def _certificates(name: str, given: Mapping[str, str], faults: Faults) -> bytes | None:
+def _certificates(name: str, given: Mapping[str, str], faults: FieldErrors) -> bytes | None:
     """Return the content of a file of one or more certificates. Add a field error if it has none."""
     data = _read(name, given, faults)
     if data is None:
@@ -72,7 +72,7 @@ def _certificates(name: str, given: Mapping[str, str], faults: Faults) -> bytes 
     return data
 
 
-def _system_roots(faults: Faults) -> bytes | None:
+def _system_roots(faults: FieldErrors) -> bytes | None:
     """Return the root certificates of the system. The default of gRPC is its own list, which administrators do not control."""
     paths = (ssl.get_default_verify_paths().cafile, *_SYSTEM_ROOTS)
     found = next((path for path in map(Path, filter(None, paths)) if path.is_file()), None)
@@ -82,7 +82,7 @@ def _system_roots(faults: Faults) -> bytes | None:
     return None
 
 
-def _check_pair(given: Mapping[str, str], faults: Faults) -> None:
+def _check_pair(given: Mapping[str, str], faults: FieldErrors) -> None:
     certificate, key = given[_CERTIFICATE], given[_KEY]
 
     def refuse_password() -> str:

@@ -29,7 +29,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 from svc import deadline
 from svc.cpu_pinning import CPU_PINNING
 from svc.model.errors import CallerError, Code
-from svc.model.field_errors import shown, without_credentials
+from svc.model.field_errors import display, without_credentials
 from svc.model.shortage import shortage
 from svc.tls import prepare
 from svc.values import dataclass
@@ -223,7 +223,7 @@ def _user_of(path: Path, data: dict[str, Any]) -> dict[str, Any]:
     if server and not _is_url(server):
         raise _kubeconfig_fault(
             path,
-            f"cluster {context.get('cluster')!r}: server = {shown(server)} is no URL",
+            f"cluster {context.get('cluster')!r}: server = {display(server)} is no URL",
             "give one such as https://10.0.0.1:6443",
         )
     if not server:
@@ -262,7 +262,7 @@ def _override(settings: Settings, configuration: Configuration, token: _Token) -
     """Apply the fields of the settings, which override those of the kubeconfig. Return the origin of the token."""
     if root := settings.get("orch_api_root", ""):
         if not _is_url(root):
-            raise CallerError(f"orch_api_root = {shown(root)} is no URL", details="give one such as https://10.0.0.1:6443")
+            raise CallerError(f"orch_api_root = {display(root)} is no URL", details="give one such as https://10.0.0.1:6443")
         configuration.host = _API_PATH.sub("", root.rstrip("/")).rstrip("/")
     for field, target in _FILES.items():
         if name := settings.get(field, ""):
@@ -287,7 +287,7 @@ def _is_url(text: str) -> bool:
 def _program(user: dict[str, Any]) -> str:
     """Describe the credential program of a user, for errors."""
     command = user["exec"].get("command") if isinstance(user["exec"], dict) else None
-    return f"exec.command = {shown(command)}"
+    return f"exec.command = {display(command)}"
 
 
 def _tls(origin: str, configuration: Configuration) -> ssl.SSLContext:

@@ -36,7 +36,7 @@ from svc.model.custom_resources import AFFINITY, CustomResourceCodec, is_marked,
 from svc.model.errors import CallerError
 from svc.model.keys import AffinityKey, AffinityQuery, BlockKey, HandleKey, Key, Query, ResourceKey
 from svc.model.kv_codec import Value
-from svc.model.object_metadata import Group
+from svc.model.object_metadata import ApiGroup
 from svc.model.resource import Resource
 from svc.names import Names
 from svc.retry import attempts
@@ -101,7 +101,7 @@ class CrdStore(ResourceStore):
         if self._found is not None:
             return self._found
         group = _served_group(self._client, self._names)
-        objects = CustomResourceCodec(group or Group(self._names, self._names.crd_api_version))
+        objects = CustomResourceCodec(group or ApiGroup(self._names, self._names.crd_api_version))
         if group is not None:  # otherwise the next call looks again, because a group may be installed later
             self._found = objects
         return objects
@@ -262,21 +262,21 @@ def _require_same_handle(key: Key, data: Json) -> None:
         raise StoreError(f"handle {key.handle!r} cannot be kept beside {found!r}", details=details)
 
 
-def _given_group(names: Names, api_group: str) -> Group:
+def _given_group(names: Names, api_group: str) -> ApiGroup:
     known = (names.api_version, names.crd_api_version)
     for version in known:
         if api_group.lower() == version.lower():
-            return Group(names, version)
+            return ApiGroup(names, version)
     raise CallerError(f"api_group = {api_group!r} is not known", details=f"give one of {' and '.join(known)}")
 
 
-def _served_group(client: Client, names: Names) -> Group | None:
+def _served_group(client: Client, names: Names) -> ApiGroup | None:
     """Return the served API group; None if neither is. Return the plain group only if the other one is not served."""
     try:
         groups = {str(group.get("name")) for group in client.get("/apis").get("groups") or ()}
     except ApiError:  # only old deployments lack the right to list API groups
-        return Group(names, names.crd_api_version)
+        return ApiGroup(names, names.crd_api_version)
     plain, backing = (version.partition("/")[0] for version in (names.api_version, names.crd_api_version))
     if backing in groups:
-        return Group(names, names.crd_api_version)
-    return Group(names, names.api_version) if plain in groups else None
+        return ApiGroup(names, names.crd_api_version)
+    return ApiGroup(names, names.api_version) if plain in groups else None

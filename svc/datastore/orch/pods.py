@@ -11,7 +11,7 @@ from svc.datastore.api import Create, Delete, Entries, Entry, NotFound, StoreErr
 from svc.datastore.orch.client import STRATEGIC_PATCH, segment
 from svc.datastore.orch.resource_store import Collection, ResourceStore, revision_of, updated, write_verified
 from svc.model.keys import Key, Query, ResourceKey, ResourceQuery
-from svc.model.pod_endpoint import PodInterface, endpoints_of, pod_interface, unwiring, wiring
+from svc.model.pod_endpoint import PodInterface, cleared_annotations, endpoints_of, pod_interface, wired_annotations
 
 Json = dict[str, Any]
 
@@ -50,9 +50,9 @@ class PodEndpointStore(ResourceStore):
         key, interface = write.key, self._interface(write.key)
         revision = None if isinstance(write, Create) else write.revision
         if isinstance(write, Delete):
-            self._patch(key, interface, unwiring(self._names, interface.interface), revision)
+            self._patch(key, interface, cleared_annotations(self._names, interface.interface), revision)
             return None
-        pod = self._patch(key, interface, wiring(self._names, interface.interface, write.value), revision)
+        pod = self._patch(key, interface, wired_annotations(self._names, interface.interface, write.value), revision)
         return self._entry(key, pod) or Entry(key, write.value, revision_of(pod))
 
     def _patch(self, key: Key, interface: PodInterface, annotations: Json, revision: str | None) -> Json:

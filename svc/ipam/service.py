@@ -11,11 +11,11 @@ from svc.batching import Batcher
 from svc.datastore.api import MAX_WRITES, Backend, Entry, Found, OutcomeUnknown, UndecodableEntry, entry_of
 from svc.ipam import blocks
 from svc.ipam.assigning import pools_for
-from svc.ipam.cache import IpamCache, read_pools
-from svc.ipam.group import Group, Outcome
-from svc.ipam.handle_repair import recount
-from svc.ipam.host import NODE, Host
-from svc.ipam.plan import Plan
+from svc.ipam.batch import Outcome, RequestBatch
+from svc.ipam.cache import IpamCache
+from svc.ipam.handle_repair import recount_handle
+from svc.ipam.plan import Plan, RequestChanges
+from svc.ipam.pools import read_pools
 from svc.ipam.requests import (
     Allocation,
     Answer,
@@ -27,13 +27,14 @@ from svc.ipam.requests import (
     ReleaseTarget,
     Request,
 )
+from svc.ipam.selection import BlockFinder
 from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
-from svc.model.keys import BlockKey, HandleKey, HandleQuery
+from svc.model.keys import NODE, BlockKey, HandleKey, HandleQuery, Host
 from svc.values import dataclass
 
-GROUP = (MAX_WRITES - 1) // 4  # requests of one write: each changes a handle, one block per family, and one extra object
-ONE_BY_ONE = MAX_WRITES // 3  # the same for stores without atomic writes, which get no extra write
+MAX_BATCH = (MAX_WRITES - 1) // 4  # requests of one write: each changes a handle, one block per family, and one extra object
+MAX_BATCH_NOT_ATOMIC = MAX_WRITES // 3  # the same for stores without atomic writes, which get no extra write
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class _Call:
     handle: Entry[Handle] | None = None
 
 
-class Ipam:
+class IpamService:
     """The addresses of one host in one datastore.
 
     `host` is the name of a node, or a virtual host such as `LOAD_BALANCERS`. Thread-safe.
@@ -53,12 +54,12 @@ class Ipam:
     def __init__(self, backend: Backend, host: str | Host) -> None:
         self._backend = backend
         self._host = host if isinstance(host, Host) else Host(host)
-        self._view = IpamCache(backend, self._host)
+        self._cache = IpamCache(backend, self._host)
         self._undecided: set[str] = set()  # handles whose assignment has an unknown outcome: the datastore may still apply it
-        self._combiner: Batcher[_Call, Answer] = Batcher(
-            self._carry_out,
+        self._batcher: Batcher[_Call, Answer] = Batcher(
+            self._execute,
             lambda: backend.place,
-            limit=GROUP if backend.atomic else ONE_BY_ONE,
+            limit=MAX_BATCH if backend.atomic else MAX_BATCH_NOT_ATOMIC,
         )
 
     def assign(self, request: Assign) -> AssignResult:
@@ -68,7 +69,7 @@ class Ipam:
         addresses may be assigned and the extra object may exist, so the caller must release the handle.
         """
         try:
-            answer = self._combiner.run(_Call(request))
+            answer = self._batcher.run(_Call(request))
         except OutcomeUnknown:
             self._undecided.add(request.handle)
             raise
@@ -88,7 +89,7 @@ class Ipam:
             handle = self._backend.find(key) if stored is None else entry_of(stored)
             if handle is None and not request.addresses:
                 return False
-        self._combiner.run(_Call(request, handle))
+        self._batcher.run(_Call(request, handle))
         self._undecided.discard(request.handle)
         return True
 
@@ -97,7 +98,7 @@ class Ipam:
 
         Raise SvcError if the datastore fails. Then handles may count too many addresses, until a `Release` corrects them.
         """
-        answer = self._combiner.run(_Call(ReleaseAddresses(tuple(addresses))))
+        answer = self._batcher.run(_Call(ReleaseAddresses(tuple(addresses))))
         assert isinstance(answer, ReleaseResult)
         return answer
 
@@ -106,20 +107,14 @@ class Ipam:
 
         Raise UndecodableEntry if a value cannot be decoded.
         """
-        return tuple(
-            block.cidr.address(ordinal) for block in self._blocks_of(handle) for ordinal in blocks.held_by(block, handle)
-        )
+        return tuple(address for _, address in self._held_by(handle))
 
     def owners_of(self, handle: str) -> dict[Address, dict[str, str]]:
         """Return the attributes of each address that the handle holds, read now.
 
-        If an allocation has no attribute `node`, the block's affinity supplies it. Raise UndecodableEntry.
+        If an allocation has no attribute `node`, the block's affinity supplies it. Raise UndecodableEntry if a value cannot be decoded.
         """
-        return {
-            block.cidr.address(ordinal): _owner(block, block.cidr.address(ordinal))
-            for block in self._blocks_of(handle)
-            for ordinal in blocks.held_by(block, handle)
-        }
+        return {address: _owner(block, address) for block, address in self._held_by(handle)}
 
     def holds(self, handle: str, addresses: Sequence[Address]) -> bool:
         """Return whether the handle holds all of these addresses, read now."""
@@ -136,7 +131,7 @@ class Ipam:
         cidrs = [Cidr(text) for text in entry.value.blocks]
         return tuple(Allocation(address, cidr) for address in addresses for cidr in cidrs if address in cidr)
 
-    def standing(self, address: Address) -> tuple[str, str]:
+    def pool_and_handle(self, address: Address) -> tuple[str, str]:
         """Return the name of the address's pool and the handle that holds the address, read now.
 
         Each is empty if it does not exist.
@@ -145,15 +140,15 @@ class Ipam:
         if pool is None:
             return "", ""
         block = self._block(pool.cidr.block_of(address, pool.block_size))
-        holder = None if block is None else blocks.holder(block, address)
-        return pool.name, (holder.handle_id or "" if holder else "")
+        found = None if block is None else blocks.allocation_of(block, address)
+        return pool.name, (found.handle_id or "" if found else "")
 
     def avoid(self, addresses: Iterable[Address]) -> None:
         """Do not assign these addresses for `AVOID_SECONDS`, unless a request names them.
 
         This host uses them, even if the datastore shows them free. Thread-safe.
         """
-        self._view.avoid(addresses)
+        self._cache.avoid(addresses)
 
     def has_pools(self) -> bool:
         """Return whether a pool exists, read now. Raise StoreError if the datastore fails."""
@@ -167,13 +162,12 @@ class Ipam:
         pools, found = read_pools(self._backend), dict[Cidr, Block | None]()
         missing = set()
         for handle, address in held:
-            pool = pools.pool_of(address)
-            cidr = None if pool is None else pool.cidr.block_of(address, pool.block_size)
+            cidr = pools.any_block_of(address)
             if cidr is not None and cidr not in found:
                 found[cidr] = self._block(cidr)
             block = None if cidr is None else found[cidr]
-            holder = None if block is None else blocks.holder(block, address)
-            if holder is None or holder.released_at or holder.handle_id != handle:
+            present = None if block is None else blocks.allocation_of(block, address)
+            if present is None or present.released_at or present.handle_id != handle:
                 missing.add((handle, address))
         return missing
 
@@ -185,26 +179,24 @@ class Ipam:
         entries = self._backend.list(HandleQuery())
         return {entry.key.handle: tuple(map(Cidr, entry.value.blocks)) for entry in entries if isinstance(entry.key, HandleKey)}
 
-    def recount(self, handle: str, cidrs: Sequence[Cidr]) -> None:
+    def recount_handle(self, handle: str, cidrs: Sequence[Cidr]) -> None:
         """Set the handle's counts for these blocks to the allocations in them. Release no address.
 
         A concurrent assignment to the handle conflicts and is retried. Raise StoreError if the datastore fails, PeerError if
         every attempt conflicts.
         """
-        recount(self._backend, handle, [str(cidr) for cidr in cidrs])
+        recount_handle(self._backend, handle, [str(cidr) for cidr in cidrs])
 
     def _block(self, cidr: Cidr) -> Block | None:
         entry = self._backend.find(BlockKey(cidr))
-        if entry is None:
-            return None
-        return entry.value
+        return None if entry is None else entry.value
 
     def pool_of(self, address: Address) -> Cidr | None:
         """Return the CIDR of the address's pool, or None, read now. Raise StoreError if the datastore fails."""
         pool = read_pools(self._backend).pool_of(address)
         return None if pool is None else pool.cidr
 
-    def check_room(
+    def require_capacity(
         self, versions: Sequence[int], pools: dict[int, tuple[str, ...]], namespace_labels: Mapping[str, str] | None = None
     ) -> tuple[str, ...]:
         """Check that an ADD with these settings would get addresses now. Use a new cache; write nothing.
@@ -214,33 +206,32 @@ class Ipam:
         """
         plan = Plan(self._backend, IpamCache(self._backend, self._host), self._host, {})
         request = Assign("", {}, tuple(versions), pools, namespace_labels=dict(namespace_labels or {}))
+        finder = BlockFinder(RequestChanges(plan))
         for version in versions:
-            plan.room.check(plan.block, version, pools_for(plan, version, request))
-        return plan.view.faults() if any(not pools.get(version) for version in versions) else ()
+            finder.require_free(version, pools_for(plan, version, request))
+        return plan.cache.faults() if any(not pools.get(version) for version in versions) else ()
 
-    def _blocks_of(self, handle: str) -> Iterator[Block]:
+    def _held_by(self, handle: str) -> Iterator[tuple[Block, Address]]:
         entry = self._backend.find(HandleKey(handle))
-        if entry is None:
-            return
-        for text in entry.value.blocks:
-            block = self._block(Cidr(text))
+        for cidr in () if entry is None else map(Cidr, entry.value.blocks):
+            block = self._block(cidr)
             if block is not None:
-                yield block
+                yield from ((block, cidr.address(ordinal)) for ordinal in blocks.held_by(block, handle))
 
-    def _carry_out(self, calls: Sequence[_Call]) -> list[Outcome]:
+    def _execute(self, calls: Sequence[_Call]) -> list[Outcome]:
         """Carry out a batch. If it fails with UndecodableEntry or an unexpected exception, carry out each request by itself."""
         known = [call.handle for call in calls if call.handle is not None]
         try:
-            return Group(self._backend, self._view, self._host, [call.request for call in calls], known).carry_out()
+            return RequestBatch(self._backend, self._cache, self._host, [call.request for call in calls], known).execute()
         except Exception as failure:
             if isinstance(failure, SvcError) and not isinstance(failure, UndecodableEntry):
                 raise
             if len(calls) == 1:
                 return [failure]
-            return [outcome for call in calls for outcome in self._carry_out([call])]
+            return [outcome for call in calls for outcome in self._execute([call])]
 
 
 def _owner(block: Block, address: Address) -> dict[str, str]:
-    attribute, host = blocks.holder(block, address), Host.of(block.affinity)
+    attribute, host = blocks.allocation_of(block, address), Host.of(block.affinity)
     node = {"node": host.name} if host is not None and host.kind == NODE else {}
     return {**node, **(attribute.secondary or {} if attribute is not None else {})}

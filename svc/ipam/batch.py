@@ -27,18 +27,16 @@ from svc.datastore.api import (
     Write,
 )
 from svc.ipam import errors
-from svc.ipam.affinity_release import BlockInUse, give_up
 from svc.ipam.assigning import assign
 from svc.ipam.cache import IpamCache, node_labels
-from svc.ipam.claim import ClaimConflict
-from svc.ipam.handle_repair import WriteProgress, corrections, settle
-from svc.ipam.host import NODE, Host
+from svc.ipam.claims import BlockInUse, ClaimConflict, release_affinity
+from svc.ipam.handle_repair import WriteProgress, apply_corrections, corrections
 from svc.ipam.plan import Plan, Planned
 from svc.ipam.releasing import release, release_addresses
 from svc.ipam.requests import Answer, Assign, AssignResult, Release, ReleaseAddresses, ReleaseResult, ReleaseTarget, Request
 from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
-from svc.model.keys import BlockKey, HandleKey, Key, ResourceKey
+from svc.model.keys import NODE, BlockKey, HandleKey, Host, Key, ResourceKey
 from svc.retry import ATTEMPTS, ATTEMPTS_BEFORE_BACKOFF, attempts, is_after_backoff
 
 Outcome = Answer | BaseException
@@ -52,17 +50,17 @@ _WAYS: dict[type, Callable[[Plan, Any], Planned]] = {
 }
 
 
-class Group:
+class RequestBatch:
     """The requests of one batch, in order, until each has an outcome.
 
     `handles` are the entries of their handles that the callers have read. For one thread.
     """
 
     def __init__(
-        self, backend: Backend, view: IpamCache, host: Host, requests: Sequence[Request], handles: Iterable[Entry[Handle]] = ()
+        self, backend: Backend, cache: IpamCache, host: Host, requests: Sequence[Request], handles: Iterable[Entry[Handle]] = ()
     ) -> None:
         self._backend = backend
-        self._view = view
+        self._cache = cache
         self._host = host
         self._open = dict(enumerate(requests))
         self._outcomes: dict[int, Outcome] = {}
@@ -71,7 +69,7 @@ class Group:
         self._present: set[Key] = set()  # keys of extra objects that exist already
         self._fresh = False
 
-    def carry_out(self) -> list[Outcome]:
+    def execute(self) -> list[Outcome]:
         """Return one outcome for each request, in order. Raise the failure if no request has an outcome yet."""
         try:
             self._run()
@@ -102,57 +100,58 @@ class Group:
             try:
                 self._attempt(chosen)
             except (KeyedError, ClaimConflict) as lost:
-                self._learn(lost, thoroughly=is_after_backoff(number + 1))
+                self._invalidate_after(lost, thoroughly=is_after_backoff(number + 1))
             if not chosen.keys() & self._open.keys():
                 return one_by_one
         raise errors.too_much_contention(ATTEMPTS)
 
     def _attempt(self, chosen: Mapping[int, Request]) -> None:
-        plan = Plan(self._backend, self._view, self._host, self._known_handles)
+        plan = Plan(self._backend, self._cache, self._host, self._known_handles)
         planned = {number: _planned(plan, request) for number, request in chosen.items()}
-        if not self._fresh and any(_is_from_memory(each.outcome) for each in planned.values()):
-            self._view.forget_all()
+        if not self._fresh and any(_is_from_cache(each.outcome) for each in planned.values()):
+            self._cache.invalidate_all()
             self._fresh = True
             return
-        companions = self._companions(planned) if self._backend.atomic else {}
-        writes = [*plan.writes(), *companions.values()]
+        extra_writes = self._extra_writes(planned) if self._backend.atomic else {}
+        writes = [*plan.writes(), *extra_writes.values()]
         try:
             entries = self._backend.write(writes) if writes else ()
         except PartialWrite as partial:
-            self._go_on(plan, planned, writes, partial)
+            self._finish_partial(plan, planned, writes, partial)
             return
         except OutcomeUnknown:
-            self._doubt(planned)
+            self._add_unresolved(planned)
             raise
         self._remember(entries)
         due = {} if self._backend.atomic else corrections(plan, WriteProgress.complete(writes, entries))
         releases = [number for number, request in chosen.items() if not isinstance(request, Assign)]
         for number, each in planned.items():
-            if number in companions and isinstance(each.outcome, AssignResult):
-                self._close(number, replace(each.outcome, accompanied=True))
+            if number in extra_writes and isinstance(each.outcome, AssignResult):
+                self._close(number, replace(each.outcome, has_extra=True))
             elif not (due and number in releases):
                 self._close(number, each.outcome)
-        settle(self._backend, due)  # if this fails, the releases fail too and stay pending
+        apply_corrections(self._backend, due)  # if this fails, the releases fail too and stay pending
         self._close_rest(planned)
         if releases:
-            self._tidy(plan)
+            self._release_ineligible(plan)
 
-    def _companions(self, planned: Mapping[int, Planned]) -> dict[int, Create | Delete]:
+    def _extra_writes(self, planned: Mapping[int, Planned]) -> dict[int, Create | Delete]:
         """Return the extra writes by request number. Leave out objects that are known to exist."""
         found: dict[int, Create | Delete] = {}
         keys = set(self._present)
         for number, each in planned.items():
-            write = _companion(self._open[number], each.outcome)
+            write = _extra_write(self._open[number], each.outcome)
             if write is not None and write.key not in keys:
                 keys.add(write.key)
                 found[number] = write
         return found
 
-    def _doubt(self, planned: Mapping[int, Planned]) -> None:
+    def _add_unresolved(self, planned: Mapping[int, Planned]) -> None:
         for number, each in planned.items():
             request = self._open[number]
             if isinstance(request, Assign):
-                self._view.doubt(request.handle, each.blocks)
+                unresolved = self._cache.unresolved
+                unresolved[request.handle] = unresolved.get(request.handle, frozenset()) | each.blocks
 
     def _close_rest(self, planned: Mapping[int, Planned]) -> None:
         for number in planned.keys() & self._open.keys():
@@ -161,14 +160,14 @@ class Group:
     def _close(self, number: int, outcome: Outcome) -> None:
         request = self._open[number]
         if isinstance(request, Release) and isinstance(outcome, ReleaseResult):
-            self._view.end_doubt(request.handle)
+            self._cache.unresolved.pop(request.handle, None)
         before = self._freed.get(number)
         if before is not None and isinstance(outcome, ReleaseResult):
             outcome = replace(outcome, freed=before.freed + outcome.freed)
         self._outcomes[number] = outcome
         del self._open[number]
 
-    def _learn(self, lost: KeyedError | ClaimConflict, *, thoroughly: bool) -> None:
+    def _invalidate_after(self, lost: KeyedError | ClaimConflict, *, thoroughly: bool) -> None:
         """Invalidate what the conflict has shown to be stale.
 
         Without `thoroughly`, read only the block in conflict. If another writer rewrites that block continuously, this attempt
@@ -182,12 +181,12 @@ class Group:
         elif isinstance(lost, KeyedError) and isinstance(lost.key, HandleKey):
             self._known_handles = self._stored_handles()
         elif isinstance(lost, NotFound):  # not a conflict: another process has deleted objects
-            self._view.forget_all()
+            self._cache.invalidate_all()
         elif isinstance(lost, KeyedError) and isinstance(lost.key, BlockKey) and not thoroughly:
-            self._view.forget_block(lost.key.cidr)
+            self._cache.invalidate_block(lost.key.cidr)
             self._remember(lost.observed)
         else:
-            self._view.forget_blocks()
+            self._cache.invalidate_blocks()
 
     def _explain_retry(self, lost: KeyedError | ClaimConflict) -> None:
         for request in self._open.values():
@@ -202,11 +201,13 @@ class Group:
     def _remember(self, entries: Sequence[Entry | None]) -> None:
         for entry in entries:
             if entry is not None and isinstance(entry.key, BlockKey):
-                self._view.remember(entry)
+                self._cache.remember(entry)
 
     # after a partial write
 
-    def _go_on(self, plan: Plan, planned: Mapping[int, Planned], writes: Sequence[Write], partial: PartialWrite) -> None:
+    def _finish_partial(
+        self, plan: Plan, planned: Mapping[int, Planned], writes: Sequence[Write], partial: PartialWrite
+    ) -> None:
         """Serve the requests whose blocks were written, undo the written changes of the others, and plan those again.
 
         Raise StoreError if the outcome of a write is unknown or cannot be undone. Then each caller must release its handle.
@@ -218,23 +219,25 @@ class Group:
         for number in served:
             if isinstance(self._open[number], Assign):
                 self._close(number, planned[number].outcome)
-        settle(self._backend, corrections(plan, progress))
+        apply_corrections(self._backend, corrections(plan, progress))
         for number in served:
-            if number in self._open and not _is_in_doubt(self._open[number], progress):
+            if number in self._open and not _is_unresolved(self._open[number], progress):
                 self._close(number, planned[number].outcome)
         if not isinstance(partial.cause, KeyedError):
             raise partial.cause
         for number in planned.keys() & self._open.keys():
-            self._take_back(number, planned[number], done)
-        self._learn(partial.cause, thoroughly=True)
+            self._revert(number, planned[number], done)
+        self._invalidate_after(partial.cause, thoroughly=True)
         self._known_handles = self._stored_handles()
 
-    def _take_back(self, number: int, planned: Planned, done: frozenset[Cidr]) -> None:
+    def _revert(self, number: int, planned: Planned, done: frozenset[Cidr]) -> None:
         request = self._open[number]
         if isinstance(request, Assign):
             taken = [each for each in planned.taken if each.block in done]
-            owed = ReleaseAddresses(tuple(ReleaseTarget(each.address, request.handle) for each in taken))
-            (outcome,) = Group(self._backend, self._view, self._host, [owed]).carry_out() if taken else (ReleaseResult(),)
+            release = ReleaseAddresses(tuple(ReleaseTarget(each.address, request.handle) for each in taken))
+            (outcome,) = (
+                RequestBatch(self._backend, self._cache, self._host, [release]).execute() if taken else (ReleaseResult(),)
+            )
             if isinstance(outcome, BaseException):
                 self._close(number, outcome)
         elif isinstance(request, ReleaseAddresses) and isinstance(planned.outcome, ReleaseResult):
@@ -245,26 +248,26 @@ class Group:
 
     # after a release
 
-    def _tidy(self, plan: Plan) -> None:
+    def _release_ineligible(self, plan: Plan) -> None:
         """Release the affinities to ineligible blocks that this plan has emptied.
 
         The requests are served already, so failures are only logged.
         """
         try:
             for block in plan.emptied():
-                self._give_up_if_misplaced(plan, block)
+                self._release_if_ineligible(plan, block)
         except (SvcError, ClaimConflict, BlockInUse) as failure:
             _log.warning("after a release: %s", failure)
 
-    def _give_up_if_misplaced(self, plan: Plan, block: Block) -> None:
+    def _release_if_ineligible(self, plan: Plan, block: Block) -> None:
         """Release the affinity to an empty block if it is ineligible: its node cannot assign from it automatically."""
         owner = Host.of(block.affinity)
         if owner is None or owner.kind != NODE:
             return
-        labels = self._view.node_labels() if owner == self._host else node_labels(self._backend, owner)
-        if self._view.pools().misplaced(block.cidr, labels, usable=False):
-            give_up(self._backend, owner.claim_on(block.cidr), plan.rest(), only_empty=True)
-            self._view.disown(block.cidr)
+        labels = self._cache.node_labels() if owner == self._host else node_labels(self._backend, owner)
+        if self._cache.pools().is_ineligible(block.cidr, labels, usable=False):
+            release_affinity(self._backend, owner.affinity_key(block.cidr), plan.cooldown, only_empty=True)
+            self._cache.remove_own(block.cidr)
 
 
 def _planned(plan: Plan, request: Request) -> Planned:
@@ -282,27 +285,27 @@ def _planned(plan: Plan, request: Request) -> Planned:
         return Planned(failure)
 
 
-def _companion(request: Request, outcome: Outcome) -> Create | Delete | None:
+def _extra_write(request: Request, outcome: Outcome) -> Create | Delete | None:
     """Return the extra write of a request that can be served."""
-    if isinstance(request, Assign) and request.companion is not None and isinstance(outcome, AssignResult):
-        return request.companion(outcome.addresses)
+    if isinstance(request, Assign) and request.extra_write is not None and isinstance(outcome, AssignResult):
+        return request.extra_write(outcome.addresses)
     if isinstance(request, Release) and isinstance(outcome, ReleaseResult):
-        return request.companion
+        return request.extra_write
     return None
 
 
 def _deletes(request: Request, key: Key) -> bool:
-    return isinstance(request, Release) and request.companion is not None and request.companion.key == key
+    return isinstance(request, Release) and request.extra_write is not None and request.extra_write.key == key
 
 
-def _is_from_memory(outcome: Outcome) -> bool:
+def _is_from_cache(outcome: Outcome) -> bool:
     """Return whether the outcome is a refusal or a no-op that may come from a stale cache. No write would detect that."""
     return isinstance(outcome, SvcError) or (
         isinstance(outcome, ReleaseResult) and bool(outcome.unallocated or outcome.refused)
     )
 
 
-def _is_in_doubt(request: Request, progress: WriteProgress) -> bool:
+def _is_unresolved(request: Request, progress: WriteProgress) -> bool:
     """Return whether it is unknown if the handle of a release was written."""
     if not isinstance(progress.unknown, HandleKey):
         return False
