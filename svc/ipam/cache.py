@@ -44,8 +44,8 @@ class _CachedValue(Generic[Value]):
 class IpamCache:
     """The cache of one host for one datastore. One thread at a time may use it; `avoid` is thread-safe.
 
-    `node_labels` raises PeerError if the datastore requires a Node resource and it is missing. `settings` raises UndecodableEntry if
-    they cannot be decoded.
+    `node_labels` raises PeerError if the datastore requires a Node resource and it is missing. `settings` raises
+    UndecodableEntry.
 
     `unresolved` has, by handle, the blocks in which a write of unknown outcome may still give it addresses. A new write of such
     a block changes its revision, so that the earlier write conflicts if the datastore applies it later.
@@ -120,7 +120,7 @@ class IpamCache:
         return block.cidr in self._in_cooldown if block.cidr in self._blocks else blocks.has_cooldown(block)
 
     def block(self, cidr: Cidr) -> Entry[Block]:
-        """Return the cached block, or read it. Raise NotFound if it does not exist, UndecodableEntry if it cannot be decoded."""
+        """Return the cached block, or read it. Raise NotFound or UndecodableEntry."""
         if cidr not in self._blocks:
             entry = self._backend.get(BlockKey(cidr))
             self.remember(entry)

@@ -31,8 +31,8 @@ class BlockInUse(Exception):
 def claim(backend: Backend, cidr: Cidr, host: Host) -> Entry[Block]:
     """Claim the block for the host and return it. Create the block if it does not exist.
 
-    Raise ClaimConflict if the block has another affinity, Conflict after a concurrent write, UndecodableEntry if a value cannot be
-    decoded. Idempotent.
+    Raise ClaimConflict if the block has another affinity, Conflict after a concurrent write, UndecodableEntry if a value
+    cannot be decoded. Idempotent.
     """
     key = host.affinity_key(cidr)
     try:

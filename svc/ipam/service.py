@@ -112,7 +112,8 @@ class IpamService:
     def owners_of(self, handle: str) -> dict[Address, dict[str, str]]:
         """Return the attributes of each address that the handle holds, read now.
 
-        If an allocation has no attribute `node`, the block's affinity supplies it. Raise UndecodableEntry if a value cannot be decoded.
+        If an allocation has no attribute `node`, the block's affinity supplies it. Raise UndecodableEntry if a value cannot be
+        decoded.
         """
         return {address: _owner(block, address) for block, address in self._held_by(handle)}
 
