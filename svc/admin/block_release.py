@@ -5,7 +5,6 @@ from contextlib import suppress
 from datetime import datetime, timezone
 
 from svc._core.cidr import Cidr
-from svc.admin.resources import retry
 from svc.datastore.api import Backend, Delete, Forbidden, NotFound
 from svc.ipam import claims, errors
 from svc.ipam.blocks import Cooldown, count_windows_reserved, free_expired
@@ -15,7 +14,17 @@ from svc.ipam.pools import read_pools
 from svc.ipam.settings import cooldown_of, read_settings
 from svc.model.errors import SvcError
 from svc.model.ipam import Block
-from svc.model.keys import HOST_KINDS, NODE, AffinityKey, AffinityQuery, Host, LegacyHostKey, NodeClaimKey, NodeFenceKey
+from svc.model.keys import (
+    HOST_KINDS,
+    NODE,
+    AffinityKey,
+    AffinityQuery,
+    BlockKey,
+    Host,
+    LegacyHostKey,
+    NodeClaimKey,
+    NodeFenceKey,
+)
 
 
 def release_host(backend: Backend, host: str, *, only_empty: bool = False, kind: str = NODE) -> int:
@@ -79,8 +88,11 @@ def end_affinity(backend: Backend, key: AffinityKey) -> None:
 
 def delete_unclaimed(backend: Backend, cidr: Cidr) -> None:
     """Delete a block without an affinity, unless it is in use. Raise StoreError."""
-    with suppress(ClaimConflict, claims.BlockInUse):
-        retry(f"block {cidr}", lambda: _delete_unclaimed(backend, cidr))
+
+    def kept(block: Block | None) -> Block | None:
+        return block if block is None or block.affinity is not None or count_used(block.copy()) else None
+
+    backend.update(BlockKey(cidr), kept)
 
 
 def count_used(block: Block) -> int:
@@ -98,11 +110,6 @@ def count_of_node(block: Block, node: str) -> int:
     return sum(len(block.ordinals.tagged(tag)) for tag in held)
 
 
-def _delete_unclaimed(backend: Backend, cidr: Cidr) -> None:
-    with suppress(NotFound):
-        claims.delete_unclaimed(backend, cidr, _no_cooldown())
-
-
 def _no_cooldown() -> Cooldown:
     """A pool that is deleted needs no cooldown."""
     return Cooldown(0, datetime.now(timezone.utc))
@@ -110,7 +117,10 @@ def _no_cooldown() -> Cooldown:
 
 def _release(backend: Backend, is_wanted: Callable[[AffinityKey], bool], only_empty: bool) -> int:
     rest = cooldown_of(read_settings(backend))
-    keys = [key for key in dict.fromkeys(_owned(backend)) if is_wanted(key)]
+    owners = ((block.cidr, Host.of(block.affinity)) for block in read_blocks(backend))
+    # affinities that blocks name may not exist
+    named = (owner.affinity_key(cidr) for cidr, owner in owners if owner and owner.kind in HOST_KINDS)
+    keys = [key for key in dict.fromkeys([*affinities(backend), *named]) if is_wanted(key)]
     failures = []
     for key in keys:
         try:
@@ -124,12 +134,3 @@ def _release(backend: Backend, is_wanted: Callable[[AffinityKey], bool], only_em
     if failures:
         raise errors.not_released(len(keys), failures)
     return len(keys)
-
-
-def _owned(backend: Backend) -> Iterator[AffinityKey]:
-    """Yield all affinities, and those that blocks name but that do not exist."""
-    yield from affinities(backend)
-    for block in read_blocks(backend):
-        owner = Host.of(block.affinity)
-        if owner is not None and owner.kind in HOST_KINDS:
-            yield owner.affinity_key(block.cidr)

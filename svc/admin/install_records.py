@@ -26,7 +26,7 @@ _DIGITS: Final = 16  # of a digest: it tells versions of a file apart, not forge
 class Others:
     """The installations for the same state directory, except one."""
 
-    entries: Sequence[Installed] = ()
+    entries: Sequence[Installed]
 
     @property
     def records(self) -> list[Path]:
@@ -38,17 +38,13 @@ class Others:
         """Return all files that they list. Raise PeerError if a record cannot be read."""
         return {path: digest for record in self.records for path, digest in read_digests(record).items()}
 
-    def uses(self, path: Path) -> bool:
-        """Return whether one of them lists the file. Raise PeerError as `digests`."""
-        return path in self.digests
-
     def update(self, digests: Mapping[Path, str]) -> None:
         """Record the new digests of files that they list too. Raise OSError, PeerError."""
         for record in self.records:
-            stale = {path: digest for path, digest in read_digests(record).items() if digests.get(path, digest) != digest}
-            if stale:
-                lines = [_updated(key, value, digests) for key, value in read_lines(record)]
-                write(File(record, b"".join(os.fsencode(f"{key}={value}\n") for key, value in lines), 0o644))
+            lines = list(read_lines(record))
+            updated = [_updated(key, value, digests) for key, value in lines]
+            if updated != lines:
+                write(File(record, b"".join(os.fsencode(f"{key}={value}\n") for key, value in updated), 0o644))
 
     def socket(self, run_dir: Path) -> Path | None:
         """Return the recorded socket of the agent of a run directory; None if they record none."""
@@ -67,9 +63,6 @@ class Others:
     def units(self) -> list[Path]:
         """Return the systemd units that they have installed and that still exist."""
         return [path for path in self.digests if path.suffix == ".service" and path.exists()]
-
-
-NONE: Final = Others()
 
 
 def other_installations(state_dir: Path, profile: str, bin_dir: Path) -> Others:

@@ -1,25 +1,34 @@
 """Install the executables in the container runtime's directory, with the records that they read, and uninstall them.
 
 Deployments of several names share a directory, because the record of an executable has its name, with `.install` added. The
-record also lists all installed files with their digests, and only unmodified files are removed. A file of another deployment
-at the same path is kept beside, and put back.
+record also lists all installed files with their digests, and only unmodified files are removed.
+
+Files of other deployments at the same paths are kept beside, and put back. The first one of a path is the original:
+`NAME.before-svc`. What another program writes there later, and a network list that was edited, is kept as
+`NAME.replaced-DIGEST`. Runtimes read neither name.
 """
 
+import json
 import os
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
-from svc.admin.install_records import ANY, NONE, Others, digest_of, read_digests, record_paths
-from svc.admin.originals import keep, original_of, put_back
-from svc.atomic_file import File, remove, write
+from svc.admin import install_records
+from svc.admin.install_records import ANY, UNKNOWN, Others, digest_of, read_digests, record_paths
+from svc.atomic_file import File, remove, sync_directory, write
 from svc.model.errors import CallerError, Code, PeerError
 from svc.names import DEFAULT, Names
+from svc.netconf.networklist import read_file, type_of
 from svc.values import dataclass
 
 MAX_RECORD_BYTES = 4096  # that the executable reads
 MAX_SOCKET_BYTES = 107  # of the path
+_EXECUTABLE: Final = b": CNI plugin, spec versions "  # the text that each version of the executable has
+_UNIT: Final = b"# Written by `svcctl install --systemd`."
 
 Outcome = tuple[Path, str]
 """A file, and what was done to it."""
@@ -38,9 +47,7 @@ class InstallSettings:
 
     def record(self, digests: Mapping[Path, str]) -> bytes:
         """Return lines KEY=VALUE. Raise CallerError if the executable could not read them."""
-        values = {"socket": self.socket, "python": self.python, "state_dir": self.state_dir, "run_dir": self.run_dir}
-        lines = [(name, str(value)) for name, value in values.items()]
-        lines += [("profile", self.profile)] if self.profile else []
+        lines = [(name, str(value)) for name, value in asdict(self).items() if value]
         lines += [("file", f"{digest} {path}") for path, digest in digests.items()]
         for name, value in lines:
             if "\n" in value:
@@ -49,61 +56,55 @@ class InstallSettings:
             raise CallerError(
                 f"socket {str(self.socket)!r} is longer than {MAX_SOCKET_BYTES} bytes", details="choose a shorter path"
             )
-        data = b"".join(b"%s=%s\n" % (name.encode(), os.fsencode(value)) for name, value in lines)
+        data = b"".join(os.fsencode(f"{name}={value}\n") for name, value in lines)
         if len(data) > MAX_RECORD_BYTES:
             raise CallerError(f"the paths make {len(data)} bytes, over {MAX_RECORD_BYTES}", details="choose shorter paths")
         return data
 
 
 def install(
-    bin_dir: Path,
-    executable: Path,
-    names: Names,
-    settings: InstallSettings,
-    network: Sequence[File] = (),
-    known: Mapping[Path, str] | None = None,
-    others: Others = NONE,
+    bin_dir: Path, executable: Path, names: Names, settings: InstallSettings, network: Sequence[File] = ()
 ) -> list[Outcome]:
     """Install records, executables, and then the network's files, because with them the runtime starts pods.
 
-    `known` are the digests of all files that svc wrote, also of other installations. Return what was done to each file. Raise
-    CallerError before anything is written, PeerError if a file cannot be written."""
+    Return what was done to each file. Raise CallerError before anything is written, PeerError if a file cannot be written."""
     program = _read_executable(executable)
     files = [*(File(bin_dir / name, program, 0o755) for name in (names.ipam_plugin, names.plugin)), *network]
     own, *_ = record_paths(bin_dir, names)
-    known = read_digests(own) if known is None else known
-    placed = {file.path: ANY if file.renewed else digest_of(file.data) for file in files}
-    record = settings.record(read_digests(own) | placed)
+    written = {file.path: ANY if file.renewed else digest_of(file.data) for file in files}
+    record = settings.record(read_digests(own) | written)
+    known = install_records.known_files(settings.state_dir, own)
     # records before executables: an executable must never run with the record of another installation
     records = [File(path, record, 0o644) for path in record_paths(bin_dir, names)]
     try:
         for folder in dict.fromkeys(file.path.parent for file in (*records, *files)):
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        originals = {file.path: keep(file, known.get(file.path)) for file in files}
+        originals = {file.path: _keep(file, known.get(file.path)) for file in files}
         done = [(file.path, _write(file, originals.get(file.path))) for file in (*records, *files)]
-        others.update(placed)
+        install_records.other_installations(settings.state_dir, settings.profile, bin_dir).update(written)
     except OSError as error:
         raise _refused("install into", bin_dir, error) from error
     return done
 
 
-def uninstall(bin_dir: Path, names: Names, others: Others = NONE) -> list[Outcome]:
+def uninstall(bin_dir: Path, names: Names, others: Others) -> list[Outcome]:
     """Remove the files that were installed under these names, the network's first, and put the originals back.
 
     Keep modified files, and those that other installations use. Return what was done to each file. Raise CallerError if nothing
     is installed, PeerError if a file cannot be removed."""
     own, other = record_paths(bin_dir, names)
-    digests = read_digests(own)
+    digests, used = read_digests(own), others.digests
     if not digests:
         raise CallerError(f"nothing is installed as {names.plugin!r} in {str(bin_dir)!r}", details="see --bin-dir and --names")
     try:
-        done = [_remove(path, digest, others) for path, digest in reversed(digests.items())]
-        done += [(path, "put back: the original") for path in digests if put_back(path)]
+        done = [(path, _remove(path, digest, is_used=path in used)) for path, digest in reversed(digests.items())]
+        done += [(path, "put back: the original") for path in digests if _put_back(path)]
         for record in (other, own):
             remove(record)
+            done.append((record, "removed"))
     except OSError as error:
         raise _refused("uninstall from", bin_dir, error) from error
-    return [*done, *((record, "removed") for record in (other, own))]
+    return done
 
 
 def find_executable() -> Path:
@@ -131,23 +132,84 @@ def require_directories(directories: Mapping[str, Path | None]) -> None:
             )
 
 
+def require_own_list(path: Path, recorded: str | None, names: Names) -> None:
+    """Raise CallerError if another program wrote the network list at a path. The user must decide what to do with it."""
+    data = read_file(path) if path.exists() and recorded != UNKNOWN else None
+    if data is None or recorded == digest_of(data) or _is_own(data):
+        return
+    kinds = [str(plugin.get("datastore_type") or "") for plugin in _plugins(data) if type_of(plugin) == names.plugin]
+    datastore = f"datastore {kinds[0]!r}" if any(kinds) else "no datastore that can be read from it"
+    raise CallerError(
+        f"network list {str(path)!r} is of another deployment, with {datastore}",
+        details=f"to take it over, repeat this with --netconf and a file that has its settings, such as --netconf {path}; "
+        f"the list is then kept as {_original_of(path).name} until `svcctl uninstall`. Else move it away",
+    )
+
+
+def _keep(file: File, recorded: str | None) -> Path | None:
+    """Keep what `file` will replace under another name, unless svc wrote it; return that name, or None. Raise OSError.
+
+    `recorded` is the digest of what svc wrote there, None if it wrote nothing."""
+    try:
+        data = file.path.read_bytes()
+    except FileNotFoundError:
+        return None
+    if data == file.data or _EXECUTABLE in data or recorded in (ANY, digest_of(data)):
+        return None
+    kept = _original_of(file.path)
+    if recorded is not None or _is_own(data) or os.path.lexists(kept):
+        kept = file.path.with_name(f"{file.path.name}.replaced-{digest_of(data)}")
+    if not os.path.lexists(kept):
+        os.link(file.path, kept, follow_symlinks=False)  # the file itself stays where a runtime finds it
+        sync_directory(kept.parent)
+    return kept
+
+
+def _put_back(path: Path) -> bool:
+    """Put the original back if there is one and its path is free; return whether it was. Raise OSError."""
+    original = _original_of(path)
+    if not os.path.lexists(original) or os.path.lexists(path):
+        return False
+    original.rename(path)
+    sync_directory(path.parent)
+    return True
+
+
+def _original_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.before-svc")
+
+
+def _is_own(data: bytes) -> bool:
+    """Return whether svc wrote this, possibly edited by a user since."""
+    return data.startswith(_UNIT) or any(type_of(plugin) == DEFAULT.plugin for plugin in _plugins(data))
+
+
+def _plugins(data: bytes) -> list[dict[str, object]]:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return []
+    plugins = document.get("plugins") if isinstance(document, dict) else None
+    return [plugin for plugin in plugins if isinstance(plugin, dict)] if isinstance(plugins, list) else []
+
+
 def _write(file: File, original: Path | None) -> str:
     outcome = "installed" if write(file) else "unchanged"
     return f"{outcome}; what was there is kept as {original.name}" if original else outcome
 
 
-def _remove(path: Path, digest: str, others: Others) -> Outcome:
+def _remove(path: Path, digest: str, *, is_used: bool) -> str:
     try:
         present = digest_of(path.read_bytes())
     except FileNotFoundError:
-        return path, "already absent"
-    if others.uses(path):
-        return path, "kept: other names or directories use it"
+        return "already absent"
+    if is_used:
+        return "kept: other names or directories use it"
     if digest not in (present, ANY):
-        original = original_of(path)
-        return path, "kept (modified)" + (f"; {original.name} is the original" if original.exists() else "")
+        original = _original_of(path)
+        return "kept (modified)" + (f"; {original.name} is the original" if original.exists() else "")
     remove(path)
-    return path, "removed"
+    return "removed"
 
 
 def _refused(what: str, folder: Path, error: OSError) -> PeerError:
@@ -158,9 +220,8 @@ def _read_executable(path: Path) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise CallerError(
-            f"cannot read executable {str(path)!r}: {error.strerror}", details="name it with --executable"
-        ) from None
+        details = "name it with --executable"
+        raise CallerError(f"cannot read executable {str(path)!r}: {error.strerror}", details=details) from None
     if not data.startswith(b"\x7fELF"):
         raise CallerError(f"{str(path)!r} is no native executable", details="name the one that was built with --executable")
     return data

@@ -1,13 +1,17 @@
-"""Manifests: resources in YAML or JSON files of users, several to a file."""
+"""Manifests: resources in YAML or JSON files of users, several to a file.
+
+The parser keeps the text of each scalar, refuses repeated keys, and reads the types of JSON. Dates stay as they are written,
+because no field has a date.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from yaml import Node, SequenceNode
+import yaml
+from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
-from svc.admin import yaml_nodes
 from svc.model.errors import CallerError, Code
-from svc.model.field_errors import FieldErrors, json_kind
+from svc.model.field_errors import FieldErrors, Written, json_kind
 from svc.model.labels import label_faults
 from svc.model.resource import Resource
 
@@ -15,6 +19,22 @@ _FIELDS = ("apiVersion", "kind", "metadata", "spec", "status")
 _METADATA = ("name", "labels", "annotations")
 _TEXTS = ("metadata.name", "metadata.labels.*", "metadata.annotations.*")  # fields of type string
 _FOREIGN = ("uid", "creationTimestamp", "resourceVersion", "generation", "managedFields")  # set by the datastore; ignored
+_TAG: Final = "tag:yaml.org,2002:"
+_KINDS: Final = {  # of scalars that are not text
+    f"{_TAG}int": "a number",
+    f"{_TAG}float": "a number",
+    f"{_TAG}bool": "a boolean",
+    f"{_TAG}null": "null",
+    f"{_TAG}timestamp": "a date",
+}
+_TAGS: Final = {*_KINDS, *(_TAG + name for name in ("str", "map", "seq", "merge"))}
+
+
+class _Loader(yaml.SafeLoader):
+    """Keep dates as written."""
+
+
+_Loader.add_constructor(f"{_TAG}timestamp", lambda _, node: Written(node.value, "a date"))
 
 
 def read(data: bytes, source: str, api_version: str, kind: str, texts: Sequence[str] = ()) -> list[Resource]:
@@ -22,13 +42,13 @@ def read(data: bytes, source: str, api_version: str, kind: str, texts: Sequence[
 
     `texts` are the paths of the fields of `spec` whose type is string, with "[]" for the items of an array."""
     faults = FieldErrors(source, Code.DECODING_FAILURE)
-    nodes = [item for node in yaml_nodes.parse(data, source) for item in _items(node, kind, faults)]
+    nodes = [item for node in _parse(data, source) for item in _listed(node, kind, "", faults)]
     paths = [*_TEXTS, *(f"spec.{path}" for path in texts)]
     resources = []
     for number, node in enumerate(nodes, 1):
         prefix = f"document {number}: " if len(nodes) > 1 else ""
         _check_quotes(prefix, node, paths, faults)
-        resources.append(_resource(prefix, yaml_nodes.value_of(node), api_version, kind, faults))
+        resources.append(_resource(prefix, _value_of(node), api_version, kind, faults))
     faults.raise_if_any()
     if not resources:
         raise CallerError(f"{source} is empty", details=f"give at least one {kind}", code=Code.DECODING_FAILURE)
@@ -44,19 +64,17 @@ def object_at(where: str, value: Any, faults: FieldErrors) -> dict[str, Any]:
     return {}
 
 
-def _items(node: Node, kind: str, faults: FieldErrors) -> list[Node]:
-    """Return the resources of an array, or of a List, also of Lists in it; else the node itself."""
-    return list(node.value) if isinstance(node, SequenceNode) else list(_listed(node, kind, "", faults))
-
-
 def _listed(node: Node, kind: str, where: str, faults: FieldErrors) -> Iterator[Node]:
-    named, items = yaml_nodes.field(node, "kind"), yaml_nodes.field(node, "items")
-    if named is None or not str(named.value).endswith("List"):
+    """Yield the resources of an array, or of a List, also of Lists in it; else the node itself."""
+    named, items = _field(node, "kind"), _field(node, "items")
+    if isinstance(node, SequenceNode) and not where:
+        yield from node.value
+    elif named is None or not str(named.value).endswith("List"):
         yield node
     elif items is None:
         faults.missing(f"{where}items", f"a {named.value} has its resources there: give an array of objects of kind {kind}")
     elif not isinstance(items, SequenceNode):
-        value = yaml_nodes.value_of(items)
+        value = _value_of(items)
         if value is not None:
             faults.add(f"{where}items", value, f"is {json_kind(value)}", f"give an array of objects of kind {kind}")
     else:
@@ -67,7 +85,7 @@ def _listed(node: Node, kind: str, where: str, faults: FieldErrors) -> Iterator[
 def _check_quotes(prefix: str, node: Node, paths: Sequence[str], faults: FieldErrors) -> None:
     """Report text without quotes that YAML reads as another type, such as a date. Show it as written."""
     for path in paths:
-        for where, value in yaml_nodes.unquoted(node, path.replace("[]", ".[]").split(".")):
+        for where, value in _unquoted(node, path.replace("[]", ".[]").split(".")):
             if value.kind != "null" or not where.startswith("spec."):  # null in `spec` counts as absent
                 faults.add(
                     f"{prefix}{where}", value, f"is {value.kind}", "give text" if value.kind == "null" else "put it in quotes"
@@ -83,33 +101,107 @@ def _resource(prefix: str, document: Any, api_version: str, kind: str, faults: F
             faults.add(prefix + field, document[field], f"is not {wanted!r}", f"set it to {wanted}")
         elif field not in document:
             faults.missing(prefix + field, f"set it to {wanted}")
-    _refuse_unknown(prefix, document, _FIELDS, faults)
+    refuse_unknown(prefix, document, _FIELDS, faults)
     metadata = object_at(prefix + "metadata", document.get("metadata"), faults)
-    _refuse_unknown(f"{prefix}metadata.", metadata, (*_METADATA, *_FOREIGN), faults)
-    for field in ("labels", "annotations"):
-        _check_texts(f"{prefix}metadata.{field}", metadata.get(field), faults)
-    _check_labels(prefix, metadata.get("labels"), faults)
+    refuse_unknown(f"{prefix}metadata.", metadata, (*_METADATA, *_FOREIGN), faults)
+    labels = _read_texts(f"{prefix}metadata.labels", metadata.get("labels"), faults)
+    _read_texts(f"{prefix}metadata.annotations", metadata.get("annotations"), faults)
+    for fault in label_faults(labels):
+        faults.add(f"{prefix}{fault.field}", fault.value, fault.problem, fault.remedy)
     kept = {field: metadata[field] for field in _METADATA if field in metadata}
     return Resource(kind, kept, object_at(prefix + "spec", document.get("spec"), faults))
 
 
-def _refuse_unknown(prefix: str, given: Mapping[str, Any], known: tuple[str, ...], faults: FieldErrors) -> None:
+def refuse_unknown(prefix: str, given: Mapping[str, Any], known: Sequence[str], faults: FieldErrors) -> None:
+    """Report fields that are not `known`."""
     for field in given:
         if field not in known:
             faults.add(f"{prefix}{field}", given[field], "is not known", f"leave it out; known are {', '.join(known)}")
 
 
-def _check_texts(where: str, value: Any, faults: FieldErrors) -> None:
-    """Report objects and arrays; `_check_quotes` reports scalars."""
+def _read_texts(where: str, value: Any, faults: FieldErrors) -> dict[str, Any]:
+    """Return the named fields of an object. Report objects and arrays in it; `_check_quotes` reports scalars."""
     pairs: dict[Any, Any] = object_at(where, value, faults)
     for name, text in pairs.items():
         if not isinstance(name, str):
             faults.add(f"{where} key", name, f"is {json_kind(name)}", "put it in quotes")
         elif isinstance(text, dict | list):
             faults.add(f"{where}.{name}", text, f"is {json_kind(text)}", "give text")
+    return {name: text for name, text in pairs.items() if isinstance(name, str)}
 
 
-def _check_labels(prefix: str, labels: Any, faults: FieldErrors) -> None:
-    named = {key: value for key, value in labels.items() if isinstance(key, str)} if isinstance(labels, dict) else {}
-    for fault in label_faults(named):
-        faults.add(f"{prefix}{fault.field}", fault.value, fault.problem, fault.remedy)
+def _parse(data: bytes, source: str) -> list[Node]:
+    """Return the documents that are not empty. Raise CallerError if they are neither YAML nor JSON, or a key is repeated."""
+    try:
+        nodes = [node for node in yaml.compose_all(data, _Loader) if node is not None and not _is_empty(node)]
+        for node in nodes:
+            _check(node, source, set())
+            _value_of(node)  # raises if a value cannot be constructed
+    except (yaml.YAMLError, ValueError) as error:
+        raise _refused(f"{source} is neither YAML nor JSON", " ".join(str(error).split())) from None
+    except RecursionError:
+        raise _refused(f"{source} is nested too deeply", "give resources as YAML or JSON") from None
+    return nodes
+
+
+def _value_of(node: Node) -> Any:
+    return _Loader(b"").construct_document(node)
+
+
+def _field(node: Node, name: str) -> Node | None:
+    """Return the node of an object's field; None if there is none."""
+    pairs = node.value if isinstance(node, MappingNode) else ()
+    return next((value for key, value in reversed(pairs) if key.value == name), None)  # the last: merged ones come first
+
+
+def _unquoted(node: Node, path: Sequence[str], where: str = "") -> Iterator[tuple[str, Written]]:
+    """Yield path and text of each scalar at `path` that is not a string. "*" matches every field, "[]" every item."""
+    if not path:
+        if isinstance(node, ScalarNode) and node.tag in _KINDS:
+            kind = _KINDS[node.tag]
+            yield where, Written(node.value or kind, kind)
+    elif path[0] == "[]":
+        for index, item in enumerate(node.value if isinstance(node, SequenceNode) else ()):
+            yield from _unquoted(item, path[1:], f"{where}[{index}]")
+    else:
+        for key, value in node.value if isinstance(node, MappingNode) else ():
+            if path[0] in ("*", key.value):
+                yield from _unquoted(value, path[1:], f"{where}.{key.value}" if where else str(key.value))
+
+
+def _is_empty(node: Node) -> bool:
+    return isinstance(node, ScalarNode) and node.tag == f"{_TAG}null"
+
+
+def _check(node: Node, source: str, seen: set[int]) -> None:
+    """Raise CallerError if an object has a key twice, or a type is not one of JSON. Check aliases once."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if node.tag not in _TAGS:
+        line = node.start_mark.line + 1
+        raise _refused(f"{source}: line {line} has a value of type {node.tag!r}", "use the types that JSON has")
+    if isinstance(node, MappingNode):
+        _check_keys(node, source)
+        for key, value in node.value:
+            _check(key, source, seen)
+            _check(value, source, seen)
+    elif isinstance(node, SequenceNode):
+        for item in node.value:
+            _check(item, source, seen)
+
+
+def _check_keys(node: MappingNode, source: str) -> None:
+    lines: dict[Any, int] = {}
+    for key, _ in node.value:
+        if not isinstance(key, ScalarNode) or key.tag == f"{_TAG}merge":
+            continue
+        line = key.start_mark.line + 1
+        if key.value in lines:
+            places = f"in line {line}" if lines[key.value] == line else f"in lines {lines[key.value]} and {line}"
+            raise _refused(f"{source}: key {key.value!r} is given twice, {places}", "keep one of them")
+        lines[key.value] = line
+
+
+def _refused(msg: str, details: str) -> CallerError:
+    return CallerError(msg, details=details, code=Code.DECODING_FAILURE)

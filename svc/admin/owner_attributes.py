@@ -30,8 +30,7 @@ class Owner:
         """Return whether the attributes are this owner's."""
         if not self.name and not self.namespace:
             return not attributes
-        known = attributes or {}
-        return (known.get("namespace"), known.get("pod")) == (self.namespace, self.name)
+        return attributes is not None and (attributes.get("namespace"), attributes.get("pod")) == (self.namespace, self.name)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.name or self.namespace else "nobody"
@@ -48,7 +47,7 @@ class SetOwner:
 def find(backend: Backend, address: Address) -> Attribute | None:
     """Return the attributes of an address; None if it is not assigned. Raise CallerError if it is in cooldown."""
     entry = _block_of(backend, address)
-    return None if entry is None else _allocation(entry.value, address, cooldown_of(read_settings(backend)))[1]
+    return _current(entry.value.copy(), address, cooldown_of(read_settings(backend))) if entry else None
 
 
 def attributes_of(backend: Backend, address: Address) -> Attribute:
@@ -66,13 +65,16 @@ def set_owners(
 
     Raise CallerError, without a change, if the address has another handle or an owner is not the expected one; PeerError if all
     attempts conflict."""
-    entry, rest = _block_of(backend, address), cooldown_of(read_settings(backend))
+    entry, cooldown = _block_of(backend, address), cooldown_of(read_settings(backend))
     if entry is None:
         raise errors.not_assigned(address)
 
     def changed(stored: Block | None) -> Block | None:
-        block, present = _allocation(stored, address, rest)
-        if block is None or present is None:
+        if stored is None:
+            raise errors.not_assigned(address)
+        block = stored.copy()
+        present = _current(block, address, cooldown)
+        if present is None:
             raise errors.not_assigned(address)
         if bare(present.handle_id) != bare(handle):
             raise errors.other_handle(address, present.handle_id, handle)
@@ -99,30 +101,18 @@ def _changed(address: Address, which: str, present: dict[str, str] | None, chang
     return dict(sorted(change.attributes.items())) or None
 
 
-def _allocation(stored: Block | None, address: Address, rest: Cooldown) -> tuple[Block | None, Attribute | None]:
-    """Return a copy of the block to change, and the attributes of the address. Raise CallerError if it is in cooldown."""
-    if stored is None:
-        return None, None
-    block = stored.copy()
-    blocks.free_expired(block, rest)
+def _current(block: Block, address: Address, cooldown: Cooldown) -> Attribute | None:
+    """Free expired addresses of the block, and return the attributes of this one. Raise CallerError if it is in cooldown."""
+    blocks.free_expired(block, cooldown)
     attribute = blocks.allocation_of(block, address)
     if attribute is not None and attribute.released_at:
         raise errors.in_cooldown(address, attribute.released_at)
-    return block, attribute
+    return attribute
 
 
 def _block_of(backend: Backend, address: Address) -> Entry[Block] | None:
     """Return the entry of the address's block, in a pool or orphaned."""
-    return _in_pool(backend, address) or _anywhere(backend, address)
-
-
-def _in_pool(backend: Backend, address: Address) -> Entry[Block] | None:
     pool = read_pools(backend).pool_of(address)
-    if pool is None:
-        return None
-    return backend.find(BlockKey(pool.cidr.block_of(address, pool.block_size)))
-
-
-def _anywhere(backend: Backend, address: Address) -> Entry[Block] | None:
-    entries = backend.list(BlockQuery(address.version))
-    return next((entry for entry in entries if address in entry.value.cidr), None)
+    if pool and (entry := backend.find(BlockKey(pool.cidr.block_of(address, pool.block_size)))):
+        return entry
+    return next((entry for entry in backend.list(BlockQuery(address.version)) if address in entry.value.cidr), None)

@@ -2,11 +2,13 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 
 from svc._core.cidr import Cidr
 from svc.admin import block_release
-from svc.admin.resources import change, refuse, repeated, require, retry
+from svc.admin import resources as stored
+from svc.admin.resources import CLUSTER, POOL
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, Update
 from svc.ipam.cache import read_blocks
 from svc.model.errors import CallerError, Code
@@ -15,7 +17,6 @@ from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.pool import NEVER, Pool, check_pool, with_defaults
 from svc.model.resource import Resource
 
-KIND = "IPPool"
 _TUNNELS = "makes no tunnels, so another component must move packets between nodes"
 _FOR_OTHERS = (  # field, its idle value, what svc lacks
     ("ipipMode", NEVER, _TUNNELS),
@@ -27,8 +28,8 @@ _FOR_OTHERS = (  # field, its idle value, what svc lacks
 def apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> list[str]:
     """Create or update pools, durably: all of them if the store is atomic, else in their order.
 
-    Return what was done to each. Raise CallerError, before anything is written, naming every fault; StoreError."""
-    return retry("the list of IP pools", lambda: _apply(backend, resources, now))
+    Return what was done to each. Raise CallerError, before anything is written, naming every error; StoreError."""
+    return stored.retry("the list of IP pools", lambda: _apply(backend, resources, now))
 
 
 def warnings(resources: Sequence[Resource]) -> list[str]:
@@ -43,24 +44,23 @@ def warnings(resources: Sequence[Resource]) -> list[str]:
 
 def delete(backend: Backend, name: str) -> None:
     """Disable the pool, delete its blocks with their affinities, then the pool. Raise CallerError if addresses are in use."""
-    cidr = _stored_cidr(backend, name)
+    cidr = cidr_of(stored.require(backend, POOL, name).value)
     if cidr is not None:
         _refuse_used(backend, name, cidr, "delete the workloads that hold them first")
-        retry(f"IP pool {name!r}", lambda: _disable(backend, name))
+        _disable(backend, name)
         while _remove_blocks(backend, cidr):  # until none is found: a claim may have been in progress
-            _refuse_used(
-                backend, name, cidr, "they were taken during the deletion, and the pool is disabled now: delete it again"
-            )
-    backend.write([Delete(ResourceKey(KIND, name))], durable=True)
+            remedy = "they were taken during the deletion, and the pool is disabled now: delete it again"
+            _refuse_used(backend, name, cidr, remedy)
+    backend.write([Delete(ResourceKey(POOL, name))], durable=True)
 
 
-def retire(backend: Backend, name: str) -> int:
+def retire(backend: Backend, pool: Resource) -> int:
     """Delete the pool, or only disable it while addresses of it are taken; return how many are. Raise as `delete`."""
-    taken = count_taken(backend, require(backend, KIND, name).value)
+    taken = count_taken(backend, cidr_of(pool))
     if taken:
-        retry(f"IP pool {name!r}", lambda: _disable(backend, name))
+        _disable(backend, pool.name)
     else:
-        delete(backend, name)
+        delete(backend, pool.name)
     return taken
 
 
@@ -72,10 +72,11 @@ def check(backend: Backend, resources: Sequence[Resource], leaving: Sequence[Res
     _check(resources, present, [block for block in blocks if not any(block.overlaps(cidr) for cidr in ranges)])
 
 
-def count_taken(backend: Backend, pool: Resource) -> int:
-    """Return how many addresses of the pool are taken."""
-    cidr = cidr_of(pool)
-    return _count_taken(backend, cidr) if cidr else 0
+def count_taken(backend: Backend, cidr: Cidr | None) -> int:
+    """Return how many addresses of a range are taken."""
+    if cidr is None:
+        return 0
+    return sum(block_release.count_used(block) for block in read_blocks(backend, cidr.version) if block.cidr.overlaps(cidr))
 
 
 def format_taken(count: int) -> str:
@@ -95,7 +96,7 @@ def _apply(backend: Backend, resources: Sequence[Resource], now: datetime) -> li
     guard = _guard(backend) if backend.atomic else []
     present = _present(backend, [resource.name for resource in resources])
     _check(resources, present, [block.cidr for block in read_blocks(backend)])
-    steps = [change(present.get(resource.name), with_defaults(resource), now) for resource in resources]
+    steps = [stored.change(present.get(resource.name), with_defaults(resource), now) for resource in resources]
     writes = [write for _, write in steps if write]
     created = [write for write in writes if isinstance(write, Create)]
     if created and not backend.atomic:
@@ -108,7 +109,7 @@ def _guard(backend: Backend) -> list[Update]:
     """Return an unchanged entry to write with a new pool.
 
     Of two processes that check for overlaps at the same time, the later one fails and checks again."""
-    entry = backend.find(ResourceKey("ClusterInformation", "default"))
+    entry = backend.find(CLUSTER)
     return [Update(entry.key, entry.value, entry.revision)] if entry else []
 
 
@@ -130,58 +131,47 @@ def _admitted(backend: Backend, resources: Sequence[Resource], created: Sequence
 
 def _draft(write: Create) -> Create:
     resource = write.value
-    return Create(write.key, Resource(KIND, dict(resource.metadata), resource.spec | {"disabled": True}, resource.status))
+    return Create(write.key, Resource(POOL, dict(resource.metadata), resource.spec | {"disabled": True}, resource.status))
 
 
 def _present(backend: Backend, wanted: Collection[str] = ()) -> dict[str, Entry]:
     """Return every pool by name. Raise UndecodableEntry if the document of a wanted one cannot be decoded."""
-    entries = backend.list(ResourceQuery(KIND))
+    entries = backend.list(ResourceQuery(POOL))
     for place in entries.skipped:
         if (name := place.rpartition("/")[2]) in wanted:
-            backend.get(ResourceKey(KIND, name))
-    return {entry.key.name: entry for entry in entries if isinstance(entry.key, ResourceKey)}
+            backend.get(ResourceKey(POOL, name))
+    return {entry.value.name: entry for entry in entries}
 
 
 def _check(resources: Sequence[Resource], present: Mapping[str, Entry], blocks: Sequence[Cidr]) -> None:
     """Raise CallerError if a resource is invalid, also together with the others that are applied."""
     pools = {name: pool for name, entry in present.items() if (pool := _pool(entry.value))}
-    applied = {resource.name: pool for resource in resources if (pool := _pool(resource))}
-    found = repeated(resources)
-    for resource in resources:
-        lines = check_pool(resource, (pools | applied).values(), blocks, pools.get(resource.name))
-        found += [(resource.name, line) for line in lines]
-    refuse("IP pool", found, Code.POOL)
+    together = pools | {resource.name: pool for resource in resources if (pool := _pool(resource))}
+    stored.check(POOL, resources, lambda each: check_pool(each, together.values(), blocks, pools.get(each.name)))
 
 
-def _pool(value: object) -> Pool | None:
+def _pool(resource: Resource) -> Pool | None:
     try:
-        return Pool.from_resource(value) if isinstance(value, Resource) else None
+        return Pool.from_resource(resource)
     except ValueError:
         return None
 
 
-def _stored_cidr(backend: Backend, name: str) -> Cidr | None:
-    return cidr_of(require(backend, KIND, name).value)
-
-
-def _count_taken(backend: Backend, cidr: Cidr) -> int:
-    return sum(block_release.count_used(block) for block in read_blocks(backend, cidr.version) if block.cidr.overlaps(cidr))
-
-
 def _refuse_used(backend: Backend, name: str, cidr: Cidr, remedy: str) -> None:
-    taken = _count_taken(backend, cidr)
+    taken = count_taken(backend, cidr)
     if taken:
         raise CallerError(f"IP pool {name!r} is in use: {format_taken(taken)}", details=remedy, code=Code.POOL)
 
 
 def _disable(backend: Backend, name: str) -> None:
     """Prevent new claims on blocks of the pool."""
-    entry = require(backend, KIND, name)
-    pool = entry.value
-    if pool.spec.get("disabled") is True:
-        return
-    pool.spec["disabled"] = True
-    backend.write([Update(entry.key, with_defaults(pool), entry.revision)], durable=True)
+
+    def disabled(pool: Resource | None) -> Resource | None:
+        if pool is None or pool.spec.get("disabled") is True:
+            return pool
+        return with_defaults(replace(pool, spec=pool.spec | {"disabled": True}))
+
+    backend.update(ResourceKey(POOL, name), disabled, durable=True)
 
 
 def _remove_blocks(backend: Backend, cidr: Cidr) -> int:

@@ -1,22 +1,31 @@
-"""Stored resources of any kind: find, list and change them, and report what is wrong with those of a user."""
+"""Stored resources: those of any kind, and what is specific to nodes, reservations and the cluster's information."""
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from svc.datastore.api import Backend, Conflict, Create, Entry, NotFound, StoreError, Update
+from svc.admin import block_release
+from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, NotFound, StoreError, Update
+from svc.ipam.cache import read_blocks
+from svc.ipam.pools import RESERVATION, read_entries
 from svc.model.errors import CallerError, Code
-from svc.model.field_errors import FieldError
+from svc.model.field_errors import MISSING, FieldError
+from svc.model.keys import NODE as NODE_HOST
 from svc.model.keys import ResourceKey, ResourceQuery
-from svc.model.resource import Resource, ordered, set_identity
+from svc.model.labels import label_faults
+from svc.model.resource import Resource, name_fault, new_uid, ordered, set_identity
+from svc.names import Names
 from svc.retry import attempts
 
 CREATED, UPDATED, UNCHANGED = "created", "updated", "unchanged"
-NOUNS: Final = {"IPPool": "IP pool", "IPReservation": "IP reservation", "Node": "node"}
-_CODES: Final = {"IPPool": Code.POOL}
+POOL, NODE = "IPPool", "Node"
+NOUNS: Final = {POOL: "IP pool", RESERVATION: "IP reservation", NODE: "node"}
+CIDRS: Final = "reservedCIDRs"  # the only field of a reservation
+CLUSTER: Final = ResourceKey("ClusterInformation", "default")
+READY: Final = "datastoreReady"
 _MAX_LISTED: Final = 20
 
 Problem = tuple[str, str]
@@ -26,7 +35,7 @@ T = TypeVar("T")
 
 
 def retry(what: str, step: Callable[[], T]) -> T:
-    """Return the result of `step`, which reads, decides and writes. Repeat it if another writer changes the data first.
+    """Return the result of `step`, which reads, decides and writes several keys. Repeat it if they are changed first.
 
     Raise StoreError if that happens every time."""
     for _ in attempts():
@@ -44,9 +53,7 @@ def require(backend: Backend, kind: str, name: str) -> Entry[Resource]:
     known = [resource.name for resource in get(backend, kind)]
     listed = ", ".join(known[:_MAX_LISTED]) + (f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else "")
     raise CallerError(
-        f"{NOUNS[kind]} {name!r} does not exist",
-        details=f"known: {listed or 'there is none'}",
-        code=_CODES.get(kind, Code.INVALID_NETCONF),
+        f"{NOUNS[kind]} {name!r} does not exist", details=f"known: {listed or 'there is none'}", code=_code_of(kind)
     )
 
 
@@ -59,30 +66,190 @@ def get(backend: Backend, kind: str, name: str = "") -> list[Resource]:
 def change(entry: Entry[Resource] | None, wanted: Resource, now: datetime) -> tuple[str, Create | Update | None]:
     """Return what becomes of a resource that is applied, and the write for it, if any. Keep unmentioned metadata."""
     if entry is None:
-        set_identity(wanted, now, str(uuid.uuid4()))
+        set_identity(wanted, now, new_uid())
         return CREATED, Create(ResourceKey(wanted.kind, wanted.name), wanted)
     present = entry.value
     merged = replace(present, metadata=ordered(present.metadata | wanted.metadata), spec=wanted.spec)
     return (UNCHANGED, None) if merged == present else (UPDATED, Update(entry.key, merged, entry.revision))
 
 
-def problems(name: str, faults: Iterable[FieldError]) -> Iterator[Problem]:
-    """Yield the faults of one resource."""
-    return ((name, f"{fault}: {fault.remedy}") for fault in faults)
+def update(
+    backend: Backend, key: ResourceKey, changed: Callable[[Resource | None], Resource | None], now: datetime | None = None
+) -> str:
+    """Change one resource durably, as `Backend.update`, and return what was done. `now` is the creation time of a new one."""
+    outcome = UNCHANGED
+
+    def observed(present: Resource | None) -> Resource | None:
+        nonlocal outcome
+        wanted = changed(present)
+        if present is None and wanted is not None and now is not None:
+            set_identity(wanted, now, new_uid())
+        outcome = UNCHANGED if wanted is present else UPDATED if present else CREATED
+        return wanted
+
+    backend.update(key, observed, durable=True)
+    return outcome
 
 
-def repeated(resources: Sequence[Resource]) -> list[Problem]:
-    """Return the names that several of the resources have."""
+def delete(backend: Backend, kind: str, name: str) -> None:
+    """Delete a resource durably. Raise as `require`."""
+    require(backend, kind, name)
+    backend.write([Delete(ResourceKey(kind, name))], durable=True)
+
+
+def check(kind: str, resources: Sequence[Resource], problems: Callable[[Resource], Iterable[str]]) -> None:
+    """Raise CallerError if resources have problems, or if several have the same name."""
     counts = Counter(resource.name for resource in resources)
-    return [(name, f"given {count} times: keep one of them") for name, count in counts.items() if count > 1]
+    found = [(name, f"given {count} times: keep one of them") for name, count in counts.items() if count > 1]
+    refuse(kind, [*found, *((resource.name, line) for resource in resources for line in problems(resource))])
 
 
-def refuse(noun: str, found: Iterable[Problem], code: Code) -> None:
+def refuse(kind: str, found: Iterable[Problem]) -> None:
     """Raise CallerError if there are problems, naming each once."""
-    lines = tuple(dict.fromkeys(f"{noun} {name!r}: {line}" for name, line in found))
+    lines = tuple(dict.fromkeys(f"{NOUNS[kind]} {name!r}: {line}" for name, line in found))
     if not lines:
         return
     subject = "nothing was changed"
-    error = CallerError(f"{len(lines)} fault{'s' if len(lines) > 1 else ''}, {subject}", details="; ".join(lines), code=code)
+    error = CallerError(
+        f"{len(lines)} error{'s' if len(lines) > 1 else ''}, {subject}", details="; ".join(lines), code=_code_of(kind)
+    )
     error.subject, error.faults = subject, lines
     raise error
+
+
+def _code_of(kind: str) -> Code:
+    return Code.INVALID_NETCONF if kind == NODE else Code.POOL
+
+
+def _lines(faults: Iterable[FieldError]) -> Iterator[str]:
+    return (f"{fault}: {fault.remedy}" for fault in faults)
+
+
+# Reservations
+
+
+def apply_reservations(backend: Backend, reservations: Sequence[Resource], now: datetime) -> list[str]:
+    """Create or update reservations, durably: all of them if the store is atomic, else in their order.
+
+    Return what was done to each. Raise CallerError, before anything is written, with every error; StoreError."""
+    check(RESERVATION, reservations, lambda reservation: _lines(_reservation_faults(reservation)))
+
+    def step() -> list[str]:
+        steps = [change(backend.find(ResourceKey(RESERVATION, each.name)), each, now) for each in reservations]
+        backend.write([write for _, write in steps if write], durable=True)
+        return [outcome for outcome, _ in steps]
+
+    return retry("the list of IP reservations", step)
+
+
+def _reservation_faults(reservation: Resource) -> Iterator[FieldError]:
+    yield from name_fault(reservation)
+    for name, value in reservation.spec.items():
+        if name != CIDRS:
+            yield FieldError(f"spec.{name}", value, "is not a field of an IP reservation", f"leave it out, or use {CIDRS}")
+    if reservation.spec.get(CIDRS):
+        yield from read_entries(reservation)[1]
+    else:
+        yield FieldError(f"spec.{CIDRS}", MISSING, "is missing or empty", 'give the ranges, such as ["10.65.0.0/28"]')
+
+
+# Nodes
+
+
+def apply_node(backend: Backend, name: str, labels: Mapping[str, str] | None, now: datetime) -> str:
+    """Create the node with these labels, or replace those that it has; None keeps them. Return what was done.
+
+    Raise CallerError for a bad name or label, StoreError."""
+    wanted = Resource(NODE, {"name": name, "labels": dict(labels or {})}, status={})
+    check(NODE, [wanted], lambda node: _lines([*name_fault(node), *label_faults(node.labels)]))
+
+    def labelled(present: Resource | None) -> Resource:
+        if present is None:
+            return wanted
+        if labels is None or present.labels == labels:
+            return present
+        return replace(present, metadata=ordered(present.metadata | wanted.metadata))
+
+    return update(backend, ResourceKey(NODE, name), labelled, now)
+
+
+def delete_node(backend: Backend, name: str) -> None:
+    """Release the node's blocks, then delete the node. Raise CallerError while its workloads hold addresses."""
+    require(backend, NODE, name)
+    used = sum(block_release.count_of_node(block, name) for block in read_blocks(backend))
+    if used:
+        raise CallerError(f"node {name!r} is in use: {used} addresses are held there", details="delete its workloads first")
+    # A store whose nodes belong to Kubernetes refuses to write even an unchanged one, before a block is released.
+    backend.update(ResourceKey(NODE, name), lambda node: node and replace(node))
+    for key in block_release.affinities(backend):
+        if (key.kind, key.host) == (NODE_HOST, name):
+            block_release.end_affinity(backend, key)
+    block_release.remove_host_entries(backend, name)
+    delete(backend, NODE, name)
+
+
+def get_nodes(backend: Backend, name: str, own: str) -> list[Resource]:
+    """Return all nodes in the order of their names, or the one of this name.
+
+    A store that needs no registered nodes also has the node `own` and those with blocks. Raise as `require`."""
+    if backend.requires_node:
+        return get(backend, NODE, name)
+    hosts = {key.host for key in block_release.affinities(backend) if key.kind == NODE_HOST} | {own} - {""}
+    known = {host: Resource(NODE, {"name": host}) for host in hosts}
+    known |= {node.name: node for node in get(backend, NODE)}
+    if name and name not in known:
+        require(backend, NODE, name)
+    return [known[each] for each in sorted(known) if name in ("", each)]
+
+
+# The cluster's information: its identity, and whether calls may change the datastore
+
+
+def initialise(backend: Backend, names: Names, types: Sequence[str], version: str, now: datetime) -> str:
+    """Create the resource, or complete it: identity, readiness unless it is locked, further types, the version if given.
+
+    Return what was done. Raise StoreError."""
+
+    def completed(info: Resource | None) -> Resource:
+        present = info or Resource(CLUSTER.kind, {"name": CLUSTER.name})
+        spec = _completed(names, present.spec, types, version)
+        return present if spec == present.spec else replace(present, spec=spec)
+
+    return update(backend, CLUSTER, completed, now)
+
+
+def get_cluster_information(backend: Backend) -> Resource:
+    """Return the resource. Raise CallerError if it does not exist."""
+    entry = backend.find(CLUSTER)
+    return _initialised(entry.value if entry else None)
+
+
+def set_ready(backend: Backend, *, ready: bool) -> str:
+    """Lock or unlock the datastore; return what was done. Raise CallerError if it was never initialised, StoreError."""
+
+    def changed(stored: Resource | None) -> Resource:
+        info = _initialised(stored)
+        return info if info.spec.get(READY) == ready else replace(info, spec=info.spec | {READY: ready})
+
+    return update(backend, CLUSTER, changed)
+
+
+def _initialised(info: Resource | None) -> Resource:
+    if info is None:
+        details = "`svcctl clusterinfo init` does that"
+        raise CallerError("the datastore is not initialised", details=details, code=Code.DATASTORE_LOCKED)
+    return info
+
+
+def _completed(names: Names, spec: Mapping[str, Any], types: Sequence[str], version: str) -> dict[str, Any]:
+    """Return the spec in the order in which it is written."""
+    known = dict.fromkeys([*filter(None, str(spec.get("clusterType", "")).split(",")), *types])
+    ready = spec.get(READY)
+    wanted = {
+        "clusterGUID": spec.get("clusterGUID") or uuid.uuid4().hex,
+        "clusterType": ",".join(known),
+        names.version_field: version or spec.get(names.version_field),
+        READY: True if ready is None else ready,
+    }
+    fields = {name: value for name, value in wanted.items() if value not in ("", None)}
+    return fields | {name: value for name, value in spec.items() if name not in fields}

@@ -1,6 +1,6 @@
 """Use of pools and blocks: how many addresses are assigned, and which of them in blocks of other nodes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from svc._core.cidr import Address, Cidr
 from svc.datastore.api import Backend
@@ -11,6 +11,7 @@ from svc.ipam.pools import Reserved, read_pools, read_reserved
 from svc.ipam.settings import cooldown_of, read_settings
 from svc.model.ipam import Attribute, Block
 from svc.model.keys import Host
+from svc.model.pool import Pool
 from svc.values import dataclass
 
 ORPHANS = "orphaned blocks"
@@ -19,28 +20,19 @@ _VM = "vmi-name"  # attribute of a virtual machine's address
 
 
 @dataclass(frozen=True, slots=True)
-class BlockUsage:
-    """Counts of one block's addresses. Those in cooldown are in use; `available` are free and not reserved."""
+class Usage:
+    """Counts of the addresses of a block, of a pool, or of the blocks that are in no pool (`ORPHANS`).
 
-    cidr: Cidr
-    affinity: str | None
-    capacity: int
-    reserved: int
-    in_use: int
-    available: int
+    Those in cooldown are in use; `available` are free and not reserved. Those of a pool include addresses in no block yet."""
 
-
-@dataclass(frozen=True, slots=True)
-class PoolUsage:
-    """Counts of one pool's addresses, with those in no block yet; or of the blocks that are in no pool (`ORPHANS`)."""
-
-    name: str
     cidr: Cidr
     capacity: int
     reserved: int
     in_use: int
     available: int
-    blocks: tuple[BlockUsage, ...]
+    name: str = ""  # of a pool
+    affinity: str | None = None  # of a block
+    blocks: "tuple[Usage, ...]" = ()  # of a pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +49,20 @@ class Borrowed:
     holder: str
 
 
-def usage(backend: Backend, names: Sequence[str] = ()) -> tuple[PoolUsage, ...]:
+def usage(backend: Backend, names: Sequence[str] = ()) -> tuple[Usage, ...]:
     """Return a row for each pool in name order, then one for the orphaned blocks of each family that has any.
 
     With `names`, or CIDRs, return one for each of those pools. Raise CallerError if such a pool does not exist."""
     pools, reserved = read_pools(backend).all, read_reserved(backend)
     present = _present(backend, reserved, cooldown_of(read_settings(backend)))
-    by_pool = {pool.name: [block for block in present if block.cidr in pool.cidr] for pool in pools}
-    rows = {pool.name: _row(pool.name, pool.cidr, by_pool[pool.name], reserved) for pool in pools}
-    if names:
-        by_text = {text: rows[pool.name] for pool in pools for text in (pool.name, str(pool.cidr))}
-        return tuple(_named(by_text, name) for name in names)
-    known = {block.cidr for found in by_pool.values() for block in found}
-    return (*rows.values(), *_orphans([block for block in present if block.cidr not in known]))
+    rows = [_of_pool(pool, [block for block in present if block.cidr in pool.cidr], reserved) for pool in pools]
+    if not names:
+        return (*rows, *_orphans([block for block in present if not any(block.cidr in pool.cidr for pool in pools)]))
+    by_text = {text: row for row in rows for text in (row.name, str(row.cidr))}
+    for name in names:
+        if name not in by_text:
+            raise errors.pool_missing(name)
+    return tuple(by_text[name] for name in names)
 
 
 def read_borrowed(backend: Backend) -> tuple[list[Borrowed], int]:
@@ -87,45 +80,38 @@ def read_borrowed(backend: Backend) -> tuple[list[Borrowed], int]:
     return found, unknown
 
 
-def _present(backend: Backend, reserved: Reserved, rest: Cooldown) -> list[BlockUsage]:
+def _present(backend: Backend, reserved: Reserved, cooldown: Cooldown) -> list[Usage]:
     found = []
     for block in read_blocks(backend):
-        blocks.free_expired(block, rest)
+        blocks.free_expired(block, cooldown)
         ordinals, reserved_here = block.ordinals, reserved.count(block.cidr)
         available = ordinals.available(reserved.mask(block.cidr))
-        found.append(BlockUsage(block.cidr, block.affinity, ordinals.size, reserved_here, ordinals.used, available))
+        found.append(Usage(block.cidr, ordinals.size, reserved_here, ordinals.used, available, affinity=block.affinity))
     return found
 
 
-def _row(name: str, cidr: Cidr, present: Sequence[BlockUsage], reserved: Reserved) -> PoolUsage:
+def _of_pool(pool: Pool, present: Sequence[Usage], reserved: Reserved) -> Usage:
     in_blocks, reserved_in_blocks, in_use, available = _sums(present)
-    reserved_here = reserved.count(cidr)
-    available += (cidr.size - in_blocks) - (reserved_here - reserved_in_blocks)  # those in no block yet
-    return PoolUsage(name, cidr, cidr.size, reserved_here, in_use, available, tuple(present))
+    reserved_here = reserved.count(pool.cidr)
+    available += (pool.cidr.size - in_blocks) - (reserved_here - reserved_in_blocks)  # those in no block yet
+    return Usage(pool.cidr, pool.cidr.size, reserved_here, in_use, available, pool.name, blocks=tuple(present))
 
 
-def _orphans(orphaned: Sequence[BlockUsage]) -> Iterable[PoolUsage]:
+def _orphans(orphaned: Sequence[Usage]) -> Iterator[Usage]:
     """Yield a row for each family. Its capacity is that of the blocks, because no pool could have more."""
     for everything in _EVERYTHING:
         found = tuple(block for block in orphaned if block.cidr in everything)
         if found:
-            yield PoolUsage(ORPHANS, everything, *_sums(found), found)
+            yield Usage(everything, *_sums(found), ORPHANS, blocks=found)
 
 
-def _sums(found: Sequence[BlockUsage]) -> tuple[int, int, int, int]:
-    """Return capacity, reserved, in use and available addresses of the blocks together."""
+def _sums(found: Sequence[Usage]) -> tuple[int, int, int, int]:
     return (
         sum(block.capacity for block in found),
         sum(block.reserved for block in found),
         sum(block.in_use for block in found),
         sum(block.available for block in found),
     )
-
-
-def _named(rows: dict[str, PoolUsage], name: str) -> PoolUsage:
-    if name not in rows:
-        raise errors.pool_missing(name)
-    return rows[name]
 
 
 def _held(block: Block) -> Iterator[tuple[Attribute, list[int]]]:

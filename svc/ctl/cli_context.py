@@ -1,30 +1,64 @@
-"""Global options of svcctl: directories, datastore and output format."""
+"""Global options of svcctl: directories, datastore and output format.
+
+The datastore is the one that the user names, else the one of the installed networks of this node. In this order: `--embedded`,
+`--netconf`, `$SVC_NETCONF`, the network lists that `svcctl install` recorded in the state directory, a network list in the
+runtime's directory (only with the default state directory, because others belong to other agents), and the embedded store of
+the state directory.
+"""
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import yaml
 
-from svc.ctl.target import Given, Target, choose_target, names_of
 from svc.datastore.api import Backend
-from svc.datastore.open import open_backend
+from svc.datastore.open import EMBEDDED_FILE, open_backend
 from svc.model.errors import CallerError
+from svc.model.field_errors import without_credentials
 from svc.model.resource import Resource
 from svc.names import DEFAULT, Names
-from svc.netconf.names_profiles import DEFAULT_NAME
+from svc.netconf.installed import InstalledNetwork, read_installed, read_networks
+from svc.netconf.names_profiles import DEFAULT_NAME, load_profile
+from svc.netconf.netconf import NetConf
+from svc.netconf.networklist import check_file, find_lists, read_netconf
 from svc.values import dataclass
 
-FORMATS = ("table", "json", "yaml")
-
-_NONE: Mapping[str, str] = {}
+FORMATS: Final = ("table", "json", "yaml")
+NETWORKS: Final = Path("/etc/cni/net.d")
+_EMBEDDED: Final = {"kind": "embedded"}
 
 Column = tuple[str, Callable[[Resource], str]]
 """A heading, and the text of a cell below it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A datastore's settings, the names in it, and the network configuration that they come from, if any."""
+
+    names: Names
+    settings: dict[str, str]
+    state_dir: Path
+    netconf: NetConf | None = None
+    origin: str = ""
+
+    @property
+    def is_embedded(self) -> bool:
+        return self.settings["kind"] == "embedded"
+
+    @property
+    def file(self) -> Path:
+        """The file of an embedded store."""
+        return self.state_dir / EMBEDDED_FILE
+
+    def __str__(self) -> str:
+        """Describe the datastore without credentials."""
+        return f"{describe(self.settings, self.file)}{f', from {self.origin}' if self.origin else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +74,35 @@ class CliContext:
 
     @property
     def names(self) -> Names:
-        """Return the names that the user chose, else the installed ones. Raise CallerError."""
-        return names_of(self._given, self.state_dir)
+        """Return the names that the user chose, else the installed ones. Raise CallerError if several are installed."""
+        if self.profile or self._named_netconf(DEFAULT)[0]:
+            return load_profile(self.profile)
+        profiles = list(dict.fromkeys(entry.profile for entry in read_installed(self.state_dir)))
+        if len(profiles) > 1:
+            listed = ", ".join(profile or DEFAULT_NAME for profile in profiles)
+            raise CallerError(f"several names profiles are installed: {listed}", details="choose one with --names")
+        return load_profile(profiles[0] if profiles else "")
 
     @property
     def target(self) -> Target:
-        """Return the datastore to work on. Raise CallerError."""
-        return choose_target(self._given, self.state_dir)
+        """Return the datastore to work on. Raise CallerError if a file is invalid, or if several datastores qualify."""
+        names = self.names
+        if self.embedded:
+            return Target(names, _EMBEDDED, self.state_dir, origin="--embedded")
+        path, origin = self._named_netconf(names)
+        if path:
+            check_file(path)
+            return self._target_of(InstalledNetwork(path, "", names, read_netconf(path, names)), origin)
+        networks = self._networks(names)
+        if any(network.netconf.datastore != networks[0].netconf.datastore for network in networks):
+            listed = ", ".join(str(network.path) for network in networks)
+            raise CallerError(f"the networks of this node have several datastores: {listed}", details="name one with --netconf")
+        return self._target_of(networks[0], str(networks[0].path)) if networks else Target(names, _EMBEDDED, self.state_dir)
 
     @property
     def with_own_names(self) -> "CliContext":
         """Return the context with the names of svc if the user chose none, also if others are installed."""
         return replace(self, profile=self.profile or DEFAULT_NAME)
-
-    @property
-    def _given(self) -> Given:
-        return Given(self.profile, self.netconf, self.embedded)
 
     @contextmanager
     def store(self, target: Target | None = None) -> Iterator[Backend]:
@@ -73,41 +120,65 @@ class CliContext:
         With `create`, make an embedded store that does not exist. Raise as `store`."""
         target = target or self.target
         if create and target.is_embedded:
-            self._require_state_dir(target)
-            with closing(open_backend(target.settings, self.state_dir, target.names)) as store:
-                yield store
+            # a directory that does not exist is mistyped: `svcctl install` and the agent make the others
+            if not self.state_dir.is_dir() and self.state_dir != Path(DEFAULT.state_dir):
+                raise _missing_store(target)
+            opened: AbstractContextManager[Backend] = closing(open_backend(target.settings, self.state_dir, target.names))
         else:
-            with self.store(target) as store:
-                yield store
+            opened = self.store(target)
+        with opened as store:
+            yield store
         click.echo(f"datastore: {target}")
 
-    def _require_state_dir(self, target: Target) -> None:
-        """Refuse a directory that does not exist, because it is mistyped: `svcctl install` and the agent make the others."""
-        if not self.state_dir.is_dir() and self.state_dir != Path(DEFAULT.state_dir):
-            raise _missing_store(target)
-
-    def show(self, resources: Sequence[Resource], columns: Sequence[Column], faults: Mapping[str, str] = _NONE) -> None:
+    def show(self, resources: Sequence[Resource], columns: Sequence[Column], errors: Mapping[str, str] | None = None) -> None:
         """Print resources in a form that `apply -f` reads again.
 
-        With `faults`, by name, the table has a further column, and a line for each resource whose document cannot be read. The
-        other formats have the faults on stderr."""
+        With `errors`, by name, the table has a further column, and a line for each resource whose document cannot be read. The
+        other formats have the errors on stderr."""
+        errors = errors or {}
         documents = [resource.to_json(self.names.api_version) for resource in resources]
-        rows = [[*(cell(item) for _, cell in columns), faults.get(item.name, "")] for item in resources]
-        hidden = faults.keys() - {item.name for item in resources}
-        rows += [[name, *("" for _ in columns[1:]), faults[name]] for name in sorted(hidden)]
-        self.answer(documents, table([*(heading for heading, _ in columns), "FAULT" if faults else ""], rows))
+        rows = [[*(cell(item) for _, cell in columns), errors.get(item.name, "")] for item in resources]
+        hidden = errors.keys() - {item.name for item in resources}
+        rows += [[name, *("" for _ in columns[1:]), errors[name]] for name in sorted(hidden)]
+        self.answer(documents, table([*(heading for heading, _ in columns), "ERROR" if errors else ""], rows))
         if self.output != FORMATS[0]:
-            for fault in faults.values():
-                click.echo(f"warning: {fault}", err=True)
+            for error in errors.values():
+                click.echo(f"warning: {error}", err=True)
 
     def answer(self, documents: Sequence[dict[str, Any]], text: str) -> None:
         """Print the text, or the same as documents for programs."""
         if self.output == "json":
             click.echo(json.dumps(documents, indent=2, ensure_ascii=False))  # a network may have more than 2**64 addresses
         elif self.output == "yaml":
-            click.echo(_yaml(documents), nl=False)
+            echo_yaml(documents)
         else:
             click.echo(text)
+
+    def _named_netconf(self, names: Names) -> tuple[Path | None, str]:
+        """Return the file that the user names, and how."""
+        if self.netconf:
+            return self.netconf, str(self.netconf)
+        for variable in dict.fromkeys(f"{prefix}NETCONF" for prefix in (names.environment_prefix, DEFAULT.environment_prefix)):
+            if path := os.environ.get(variable):
+                return Path(path), f"{path}, which ${variable} names"
+        return None, ""
+
+    def _networks(self, names: Names) -> list[InstalledNetwork]:
+        """Return the networks with these names that are recorded in the state directory, else those in the runtime's."""
+        networks, errors = read_networks(self.state_dir)
+        if errors:
+            raise CallerError(
+                f"an installed network cannot be used: {errors[0].msg}",
+                details=f"{errors[0].details}; or repeat `svcctl install --bin-dir DIR --conf-dir DIR`, or give --netconf",
+                code=errors[0].code,
+            )
+        found = [network for network in networks if network.names == names]
+        if found or self.state_dir != Path(DEFAULT.state_dir):
+            return found
+        return [InstalledNetwork(path, "", names, read_netconf(path, names)) for path in find_lists(NETWORKS, names)]
+
+    def _target_of(self, network: InstalledNetwork, origin: str) -> Target:
+        return Target(network.names, network.netconf.datastore.to_json(), self.state_dir, network.netconf, origin)
 
 
 def _missing_store(target: Target) -> CallerError:
@@ -118,25 +189,44 @@ def _missing_store(target: Target) -> CallerError:
     )
 
 
-def output_option(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take -o as well."""
+def describe(settings: dict[str, str], file: Path) -> str:
+    """Name a datastore without credentials; `file` is that of an embedded one."""
+    match settings["kind"]:
+        case "embedded":
+            return f"embedded store {file}"
+        case "etcdv3":
+            return f"etcd {_servers(settings)}"
+    if root := settings.get("orch_api_root"):
+        return f"Kubernetes API {without_credentials(root)}"
+    kubeconfig = settings.get("kubeconfig")
+    return f"Kubernetes API of kubeconfig {kubeconfig}" if kubeconfig else "Kubernetes API of this pod's service account"
 
-    def replace_output(context: click.Context, _: click.Parameter, output: str | None) -> None:
-        context.obj = replace(context.obj, output=output) if output else context.obj
 
-    option = click.option("-o", "--output", type=click.Choice(FORMATS), expose_value=False, callback=replace_output)
-    return option(command)
+def _servers(settings: dict[str, str]) -> str:
+    if domain := settings.get("etcd_discovery_srv"):
+        return f"by the SRV records of {domain}"
+    deprecated = f"{settings.get('etcd_scheme', 'http')}://{settings.get('etcd_authority', '127.0.0.1:2379')}"
+    return without_credentials(settings.get("etcd_endpoints") or deprecated)
 
 
-def names_option(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take --names as well."""
+def _overriding(field: str) -> Callable[[click.Context, click.Parameter, str | None], None]:
+    """Return the callback of a command's option that overrides a global one."""
 
-    def replace_profile(context: click.Context, _: click.Parameter, profile: str | None) -> None:
-        context.obj = replace(context.obj, profile=profile) if profile else context.obj
+    def override(context: click.Context, _: click.Parameter, value: str | None) -> None:
+        if value:
+            context.obj = replace(context.obj, **{field: value})
 
-    explanation = "Names profile.  [default: svc]"
-    option = click.option("--names", metavar="NAME|FILE", expose_value=False, callback=replace_profile, help=explanation)
-    return option(command)
+    return override
+
+
+output_option = click.option("-o", "--output", type=click.Choice(FORMATS), expose_value=False, callback=_overriding("output"))
+names_option = click.option(
+    "--names",
+    metavar="NAME|FILE",
+    expose_value=False,
+    callback=_overriding("profile"),
+    help="Names profile.  [default: svc]",
+)
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: int = 0) -> str:
@@ -148,5 +238,6 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], numbers: int =
     return "\n".join("  ".join(line).rstrip() for line in cells)
 
 
-def _yaml(documents: Sequence[Any]) -> str:
-    return str(yaml.safe_dump_all(documents, sort_keys=False, default_flow_style=False, explicit_start=len(documents) > 1))
+def echo_yaml(documents: Sequence[Any]) -> None:
+    """Print documents as YAML."""
+    click.echo(yaml.safe_dump_all(documents, sort_keys=False, explicit_start=len(documents) > 1), nl=False)

@@ -1,22 +1,74 @@
 """The command line svcctl. A group of commands is loaded when it is used, so that each starts fast."""
 
+import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import click
 
 from svc import __version__
-from svc.ctl.output import OutputError, checked_output
 from svc.model.errors import SvcError
 from svc.names import DEFAULT
 
 _MODULES: Final = {  # of each group, which has the name of the group there
-    **{name: name for name in ("clusterinfo", "crd", "install", "ipam", "pending", "store", "uninstall")},
-    **dict.fromkeys(("node", "pool", "reservation"), "resources"),
+    **{name: name for name in ("crd", "install", "ipam", "store")},
+    **dict.fromkeys(("clusterinfo", "node", "pool", "reservation"), "resources"),
+    "pending": "store",
+    "uninstall": "install",
 }
+
+
+class _OutputError(Exception):
+    """Standard output cannot be written. The message says why."""
+
+
+class _Output:
+    """A text stream whose errors, as on a full disk, are told from those of other files."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> Any:
+        with _output_errors():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with _output_errors():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _output_errors() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _OutputError(f"the answer cannot be written to standard output: {error.strerror}") from None
+
+
+@contextmanager
+def _checked_output() -> Iterator[None]:
+    """Raise _OutputError if standard output cannot be written, BrokenPipeError if a pipe has no reader.
+
+    Discard its buffer then, because Python would write it again at exit, and fail."""
+    stream = sys.stdout
+    if stream is not None:  # a closed one
+        sys.stdout = _Output(stream)
+    try:
+        yield
+    except _OutputError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise
+    finally:
+        sys.stdout = stream
 
 
 class _Commands(click.Group):
@@ -34,10 +86,12 @@ class _Commands(click.Group):
     def main(self, *args: Any, **options: Any) -> Any:
         """Also print in one line why the output, a help text or an error cannot be written."""
         try:
-            with checked_output():
+            with _checked_output():
                 return super().main(*args, **options)
-        except (OutputError, OSError) as error:
-            _end(str(error))
+        except (_OutputError, OSError) as error:
+            with suppress(OSError):
+                click.echo(f"Error: {error}", err=True)
+            sys.exit(1)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -48,20 +102,12 @@ class _Commands(click.Group):
             raise click.ClickException("a file that was given is nested too deeply") from error
 
 
-def _end(message: str) -> NoReturn:
-    with suppress(OSError):
-        click.echo(f"Error: {message}", err=True)
-    sys.exit(1)
-
-
 def _text(error: SvcError) -> str:
-    """Return one line, or a line for each of several faults."""
+    """Return one line, or a line for each of several field errors."""
+    lines = [" ".join(line.split()) for line in error.faults or (str(error),)]
     if not error.faults:
-        return " ".join(str(error).split())
-    faults = [" ".join(fault.split()) for fault in error.faults]
-    if len(faults) == 1:
-        return f"{error.subject}: {faults[0]}"
-    return "\n  ".join([f"{error.subject}: {len(faults)} faults", *faults])
+        return lines[0]
+    return f"{error.subject}: {lines[0]}" if len(lines) == 1 else "\n  ".join([f"{error.subject}: {len(lines)} errors", *lines])
 
 
 def _versioned(command: click.Command) -> click.Command:

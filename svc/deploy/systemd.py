@@ -1,12 +1,8 @@
 """The systemd unit of the agent: one for each state directory, shared by all names profiles that it serves."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
-
-from svc.atomic_file import File
-from svc.values import dataclass
 
 # systemd makes directories below these when the unit starts, and lets the service write them. The first two are empty after
 # the machine starts.
@@ -64,41 +60,6 @@ WantedBy=multi-user.target
 """
 
 
-@dataclass(frozen=True, slots=True)
-class AgentUnit:
-    """The unit at `path`, and the directories of its agent. `socket` is None if it is in the run directory."""
-
-    path: Path
-    state_dir: Path
-    run_dir: Path
-    socket: Path | None
-    log_dirs: tuple[Path, ...]
-
-    @property
-    def plugin(self) -> str:
-        """Return the main plugin that the unit is named after."""
-        return plugin_of(self.path.name)
-
-    @property
-    def file(self) -> File:
-        """Return the file of the unit."""
-        command = [sys.executable, "-I", "-m", "svc.agent.main", "run"]
-        command += ["--state-dir", str(self.state_dir), "--run-dir", str(self.run_dir)]
-        command += ["--socket", str(self.socket)] if self.socket else []
-        text = render_unit(self.plugin, command, self.state_dir, self.run_dir, self._writable)
-        return File(self.path, text.encode(), 0o644)
-
-    def make_directories(self) -> None:
-        """Make the directories that systemd does not make when the unit starts. Raise OSError."""
-        for path in self._writable:
-            if kind_of(path) is None:
-                path.mkdir(mode=0o755, parents=True, exist_ok=True)
-
-    @property
-    def _writable(self) -> list[Path]:
-        return [*self.log_dirs, HOST_LOCAL_DIR, *([self.socket.parent] if self.socket else [])]
-
-
 def unit_name(plugin: str) -> str:
     """Return the name of the unit that belongs to a main plugin."""
     return f"{plugin}-agent.service"
@@ -109,7 +70,14 @@ def plugin_of(name: str) -> str:
     return name.removesuffix("-agent.service")
 
 
-def kind_of(path: Path) -> tuple[str, Path] | None:
+def make_directories(paths: Sequence[Path]) -> None:
+    """Make the directories that systemd does not make when the unit starts. Raise OSError."""
+    for path in paths:
+        if _kind_of(path) is None:
+            path.mkdir(mode=0o755, parents=True, exist_ok=True)
+
+
+def _kind_of(path: Path) -> tuple[str, Path] | None:
     """Return the unit's option by which systemd makes a directory, and its value; None if there is no such option."""
     root = next((root for root in _ROOTS if path.is_relative_to(root) and path != root), None)
     return (_ROOTS[root], path.relative_to(root)) if root else None
@@ -118,7 +86,7 @@ def kind_of(path: Path) -> tuple[str, Path] | None:
 def render_unit(plugin: str, command: Sequence[str], state_dir: Path, run_dir: Path, writable: Sequence[Path]) -> str:
     """Return the unit's text. The agent may write all of these directories.
 
-    The state directory must exist when the unit starts. Those of `writable` must too, unless they have a `kind_of`."""
+    The state directory and those of `writable` must exist when the unit starts, except those that systemd makes."""
     return _UNIT.format(
         name=unit_name(plugin),
         plugin=plugin,
@@ -131,7 +99,7 @@ def render_unit(plugin: str, command: Sequence[str], state_dir: Path, run_dir: P
 def _path_lines(state_dir: Path, run_dir: Path, writable: Sequence[Path]) -> list[str]:
     lines = {f"ReadWritePaths={_quote(str(state_dir))}": None}  # in order, each once
     for path in (run_dir, *writable):
-        kind = kind_of(path)
+        kind = _kind_of(path)
         sign = "" if path == run_dir else "-"
         lines[f"{kind[0]}={_quote(str(kind[1]))}" if kind else f"ReadWritePaths={sign}{_quote(str(path))}"] = None
     is_preserved = any(line.startswith("RuntimeDirectory=") for line in lines)

@@ -24,7 +24,7 @@ from harness.ipam import (
 )
 from svc._core.cidr import Cidr
 from svc.admin.block_release import release_host, release_pool, release_range, remove_host
-from svc.admin.usage import ORPHANS, BlockUsage, PoolUsage, usage
+from svc.admin.usage import ORPHANS, Usage, usage
 from svc.datastore.api import Backend
 from svc.ipam.service import IpamService
 from svc.model.errors import CallerError, PeerError
@@ -175,9 +175,8 @@ def test_resting_addresses_are_in_use(store: Backend) -> None:
 def test_blocks_tell_whose_they_are(store: Backend) -> None:
     """And their own numbers."""
     (pool,) = usage(store, ["pool4"])
-    assert isinstance(pool, PoolUsage)
     assert {block.affinity for block in pool.blocks} == {"host:node1", "host:node2"}
-    assert all(block == BlockUsage(block.cidr, block.affinity, 4, 0, 1, 3) for block in pool.blocks)
+    assert all(block == Usage(block.cidr, 4, 0, 1, 3, affinity=block.affinity) for block in pool.blocks)
 
 
 def test_orphans_are_told_apart(store: Backend) -> None:

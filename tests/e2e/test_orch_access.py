@@ -23,7 +23,7 @@ from svc.attach.api_clients import ApiClientPool
 from svc.datastore.api import Create, Delete, Forbidden, NotFound, StoreError, Update
 from svc.datastore.orch.client import ApiError, Unreachable
 from svc.datastore.orch.store import OrchStore
-from svc.deploy.rbac import binding, role, role_name
+from svc.deploy.cluster import binding, role, role_name
 from svc.model.claim import Claimant, NodeClaim
 from svc.model.errors import SvcError
 from svc.model.ipam import CONFIRMED, PENDING, Affinity, IpamConfig

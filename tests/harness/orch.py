@@ -8,7 +8,7 @@ from harness.kube import ADMIN_TOKEN, Kube, Refused
 from svc.datastore.api import Create, Delete, Entry, NotFound, Update, Write
 from svc.datastore.orch.leases import NAMESPACE
 from svc.datastore.orch.store import OrchStore
-from svc.deploy.crds import definitions
+from svc.deploy.cluster import definitions
 from svc.model.endpoint import Workload, endpoint, endpoint_key
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource

@@ -130,7 +130,7 @@ def test_faults_have_a_line_each(cli: Cli) -> None:
     assert cli.fails("pool", "apply", "-f", "-", stdin=f"{document}---{POOL}") == f"Error: <stdin>: {one}\n"
     two = one.replace("1", "2")
     assert cli.fails("pool", "apply", "-f", "-", stdin=f"{document}---{document}") == (
-        f"Error: <stdin>: 2 faults\n  {one}\n  {two}\n"
+        f"Error: <stdin>: 2 errors\n  {one}\n  {two}\n"
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from svc.admin import conflist, kubeconfig
+from svc.admin import installation
 from svc.admin.installer import find_executable
 from svc.model.errors import CallerError, PeerError
 from svc.names import DEFAULT
@@ -66,7 +66,7 @@ def account(tmp_path: Path) -> Path:
 def test_newest_common_version_is_taken(plugin: MakePlugin, versions: Any, at_most: str, common: str) -> None:
     """Of those that we know, and no newer than the runtime's."""
     programs = {f"p{number}": plugin(f"p{number}", supported) for number, supported in enumerate(versions)}
-    assert conflist.common_version(programs, at_most) == common
+    assert installation.common_version(programs, at_most) == common
 
 
 @pytest.mark.parametrize(("versions", "at_most"), [([ALL[:2], ALL[2:]], "1.1.0"), ([ALL[3:], ALL], "0.1.0")])
@@ -74,7 +74,7 @@ def test_no_common_version_is_told(plugin: MakePlugin, versions: Any, at_most: s
     """With what each speaks."""
     programs = {f"p{number}": plugin(f"p{number}", supported) for number, supported in enumerate(versions)}
     with pytest.raises(PeerError, match=f"no CNI version up to {at_most} in common") as caught:
-        conflist.common_version(programs, at_most)
+        installation.common_version(programs, at_most)
     assert "p0: " in caught.value.details
     assert "--without" in caught.value.details
 
@@ -85,7 +85,7 @@ def test_plugin_that_does_not_answer_is_told(tmp_path: Path, answer: str) -> Non
     (tmp_path / "odd").write_text(f"#!/bin/sh\n{answer}\n")
     (tmp_path / "odd").chmod(0o755)
     with pytest.raises(PeerError, match=r"plugin 'odd' .* does not tell its versions"):
-        conflist.common_version({"odd": tmp_path / "odd"})
+        installation.common_version({"odd": tmp_path / "odd"})
 
 
 def test_plugins_are_found_in_the_order_of_the_folders(plugin: MakePlugin, tmp_path: Path) -> None:
@@ -93,15 +93,15 @@ def test_plugins_are_found_in_the_order_of_the_folders(plugin: MakePlugin, tmp_p
     first, second = plugin("portmap", ALL, "one"), plugin("bandwidth", ALL, "two")
     plugin("portmap", ALL, "two")
     folders = [tmp_path / "one", tmp_path / "two"]
-    assert conflist.find_plugins(["portmap", "bandwidth"], folders) == {"portmap": first, "bandwidth": second}
+    assert installation.find_plugins(["portmap", "bandwidth"], folders) == {"portmap": first, "bandwidth": second}
     with pytest.raises(CallerError, match="plugins tuning, sbr are not in"):
-        conflist.find_plugins(["portmap", "tuning", "sbr"], folders)
+        installation.find_plugins(["portmap", "tuning", "sbr"], folders)
 
 
 def test_list_is_that_of_the_manifests() -> None:
     """Our plugin, port mapping and bandwidth, in this order."""
-    entry = conflist.default_entry(DEFAULT, "embedded", "", "")
-    assert json.loads(conflist.render(entry, ["portmap", "bandwidth"], "1.0.0", DEFAULT)) == {
+    entry = installation.default_entry(DEFAULT, "embedded", "", "")
+    assert json.loads(installation.render(entry, ["portmap", "bandwidth"], "1.0.0", DEFAULT)) == {
         "cniVersion": "1.0.0",
         "name": "pods",
         "plugins": [
@@ -119,7 +119,7 @@ def test_list_is_that_of_the_manifests() -> None:
 
 def test_list_has_the_names_of_the_profile() -> None:
     """As the incumbent's own."""
-    entry = conflist.default_entry(CALICO, "orch", "node1", "/etc/cni/net.d/calico-kubeconfig")
+    entry = installation.default_entry(CALICO, "orch", "node1", "/etc/cni/net.d/calico-kubeconfig")
     assert entry == {
         "type": "calico",
         "datastore_type": "kubernetes",
@@ -129,14 +129,14 @@ def test_list_has_the_names_of_the_profile() -> None:
         "policy": {"type": "k8s"},
         "kubernetes": {"kubeconfig": "/etc/cni/net.d/calico-kubeconfig"},
     }
-    embedded = conflist.default_entry(CALICO, "embedded", "", "")
-    assert json.loads(conflist.render(embedded, [], "1.0.0", CALICO))["name"] == "k8s-pod-network"
+    embedded = installation.default_entry(CALICO, "embedded", "", "")
+    assert json.loads(installation.render(embedded, [], "1.0.0", CALICO))["name"] == "k8s-pod-network"
 
 
 def test_given_entry_is_kept_as_it_is() -> None:
     """Unknown fields included; name and version are the list's."""
     entry = {"name": "mine", "cniVersion": "0.3.1", "type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
-    document = json.loads(conflist.render(entry | {"novel": [1]}, ["portmap"], "1.0.0", DEFAULT))
+    document = json.loads(installation.render(entry | {"novel": [1]}, ["portmap"], "1.0.0", DEFAULT))
     assert (document["name"], document["cniVersion"]) == ("mine", "1.0.0")
     assert document["plugins"][0] == {
         "type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}, "novel": [1],
@@ -146,7 +146,9 @@ def test_given_entry_is_kept_as_it_is() -> None:
 def test_entry_that_our_plugin_would_refuse_is_not_installed() -> None:
     """With all of its faults."""
     with pytest.raises(CallerError, match="2 faults") as caught:
-        conflist.render({"type": "svc", "datastore_type": "embedded", "mtu": 9, "ipam": {"type": "x"}}, [], "1.0.0", DEFAULT)
+        installation.render(
+            {"type": "svc", "datastore_type": "embedded", "mtu": 9, "ipam": {"type": "x"}}, [], "1.0.0", DEFAULT
+        )
     assert "mtu" in caught.value.details
 
 
@@ -155,7 +157,7 @@ def test_entry_that_our_plugin_would_refuse_is_not_installed() -> None:
 
 def test_access_is_that_of_the_service_account(account: Path) -> None:
     """The token in a file of its own, which the kubeconfig names; both for root alone."""
-    token, config = kubeconfig.files(account, IN_POD, Path("/etc/cni/net.d"), CALICO)
+    token, config = installation.credentials(account, IN_POD, Path("/etc/cni/net.d"), CALICO)
     assert (token.path.name, token.data, token.mode, token.renewed) == ("calico-token", b"secret-1", 0o600, True)
     assert (config.path.name, config.mode, config.renewed) == ("calico-kubeconfig", 0o600, False)
     document = yaml.safe_load(config.data)
@@ -178,17 +180,17 @@ def test_access_is_that_of_the_service_account(account: Path) -> None:
 )
 def test_servers_address_is_made_of_the_environment(account: Path, environment: dict[str, str], server: str) -> None:
     """As pods get it."""
-    _, config = kubeconfig.files(account, environment, Path("/x"), DEFAULT)
+    _, config = installation.credentials(account, environment, Path("/x"), DEFAULT)
     assert yaml.safe_load(config.data)["clusters"][0]["cluster"]["server"] == server
 
 
 def test_outside_of_a_pod_there_is_no_access(account: Path) -> None:
     """The error says what is missing, never what the token is."""
     with pytest.raises(CallerError, match="KUBERNETES_SERVICE_HOST"):
-        kubeconfig.files(account, {}, Path("/x"), DEFAULT)
+        installation.credentials(account, {}, Path("/x"), DEFAULT)
     (account / "ca.crt").unlink()
     with pytest.raises(CallerError, match=r"ca\.crt") as caught:
-        kubeconfig.files(account, IN_POD, Path("/x"), DEFAULT)
+        installation.credentials(account, IN_POD, Path("/x"), DEFAULT)
     assert "secret" not in str(caught.value)
 
 
@@ -225,7 +227,7 @@ class Installer:
 
 @pytest.fixture
 def installer(tmp_path: Path, plugin: MakePlugin) -> Installer:
-    for name in conflist.CHAINED:
+    for name in installation.CHAINED:
         plugin(name, ALL[:-1])
     return Installer(tmp_path)
 
@@ -283,7 +285,7 @@ def test_other_plugins_of_a_given_list_are_kept_with_a_warning(
     assert warning == "warning: plugin 'tuning' is kept in the chain, but only portmap and bandwidth are supported there"
     document = json.loads((installer.conf_dir / "10-svc.conflist").read_text())
     assert document["cniVersion"] == "0.3.1"
-    assert document["plugins"] == [ours, *conflist.CHAINED.values(), tuning]
+    assert document["plugins"] == [ours, *installation.CHAINED.values(), tuning]
 
 
 @pytest.mark.parametrize("odd", [{}, {"type": ""}, "tuning", None])

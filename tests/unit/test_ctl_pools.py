@@ -11,7 +11,7 @@ import pytest
 from harness.backend_wrappers import Interfering, NonAtomic
 from svc._core.bitmap import Ordinals
 from svc._core.cidr import Cidr
-from svc.admin import block_release, nodes, pools, resources
+from svc.admin import block_release, pools, resources
 from svc.datastore.api import Create, Delete, Entry, NotFound, StoreError, Update, Write
 from svc.datastore.embedded import EmbeddedStore
 from svc.ipam.cache import read_blocks
@@ -139,7 +139,7 @@ def test_pools_of_one_file_are_checked_against_each_other(store: Recorder, secon
 def test_swapped_ranges_are_faults(store: Recorder) -> None:
     """A pool may not move, even if others move with it."""
     apply(store, pool("a", "10.0.0.0/24"), pool("b", "10.0.1.0/24"))
-    with pytest.raises(CallerError, match="2 faults"):
+    with pytest.raises(CallerError, match="2 errors"):
         apply(store, pool("a", "10.0.1.0/24"), pool("b", "10.0.0.0/24"))
 
 
@@ -167,7 +167,7 @@ def test_pools_applied_at_the_same_time_never_overlap(tmp_path: Path, cidr: str)
     """Another process has looked, and found nothing either; the later writer gets an error."""
     with closing(EmbeddedStore(tmp_path / "store.db")) as one, closing(EmbeddedStore(tmp_path / "store.db")) as other:
         late = Interfering(one, 1, lambda: pools.apply(other, [pool("a")], NOW))
-        with pytest.raises(CallerError, match="1 fault,") as caught:
+        with pytest.raises(CallerError, match="1 error,") as caught:
             pools.apply(late, [pool("b", cidr)], NOW)
         assert "overlaps IP pool 'a'" in caught.value.details
         assert [each.name for each in resources.get(one, "IPPool")] == ["a"]
@@ -294,54 +294,54 @@ def test_unreadable_pool_can_be_deleted(store: Recorder) -> None:
 
 def test_nodes_are_created_labelled_and_deleted(store: Recorder) -> None:
     """Labels are replaced when any are given."""
-    assert nodes.apply(store, "n", {"a": "b"}, NOW) == "created"
-    assert nodes.apply(store, "n", None, NOW) == "unchanged"
-    assert nodes.apply(store, "n", {"a": "b"}, NOW) == "unchanged"
-    assert nodes.apply(store, "n", {"c": "d"}, NOW) == "updated"
+    assert resources.apply_node(store, "n", {"a": "b"}, NOW) == "created"
+    assert resources.apply_node(store, "n", None, NOW) == "unchanged"
+    assert resources.apply_node(store, "n", {"a": "b"}, NOW) == "unchanged"
+    assert resources.apply_node(store, "n", {"c": "d"}, NOW) == "updated"
     (node,) = resources.get(store, "Node")
     assert (node.labels, node.status) == ({"c": "d"}, {})
-    nodes.delete(store, "n")
+    resources.delete_node(store, "n")
     assert resources.get(store, "Node") == []
 
 
 def test_node_without_labels_has_no_empty_ones(store: Recorder) -> None:
     """They are left out, as everywhere."""
-    nodes.apply(store, "n", {}, NOW)
+    resources.apply_node(store, "n", {}, NOW)
     assert list(resources.get(store, "Node", "n")[0].metadata) == ["name", "uid", "creationTimestamp"]
 
 
 def test_unknown_node_and_bad_name_are_told(store: Recorder) -> None:
     """Before anything is written."""
-    for act in (lambda: resources.get(store, "Node", "x"), lambda: nodes.delete(store, "x")):
+    for act in (lambda: resources.get(store, "Node", "x"), lambda: resources.delete_node(store, "x")):
         with pytest.raises(CallerError, match="node 'x' does not exist"):
             act()
     with pytest.raises(CallerError, match="'N_1' cannot name"):
-        nodes.apply(store, "N_1", {}, NOW)
+        resources.apply_node(store, "N_1", {}, NOW)
 
 
 def test_deletion_gives_up_its_blocks(store: Recorder) -> None:
     """Those that others borrowed from stay, unclaimed."""
-    nodes.apply(store, "node1", {}, NOW)
+    resources.apply_node(store, "node1", {}, NOW)
     claim(store, "10.0.0.0/26")
     claim(store, "10.0.0.64/26", held("node2"))
     claim(store, "10.0.0.128/26", host="node2")
-    nodes.delete(store, "node1")
+    resources.delete_node(store, "node1")
     assert [entry.key for entry in store.list(AffinityQuery())] == [AffinityKey("node2", Cidr("10.0.0.128/26"))]
     assert [str(block.cidr) for block in read_blocks(store)] == ["10.0.0.128/26", "10.0.0.64/26"]
 
 
 def test_node_with_workloads_is_not_deleted(store: Recorder) -> None:
     """Wherever their addresses come from."""
-    nodes.apply(store, "node1", {}, NOW)
+    resources.apply_node(store, "node1", {}, NOW)
     claim(store, "10.0.0.64/26", held(), host="node2")
     with pytest.raises(CallerError, match="node 'node1' is in use: 1 addresses"):
-        nodes.delete(store, "node1")
+        resources.delete_node(store, "node1")
 
 
 def test_long_lists_of_names_are_cut(store: Recorder) -> None:
     """An error does not list a cluster's thousands of nodes."""
     for number in range(25):
-        nodes.apply(store, f"n{number:02}", {}, NOW)
+        resources.apply_node(store, f"n{number:02}", {}, NOW)
     with pytest.raises(CallerError) as caught:
         resources.require(store, "Node", "x")
     assert caught.value.details.endswith("n18, n19 and 5 more")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from harness.svcctl import Cli
-from svc.ctl import target as targets
+from svc.ctl import cli_context
+from svc.ctl.cli_context import CliContext, Target
 from svc.model.errors import CallerError
 from svc.names import DEFAULT
 from svc.netconf.installed import FILE_NAME, Installed, add_installed, read_installed, read_networks, remove_installed
@@ -34,8 +35,8 @@ def bare(tmp_path: Path) -> Cli:
     return Cli(tmp_path, fresh=False)
 
 
-def chosen(folder: Path, *, profile: str = "", netconf: Path | None = None) -> targets.Target:
-    return targets.choose_target(targets.Given(profile, netconf, embedded=False), folder)
+def chosen(folder: Path, *, profile: str = "", netconf: Path | None = None) -> Target:
+    return CliContext(folder, folder, profile=profile, netconf=netconf).target
 
 
 def test_installed_network_says_which_datastore(tmp_path: Path, bare: Cli) -> None:
@@ -94,7 +95,7 @@ def test_unusable_network_list_is_an_error(tmp_path: Path) -> None:
 
 def test_network_list_of_the_node_counts_without_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only with the default state directory."""
-    monkeypatch.setattr(targets, "NETWORKS", tmp_path)
+    monkeypatch.setattr(cli_context, "NETWORKS", tmp_path)
     network_list(tmp_path / "10-svc.conflist", **ETCD)
     (tmp_path / "20-other.conf").write_text('{"type": "bridge"}')
     (tmp_path / "30-broken.conflist").write_text("{")
@@ -114,7 +115,7 @@ def test_network_list_of_the_node_counts_without_a_record(tmp_path: Path, monkey
     ],
 )
 def test_datastores_are_named_without_credentials(settings: dict[str, str], text: str, tmp_path: Path) -> None:
-    assert str(targets.Target(DEFAULT, settings, tmp_path)) == text
+    assert str(Target(DEFAULT, settings, tmp_path)) == text
 
 
 READS = [("pool", "get"), ("node", "get"), ("ipam", "show"), ("clusterinfo", "show"), ("ipam", "show", "--ip", "10.0.0.1")]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from svc.admin import installer
+from svc.admin.install_records import Others
 from svc.admin.installer import InstallSettings
 from svc.atomic_file import File, write
 from svc.cni.install_record import Installed, read_record
@@ -113,7 +114,7 @@ def test_records_of_before_mean_our_own_names(tmp_path: Path) -> None:
     (tmp_path / "svc.install").write_text("socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\n")
     assert read_record(str(tmp_path / "svc.install"), DEFAULT) == Installed(Path("/d"), Path("/s"), "")
     with pytest.raises(CallerError, match="nothing is installed as 'svc'"):
-        installer.uninstall(tmp_path, DEFAULT)
+        installer.uninstall(tmp_path, DEFAULT, Others([]))
 
 
 def test_uninstall_removes_what_was_installed(tmp_path: Path, executable: Path) -> None:
@@ -124,7 +125,7 @@ def test_uninstall_removes_what_was_installed(tmp_path: Path, executable: Path) 
     (tmp_path / "bin" / "ptp").touch()
     installer.install(tmp_path / "bin", executable, DEFAULT, plan(), network)
     installer.install(tmp_path / "bin", executable, names, plan(profile="calico"))
-    done = installer.uninstall(tmp_path / "bin", DEFAULT)
+    done = installer.uninstall(tmp_path / "bin", DEFAULT, Others([]))
     assert [path.name for path, _ in done] == ["list", "token", "svc", "svc-ipam", "svc-ipam.install", "svc.install"]
     assert {outcome for _, outcome in done} == {"removed"}
     left = sorted(path.name for path in (tmp_path / "bin").iterdir())
@@ -139,7 +140,7 @@ def test_uninstall_keeps_what_was_changed_since(tmp_path: Path, executable: Path
     (tmp_path / "bin" / "svc").write_bytes(b"another program")
     (tmp_path / "token").write_bytes(b"y")
     (tmp_path / "list").unlink()
-    outcomes = {path.name: outcome for path, outcome in installer.uninstall(tmp_path / "bin", DEFAULT)}
+    outcomes = {path.name: outcome for path, outcome in installer.uninstall(tmp_path / "bin", DEFAULT, Others([]))}
     assert outcomes["svc"] == "kept (modified)"
     assert outcomes["list"] == "already absent"
     assert outcomes["token"] == outcomes["svc-ipam"] == outcomes["svc.install"] == "removed"
@@ -150,7 +151,7 @@ def test_later_installation_remembers_what_earlier_ones_placed(tmp_path: Path, e
     """Executables alone are renewed, and the network of before is still ours to remove."""
     installer.install(tmp_path / "bin", executable, DEFAULT, plan(), [File(tmp_path / "list", b"x", 0o600)])
     installer.install(tmp_path / "bin", executable, DEFAULT, plan())
-    installer.uninstall(tmp_path / "bin", DEFAULT)
+    installer.uninstall(tmp_path / "bin", DEFAULT, Others([]))
     assert not (tmp_path / "list").exists()
 
 

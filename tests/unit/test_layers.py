@@ -34,7 +34,8 @@ LAYERS = (  # from the ground up: a part imports itself and what is in the rows 
     ("dataplane", "ipam", "netconf", "orch", "waits"),
     ("attach",),
     ("cni",),
-    ("admin", "deploy"),
+    ("deploy",),
+    ("admin",),
     ("agent", "controllers", "ctl"),
 )
 KEPT_APART = {("dataplane", "datastore"), ("netconf", "datastore")}  # downward, and still no business of theirs

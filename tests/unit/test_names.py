@@ -30,8 +30,9 @@ ALLOWED = {
     "svc/netconf/cross_checks.py": {"policy.k8s_client_certificate", "policy.k8s_client_key"},
     "svc/datastore/open.py": {"kubernetes"},  # a package
     "svc/datastore/orch/client.py": {"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"},
-    "svc/deploy/crds.py": {"apiextensions.k8s.io/v1", "x-kubernetes-preserve-unknown-fields"},  # the API's own
-    "svc/deploy/rbac.py": {"rbac.authorization.k8s.io", "coordination.k8s.io"},
+    "svc/deploy/cluster.py": {  # the API's own
+        "apiextensions.k8s.io/v1", "x-kubernetes-preserve-unknown-fields", "rbac.authorization.k8s.io", "coordination.k8s.io",
+    },
     "svc/datastore/orch/leases.py": {"coordination.k8s.io/v1"},
     "svc/model/pod_endpoint.py": {"k8s.v1.cni.cncf.io/network-status"},  # another program's
     "svc/datastore/orch/auth.py": {"/var/run/secrets/kubernetes.io/serviceaccount", *ACCESS},  # where every pod finds it

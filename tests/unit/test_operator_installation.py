@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from svc.admin.operator_installation import OperatorSettings, read
+from svc.admin.operator_resource import OperatorSettings, read
 from svc.model.errors import CallerError
 from svc.names import DEFAULT, Names
 from svc.netconf.names_profiles import load_profile

@@ -11,7 +11,7 @@ import pytest
 
 from harness.ipam import NODE, blocks, free, put_pool, take
 from harness.svcctl import Cli
-from svc.admin import operator_installation, operator_pools, pools, resources
+from svc.admin import operator_resource, pools, resources
 from svc.datastore.embedded import EmbeddedStore
 from svc.ipam.service import IpamService
 from svc.model.errors import CallerError
@@ -36,8 +36,8 @@ def store(tmp_path: Path) -> Iterator[EmbeddedStore]:
 
 
 def outcomes(store: EmbeddedStore, network: Json, **spec: Any) -> list[tuple[str, str]]:
-    listing = operator_installation.read_pools(document(network, **spec), "FILE", DEFAULT)
-    return operator_pools.apply(store, listing, DEFAULT, NOW)
+    listing = operator_resource.read_pools(document(network, **spec), "FILE", DEFAULT)
+    return operator_resource.apply_pools(store, listing, DEFAULT, NOW)
 
 
 def refused(store: EmbeddedStore, network: Json) -> str:
@@ -118,7 +118,7 @@ def test_resource_without_a_list(store: EmbeddedStore, network: Json, spec: Json
 )
 def test_faults_are_told_with_their_place(pool: Json, fault: str) -> None:
     with pytest.raises(CallerError) as caught:
-        operator_installation.read_pools(document({"ipPools": [V4 | pool]}), "FILE", DEFAULT)
+        operator_resource.read_pools(document({"ipPools": [V4 | pool]}), "FILE", DEFAULT)
     assert fault in str(caught.value)
 
 
@@ -143,7 +143,7 @@ def test_encapsulation_agrees_with_the_cluster(network: Json, ipam: str, fault: 
     """With BGP and with the address management, in every combination that the operator refuses."""
     found = ""
     try:
-        operator_installation.read_pools(document(network, cni={"ipam": {"type": ipam}}), "FILE", DEFAULT)
+        operator_resource.read_pools(document(network, cni={"ipam": {"type": ipam}}), "FILE", DEFAULT)
     except CallerError as error:
         found = str(error)
     assert fault in found

@@ -1,18 +1,15 @@
 """svcctl crd."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
-from typing import Any, Final
+from typing import Final
 
 import click
-import yaml
 
-from svc.ctl.cli_context import CliContext
+from svc.ctl.cli_context import CliContext, echo_yaml
 from svc.datastore.open import open_client
-from svc.deploy import server_apply
-from svc.deploy.crds import definitions
-from svc.deploy.rbac import binding, role
+from svc.deploy import cluster
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _RULE: Final = "lower-case letters, digits{} and '-', a letter or digit first and last"
@@ -52,7 +49,7 @@ def crd() -> None:
 @click.pass_obj
 def print_definitions(context: CliContext, group: str) -> None:
     """Print the resource definitions, in YAML."""
-    _echo(definitions(context.names, _api_version(context, group)))
+    echo_yaml(cluster.definitions(context.names, _api_version(context, group)))
 
 
 @crd.command("role")
@@ -60,7 +57,7 @@ def print_definitions(context: CliContext, group: str) -> None:
 @click.pass_obj
 def print_role(context: CliContext, group: str) -> None:
     """Print the ClusterRole that the plugin needs, in YAML."""
-    _echo([role(context.names, _api_version(context, group))])
+    echo_yaml([cluster.role(context.names, _api_version(context, group))])
 
 
 @crd.command("binding")
@@ -82,7 +79,7 @@ def print_role(context: CliContext, group: str) -> None:
 @click.pass_obj
 def print_binding(context: CliContext, service_account: str, namespace: str) -> None:
     """Print the ClusterRoleBinding of that role to a service account, in YAML."""
-    _echo([binding(context.names, {"kind": "ServiceAccount", "name": service_account, "namespace": namespace})])
+    echo_yaml([cluster.binding(context.names, {"kind": "ServiceAccount", "name": service_account, "namespace": namespace})])
 
 
 @crd.command()
@@ -94,14 +91,10 @@ def print_binding(context: CliContext, service_account: str, namespace: str) -> 
 def apply(context: CliContext, group: str, kubeconfig: str) -> None:
     """Create or update the resource definitions."""
     with closing(open_client({"kubeconfig": kubeconfig})) as client:
-        for name in server_apply.apply(client, definitions(context.names, _api_version(context, group))):
+        for name in cluster.apply(client, cluster.definitions(context.names, _api_version(context, group))):
             click.echo(f"{name} applied")
     click.echo(f"cluster: Kubernetes API of kubeconfig {kubeconfig}")
 
 
 def _api_version(context: CliContext, group: str) -> str:
     return context.names.crd_api_version if group == "backing" else context.names.api_version
-
-
-def _echo(documents: Sequence[Any]) -> None:
-    click.echo(yaml.safe_dump_all(documents, sort_keys=False, explicit_start=len(documents) > 1), nl=False)

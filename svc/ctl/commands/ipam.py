@@ -8,7 +8,7 @@ import click
 
 from svc._core.cidr import Address
 from svc.admin import owner_attributes
-from svc.admin.usage import ORPHANS, BlockUsage, Borrowed, PoolUsage, read_borrowed, usage
+from svc.admin.usage import ORPHANS, Borrowed, Usage, read_borrowed, usage
 from svc.ctl.cli_context import CliContext, output_option, table
 from svc.ipam import settings
 from svc.ipam.pools import read_pools
@@ -25,7 +25,6 @@ _PROPERTIES = {
     "vm_address_persistence": "kubeVirtVMAddressPersistence",
     "cooldown_seconds": "ipCooldownSeconds",
 }  # fields of the settings, and their names for users
-_UNSET = {"vm_address_persistence": "Enabled"}  # values of settings that are not set
 
 _USAGE = ("GROUPING", "NAME", "CIDR", "NODE", "IPS TOTAL", "IPS IN USE", "IPS RESERVED", "IPS FREE")
 _LARGEST_WHOLE = 2**64
@@ -67,7 +66,8 @@ def show(context: CliContext, address: Address | None, blocks: bool, borrowed: b
         elif configuration:
             answer = _format_settings(settings.read_settings(store))
         else:
-            answer = _format_usage(usage(store), read_pools(store).unreadable, with_blocks=blocks)
+            listed = [pool for pool in usage(store) if blocks or pool.name != ORPHANS]
+            answer = _format_usage(listed, read_pools(store).unreadable, with_blocks=blocks)
     context.answer(*answer)
 
 
@@ -109,34 +109,27 @@ def _give_option(setting: str, value: str) -> str:
     return f"give {next(options[field] for field, name in _PROPERTIES.items() if name == setting)} {value}"
 
 
-def _format_usage(pools: Sequence[PoolUsage], unreadable: Mapping[str, str], *, with_blocks: bool) -> Answer:
-    """Show the use of the pools, and the faults of those that cannot be read. With blocks, also show the orphaned ones."""
-    listed = [pool for pool in pools if with_blocks or pool.name != ORPHANS]
-    rows = []
-    for pool in listed:
-        rows += [_row("IP Pool", pool.name, "", pool)] if pool.name != ORPHANS else []
-        rows += [_row("Block", "", _node_of(block), block) for block in pool.blocks if with_blocks]
-    documents = [_document(pool, with_blocks) for pool in listed]
-    documents += [{"name": name, "fault": fault} for name, fault in unreadable.items()]
-    return documents, "\n".join([table(_USAGE, rows, numbers=4), *(f"Not counted: {fault}" for fault in unreadable.values())])
+def _format_usage(pools: Sequence[Usage], unreadable: Mapping[str, str], *, with_blocks: bool) -> Answer:
+    """Show the use of the pools, and the errors of those that cannot be read."""
+    rows, documents = [], []
+    for pool in pools:
+        document: Json = {"name": pool.name, "cidr": str(pool.cidr)} | _counts(pool)
+        rows += [_row("IP Pool", pool)] if pool.name != ORPHANS else []
+        if with_blocks:
+            rows += [_row("Block", block) for block in pool.blocks]
+            document["blocks"] = [{"cidr": str(each.cidr), "affinity": each.affinity} | _counts(each) for each in pool.blocks]
+        documents.append(document)
+    documents += [{"name": name, "fault": error} for name, error in unreadable.items()]
+    return documents, "\n".join([table(_USAGE, rows, numbers=4), *(f"Not counted: {error}" for error in unreadable.values())])
 
 
 def _format_borrowed(found: Sequence[Borrowed], unknown: int) -> Answer:
     """Show borrowed addresses; `unknown` allocations name no node."""
-    rows = [[str(one.address), one.node, str(one.block), one.owner or "", one.kind, one.holder] for one in found]
+    fields = ("ip", "node", "block", "affinity", "type", "allocatedTo")
+    values = [(str(one.address), one.node, str(one.block), one.owner, one.kind, one.holder) for one in found]
     note = f"\nNot told: {unknown} allocations that name no node" if unknown else ""
-    documents = [
-        {
-            "ip": str(one.address),
-            "node": one.node,
-            "block": str(one.block),
-            "affinity": one.owner,
-            "type": one.kind,
-            "allocatedTo": one.holder,
-        }
-        for one in found
-    ]
-    return documents, table(_BORROWED, rows) + note
+    documents = [dict(zip(fields, each, strict=True)) for each in values]
+    return documents, table(_BORROWED, [[text or "" for text in each] for each in values]) + note
 
 
 def _format_holder(address: Address, found: Attribute | None) -> Answer:
@@ -152,14 +145,9 @@ def _format_holder(address: Address, found: Attribute | None) -> Answer:
 
 def _format_settings(settings: IpamConfig) -> Answer:
     """Show all settings as they apply."""
-    values = {name: _value_of(settings, field) for field, name in _PROPERTIES.items()}
+    applied = replace(settings, vm_address_persistence=settings.vm_address_persistence or "Enabled")
+    values = {name: getattr(applied, field) for field, name in _PROPERTIES.items()}
     return [values], table(("PROPERTY", "VALUE"), [[name, _text_of(value)] for name, value in values.items()])
-
-
-def _value_of(settings: IpamConfig, field: str) -> bool | int | str:
-    """Return the value of one setting."""
-    value: bool | int | str = getattr(settings, field)
-    return value or _UNSET.get(field, value)
 
 
 def _text_of(value: bool | int | str) -> str:
@@ -167,10 +155,11 @@ def _text_of(value: bool | int | str) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _row(grouping: str, name: str, node: str, usage: PoolUsage | BlockUsage) -> list[str]:
+def _row(grouping: str, usage: Usage) -> list[str]:
     parts = (usage.in_use, usage.reserved, usage.available)
     counts = [f"{_count(part)} ({100 * part / usage.capacity:.0f}%)" for part in parts]
-    return [grouping, name, str(usage.cidr), node, _count(usage.capacity), *counts]
+    node = (usage.affinity or "").removeprefix("host:")
+    return [grouping, usage.name, str(usage.cidr), node, _count(usage.capacity), *counts]
 
 
 def _count(number: int) -> str:
@@ -178,16 +167,7 @@ def _count(number: int) -> str:
     return str(number) if number <= _LARGEST_WHOLE else f"{number:.5g}"
 
 
-def _node_of(block: BlockUsage) -> str:
-    return (block.affinity or "").removeprefix("host:")
-
-
-def _document(pool: PoolUsage, with_blocks: bool) -> Json:
-    blocks = [{"cidr": str(block.cidr), "affinity": block.affinity} | _counts(block) for block in pool.blocks]
-    return {"name": pool.name, "cidr": str(pool.cidr)} | _counts(pool) | ({"blocks": blocks} if with_blocks else {})
-
-
-def _counts(usage: PoolUsage | BlockUsage) -> Json:
+def _counts(usage: Usage) -> Json:
     return {"total": usage.capacity, "inUse": usage.in_use, "reserved": usage.reserved, "free": usage.available}
 
 

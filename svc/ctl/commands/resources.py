@@ -1,4 +1,4 @@
-"""svcctl pool, reservation and node."""
+"""svcctl pool, reservation, node and clusterinfo."""
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -7,28 +7,35 @@ from typing import IO
 
 import click
 
-from svc.admin import manifest, nodes, pools, reservations, resources
+from svc.admin import manifest, pools, resources
+from svc.admin.resources import CIDRS, POOL, READY, UNCHANGED
 from svc.ctl.cli_context import CliContext, Column, output_option
-from svc.ctl.target import Target
 from svc.datastore.api import Backend
 from svc.ipam.pools import RESERVATION, read_pools, read_reserved
 from svc.model.pool import TEXT_FIELDS
 from svc.model.resource import Resource
 from svc.netconf.node_files import node_name
 
-Apply = Callable[[Backend, Sequence[Resource], datetime], list[str]]
-Unreadable = Callable[[Backend], Mapping[str, str]]
-"""The faults of resources that cannot be used, by name."""
+_KUBERNETES_TYPE = "kdd"  # of a cluster whose datastore is the Kubernetes API
+
+
+def _field(heading: str, name: str) -> Column:
+    return heading, lambda resource: str(resource.spec.get(name) or "")
+
+
+def _switch(heading: str, name: str) -> Column:
+    return heading, lambda resource: "yes" if resource.spec.get(name) else "no"
+
 
 _POOL_COLUMNS: tuple[Column, ...] = (
     ("NAME", lambda pool: pool.name),
-    ("CIDR", lambda pool: _text(pool, "cidr")),
+    _field("CIDR", "cidr"),
     ("BLOCKS", lambda pool: f"/{pool.spec['blockSize']}" if pool.spec.get("blockSize") else ""),
-    ("NAT", lambda pool: _yes(pool, "natOutgoing")),
-    ("IPIP", lambda pool: _text(pool, "ipipMode")),
-    ("VXLAN", lambda pool: _text(pool, "vxlanMode")),
-    ("DISABLED", lambda pool: _yes(pool, "disabled")),
-    ("NODES", lambda pool: _text(pool, "nodeSelector")),
+    _switch("NAT", "natOutgoing"),
+    _field("IPIP", "ipipMode"),
+    _field("VXLAN", "vxlanMode"),
+    _switch("DISABLED", "disabled"),
+    _field("NODES", "nodeSelector"),
 )
 _RESERVATION_COLUMNS: tuple[Column, ...] = (
     ("NAME", lambda reservation: reservation.name),
@@ -55,82 +62,17 @@ def node() -> None:
     """Nodes, which node selectors of pools select by their labels."""
 
 
-@node.command("apply")
-@click.argument("name")
-@click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Replace all labels; repeat it for several.")
-@click.option("--no-labels", is_flag=True, help="Remove all labels.")
-@click.pass_obj
-def apply_node(context: CliContext, name: str, labels: Sequence[str], no_labels: bool) -> None:
-    """Create a node, or replace its labels; without either option they stay as they are."""
-    if labels and no_labels:
-        raise click.UsageError("--label and --no-labels exclude each other: give one of them")
-    pairs = _pairs(labels) if labels or no_labels else None
-    with context.changing(create=True) as store:
-        outcome = nodes.apply(store, name, pairs, datetime.now(timezone.utc))
-        click.echo(f"{name} {outcome}")
-
-
-@node.command("get")
-@click.argument("name", default="")
-@output_option
-@click.pass_obj
-def get_nodes(context: CliContext, name: str) -> None:
-    """Show every node, or one."""
-    target = context.target
-    with context.store(target) as store:
-        context.show(nodes.get(store, name, _own_name(target)), _NODE_COLUMNS)
-
-
-def _own_name(target: Target) -> str:
-    """Return the name of this node in an embedded store; empty if no network configuration has it."""
-    return node_name(target.netconf, target.names, socket.gethostname(), lenient=True) if target.netconf else ""
-
-
-def _pairs(labels: Sequence[str]) -> dict[str, str]:
-    pairs: dict[str, str] = {}
-    for key, value in map(_pair, labels):
-        if key in pairs:
-            raise click.BadParameter(f"key {key!r} is given more than once: keep one of them", param_hint="--label")
-        pairs[key] = value
-    return pairs
-
-
-def _pair(label: str) -> tuple[str, str]:
-    key, sign, value = label.partition("=")
-    if not key or not sign:
-        raise click.BadParameter(f"{label!r} is not of the form KEY=VALUE", param_hint="--label")
-    return key, value
-
-
-def _text(pool: Resource, field: str) -> str:
-    return str(pool.spec.get(field, ""))
-
-
-def _yes(pool: Resource, field: str) -> str:
-    return "yes" if pool.spec.get(field) else "no"
-
-
-def _ranges(reservation: Resource) -> str:
-    given = reservation.spec.get(reservations.FIELD) or ()
-    return ",".join(map(str, given)) if isinstance(given, list) else str(given)
-
-
-def _warn_of_stored(applied: Sequence[Resource]) -> None:
-    for warning in pools.warnings(applied):
-        click.echo(f"warning: {warning}", err=True)
+@click.group()
+def clusterinfo() -> None:
+    """Identity of the datastore, and its lock."""
 
 
 def _add_apply(
-    group: click.Group,
-    kind: str,
-    texts: Sequence[str],
-    apply_all: Apply,
-    explanation: str,
-    warn: Callable[[Sequence[Resource]], None] = lambda _: None,
+    group: click.Group, kind: str, texts: Sequence[str], apply_all: Callable[[Backend, Sequence[Resource], datetime], list[str]]
 ) -> None:
     """Give the group `apply -f FILE`; `texts` are as in `manifest.read`."""
 
-    @group.command(help=explanation)
+    @group.command(help=f"Create or update the {group.name}s of a file: all of them, or none if any is invalid.")
     @click.option(
         "-f",
         "--file",
@@ -145,11 +87,14 @@ def _add_apply(
             outcomes = apply_all(store, wanted, datetime.now(timezone.utc))
             for resource, outcome in zip(wanted, outcomes, strict=True):
                 click.echo(f"{resource.name} {outcome}")
-        warn(wanted)
+        for warning in pools.warnings(wanted):
+            click.echo(f"warning: {warning}", err=True)
 
 
-def _add_get(group: click.Group, kind: str, columns: Sequence[Column], unreadable: Unreadable) -> None:
-    """Give the group `get [NAME]`; resources that are `unreadable` are listed with their fault."""
+def _add_get(
+    group: click.Group, kind: str, columns: Sequence[Column], unreadable: Callable[[Backend], Mapping[str, str]]
+) -> None:
+    """Give the group `get [NAME]`; resources that are `unreadable` are listed with their error."""
 
     @group.command(help=f"Show every {resources.NOUNS[kind]}, or one.")
     @click.argument("name", default="")
@@ -157,8 +102,8 @@ def _add_get(group: click.Group, kind: str, columns: Sequence[Column], unreadabl
     @click.pass_obj
     def get(context: CliContext, name: str) -> None:
         with context.store() as store:
-            faults = {each: fault for each, fault in unreadable(store).items() if name in ("", each)}
-            context.show(resources.get(store, kind, name), columns, faults)
+            errors = {each: error for each, error in unreadable(store).items() if name in ("", each)}
+            context.show(resources.get(store, kind, name), columns, errors)
 
 
 def _add_delete(group: click.Group, delete_one: Callable[[Backend, str], None], explanation: str) -> None:
@@ -173,23 +118,102 @@ def _add_delete(group: click.Group, delete_one: Callable[[Backend, str], None], 
             click.echo(f"{name} deleted")
 
 
-_add_apply(
-    pool,
-    pools.KIND,
-    TEXT_FIELDS,
-    pools.apply,
-    "Create or update the pools of a file: all of them, or none if any is invalid.",
-    _warn_of_stored,
-)
-_add_get(pool, pools.KIND, _POOL_COLUMNS, lambda store: read_pools(store).unreadable)
+_add_apply(pool, POOL, TEXT_FIELDS, pools.apply)
+_add_get(pool, POOL, _POOL_COLUMNS, lambda store: read_pools(store).unreadable)
 _add_delete(pool, pools.delete, "Delete a pool without addresses in use.")
-_add_apply(
-    reservation,
-    RESERVATION,
-    [f"{reservations.FIELD}[]"],
-    reservations.apply,
-    "Create or update the reservations of a file: all of them, or none if any is invalid.",
-)
+_add_apply(reservation, RESERVATION, [f"{CIDRS}[]"], resources.apply_reservations)
 _add_get(reservation, RESERVATION, _RESERVATION_COLUMNS, lambda store: read_reserved(store).unreadable)
-_add_delete(reservation, reservations.delete, "Delete a reservation; its addresses are assigned again.")
-_add_delete(node, nodes.delete, "Delete a node without addresses.")
+_add_delete(
+    reservation,
+    lambda store, name: resources.delete(store, RESERVATION, name),
+    "Delete a reservation; its addresses are assigned again.",
+)
+_add_delete(node, resources.delete_node, "Delete a node without addresses.")
+
+
+@node.command("apply")
+@click.argument("name")
+@click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Replace all labels; repeat it for several.")
+@click.option("--no-labels", is_flag=True, help="Remove all labels.")
+@click.pass_obj
+def apply_node(context: CliContext, name: str, labels: Sequence[str], no_labels: bool) -> None:
+    """Create a node, or replace its labels; without either option they stay as they are."""
+    if labels and no_labels:
+        raise click.UsageError("--label and --no-labels exclude each other: give one of them")
+    pairs = _pairs(labels) if labels or no_labels else None
+    with context.changing(create=True) as store:
+        click.echo(f"{name} {resources.apply_node(store, name, pairs, datetime.now(timezone.utc))}")
+
+
+@node.command("get")
+@click.argument("name", default="")
+@output_option
+@click.pass_obj
+def get_nodes(context: CliContext, name: str) -> None:
+    """Show every node, or one."""
+    target = context.target
+    own = node_name(target.netconf, target.names, socket.gethostname(), lenient=True) if target.netconf else ""
+    with context.store(target) as store:
+        context.show(resources.get_nodes(store, name, own), _NODE_COLUMNS)
+
+
+@clusterinfo.command()
+@click.option("--type", "types", metavar="WORD", multiple=True, help="Type of the cluster; repeat it for several.")
+@click.option("--cluster-version", default="", metavar="VERSION", help="Version of the cluster.  [default: unchanged]")
+@click.pass_obj
+def init(context: CliContext, types: Sequence[str], cluster_version: str) -> None:
+    """Initialise a new datastore, or complete the record of an old one."""
+    own = [_KUBERNETES_TYPE] if context.target.settings["kind"] == "orch" else []
+    with context.changing(create=True) as store:
+        outcome = resources.initialise(store, context.names, [*types, *own], cluster_version, datetime.now(timezone.utc))
+        click.echo(f"cluster information {outcome}")
+
+
+@clusterinfo.command()
+@output_option
+@click.pass_obj
+def show(context: CliContext) -> None:
+    """Show identity, type, version and whether the datastore is ready."""
+    columns = (
+        _field("GUID", "clusterGUID"),
+        _field("TYPE", "clusterType"),
+        _field("VERSION", context.names.version_field),
+        ("READY", lambda info: {True: "yes", False: "no, locked"}.get(info.spec.get(READY), "no")),
+    )
+    with context.store() as store:
+        context.show([resources.get_cluster_information(store)], columns)
+
+
+@clusterinfo.command()
+@click.pass_obj
+def lock(context: CliContext) -> None:
+    """Make every ADD and DEL fail until `unlock`, for a migration."""
+    with context.changing() as store:
+        outcome = resources.set_ready(store, ready=False)
+        click.echo("locked" if outcome != UNCHANGED else "already locked")
+
+
+@clusterinfo.command()
+@click.pass_obj
+def unlock(context: CliContext) -> None:
+    """Allow changes again."""
+    with context.changing() as store:
+        outcome = resources.set_ready(store, ready=True)
+        click.echo("unlocked" if outcome != UNCHANGED else "not locked")
+
+
+def _pairs(labels: Sequence[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for label in labels:
+        key, sign, value = label.partition("=")
+        if not key or not sign:
+            raise click.BadParameter(f"{label!r} is not of the form KEY=VALUE", param_hint="--label")
+        if key in pairs:
+            raise click.BadParameter(f"key {key!r} is given more than once: keep one of them", param_hint="--label")
+        pairs[key] = value
+    return pairs
+
+
+def _ranges(reservation: Resource) -> str:
+    given = reservation.spec.get(CIDRS) or ()
+    return ",".join(map(str, given)) if isinstance(given, list) else str(given)

@@ -1,18 +1,22 @@
-"""svcctl store."""
+"""svcctl store and pending."""
 
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import click
 
-from svc.cni.locks import StateLock
-from svc.ctl.cli_context import CliContext
-from svc.ctl.target import Target
+from svc.admin import node_state
+from svc.attach.record import AttachmentId, Record
+from svc.ctl.cli_context import CliContext, Target, describe, output_option, table
 from svc.datastore import backup as backups
-from svc.model.errors import CallerError, Code, PeerError
+from svc.datastore.open import EMBEDDED_FILE
+from svc.model.errors import CallerError
 
-_PATH = click.Path(path_type=Path)
+NOTES = "dropped-releases.jsonl"  # in the state directory
+_COLUMNS = ("network", "container", "ifname", "addresses", "datastore")
+_file_argument = click.argument("file", type=click.Path(path_type=Path))
 
 
 @click.group()
@@ -21,7 +25,7 @@ def store() -> None:
 
 
 @store.command()
-@click.argument("file", type=_PATH)
+@_file_argument
 @click.pass_obj
 def backup(context: CliContext, file: Path) -> None:
     """Copy the store to a new FILE; the agent may run."""
@@ -32,14 +36,14 @@ def backup(context: CliContext, file: Path) -> None:
 
 
 @store.command()
-@click.argument("file", type=_PATH)
+@_file_argument
 @click.pass_obj
 def restore(context: CliContext, file: Path) -> None:
     """Replace the store by the backup FILE, and keep the replaced one beside it. Stop the agent first."""
     target = _embedded(context)
     if not target.state_dir.is_dir():
         raise CallerError(f"state directory {str(target.state_dir)!r} does not exist", details="name another --state-dir")
-    with closing(_locked(target.state_dir)):
+    with closing(node_state.lock_state(target.state_dir, "svcctl store restore")):
         kept = backups.restore(file, target.file, target.names, datetime.now(timezone.utc))
     click.echo(f"restored from {file}")
     if kept:
@@ -57,13 +61,55 @@ def _embedded(context: CliContext) -> Target:
     return target
 
 
-def _locked(state_dir: Path) -> StateLock:
-    """Return the lock of the state. Raise PeerError if an agent or a call has it."""
-    try:
-        lock = StateLock(state_dir, "svcctl store restore")
-        lock.take(0)
-    except PeerError as held:
-        raise PeerError(f"the state is in use: {held.msg}", details="stop svc-agent, and repeat", code=Code.TRY_AGAIN) from None
-    except OSError as error:
-        raise PeerError(f"the state cannot be locked: {error}", details="run this as root", code=Code.IO_FAILURE) from error
-    return lock
+@click.group()
+def pending() -> None:
+    """Releases that a DEL left pending, because the datastore could not be reached."""
+
+
+@pending.command()
+@output_option
+@click.pass_obj
+def get(context: CliContext) -> None:
+    """Show the pending releases of this node."""
+    with node_state.open_journal(context.state_dir) as journal:
+        documents = [_document(record, context.state_dir) for record in journal.owed()]
+    rows = [[_text(document[field]) for field in _COLUMNS] for document in documents]
+    context.answer(documents, table([field.upper() for field in _COLUMNS], rows))
+
+
+def _reason(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    if not text.strip():
+        raise click.BadParameter(f"{text!r} is empty: say why the release is not needed")
+    return text.strip()
+
+
+@pending.command()
+@click.argument("network")
+@click.argument("container")
+@click.argument("ifname")
+@click.option("--reason", required=True, callback=_reason, help="Why the release is not needed; recorded with its addresses.")
+@click.pass_obj
+def drop(context: CliContext, network: str, container: str, ifname: str, reason: str) -> None:
+    """Drop a pending release if its datastore no longer exists. Addresses that it still holds stay assigned there."""
+    with node_state.open_journal(context.state_dir) as journal:
+        record = node_state.find_release(journal, AttachmentId(network, container, ifname))
+        document = _document(record, context.state_dir)
+        node_state.append_note(context.state_dir / NOTES, document | {"reason": reason})
+        journal.remove(record)
+    click.echo(f"{network} {container} {ifname} dropped, noted in {context.state_dir / NOTES}")
+    click.echo(f"datastore: {document['datastore']}")
+
+
+def _text(value: object) -> str:
+    return ",".join(value) if isinstance(value, list) else str(value)
+
+
+def _document(record: Record, state_dir: Path) -> dict[str, Any]:
+    return {
+        "network": record.id.network,
+        "container": record.id.container_id,
+        "ifname": record.id.ifname,
+        "handle": record.handle,
+        "addresses": record.addresses,
+        "datastore": describe(record.settings, state_dir / EMBEDDED_FILE),
+    }

@@ -271,7 +271,7 @@ _REMEDIES = {
 }
 
 
-_OF_THE_PLUGIN = re.compile(  # the requests that its role allows; see svc.deploy.rbac
+_OF_THE_PLUGIN = re.compile(  # the requests that its role allows; see svc.deploy.cluster
     r"GET /apis/[^/]+/\w+/(ipamblocks|blockaffinities|ipamhandles|ippools|ipreservations|clusterinformations|ipamconfig\w*)\b"
     r"|(POST|PUT|DELETE) /apis/[^/]+/\w+/(ipamblocks|blockaffinities|ipamhandles)\b"
     r"|(GET|POST|PUT) /apis/[^/]+/\w+/(namespaces/[^/]+/)?leases\b"

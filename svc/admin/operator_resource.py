@@ -1,23 +1,32 @@
 """The operator's resource `Installation` (specification 2.9): settings of the network configuration, and IP pools.
 
 If an operator installs the plugin, users write this resource instead of a network configuration. svc reads the fields of
-`spec` that are about the plugin. `operator_pools` writes the listed pools to the datastore.
+`spec` that are about the plugin, and writes the listed pools to the datastore. A label marks the pools that belong to the
+resource. Pools without it belong to the user, and are never changed, with one exception: a pool that equals a listed one in
+every field gets the label.
 """
 
+import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from svc._core.cidr import Cidr
-from svc.admin import manifest
-from svc.admin.manifest import object_at
+from svc.admin import manifest, pools, resources
+from svc.admin.manifest import object_at, refuse_unknown
+from svc.admin.resources import POOL
+from svc.datastore.api import Backend
+from svc.ipam.pools import read_pools as read_stored_pools
 from svc.model.errors import Code
-from svc.model.field_errors import FieldErrors, json_kind
-from svc.model.pool import ALWAYS, CROSS_SUBNET, NEVER
+from svc.model.field_errors import FieldErrors, display, json_kind
+from svc.model.pool import ALWAYS, CROSS_SUBNET, NEVER, with_defaults
 from svc.model.resource import Resource
 from svc.names import Names
 from svc.netconf import host_local
 from svc.values import dataclass
 
 Json = dict[str, Any]
+Present = Mapping[str, Resource]
 
 KIND: Final = "Installation"
 NAME: Final = "default"
@@ -26,7 +35,6 @@ DEFAULT_CIDR: Final = "192.168.0.0/16"  # of the pool that is made if neither th
 _SECONDS: Final = "linuxPolicySetupTimeoutSeconds"
 _TEXTS: Final = ("cni.type", "cni.ipam.type", "cni.ipam.plugin")  # fields of `spec` of type string
 _POOL_TEXTS: Final = ("name", "cidr", "encapsulation", "nodeSelector", "assignmentMode", "allowedUses[]")  # of its pools
-_POOL: Final = "IPPool"
 _NODE_RANGES: Final = {4: "usePodCidr", 6: "usePodCidrIPv6"}
 _ENCAPSULATIONS: Final = {  # ipipMode and vxlanMode
     "None": (NEVER, NEVER),
@@ -73,21 +81,13 @@ class Listing:
     is_given: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Cluster:
-    """Settings of the cluster that some encapsulations require."""
-
-    host_local: bool
-    bgp: bool
-
-
 def read(data: bytes, source: str, names: Names) -> OperatorSettings:
-    """Return the settings of the resource. Raise CallerError with every fault of the document."""
+    """Return the settings of the resource. Raise CallerError with every error of the document."""
     faults = FieldErrors(source, Code.INVALID_NETCONF)
-    resources = _read_manifest(data, source, names)
-    if len(resources) > 1 or resources[0].name != NAME:
-        faults.add("metadata.name", resources[-1].name, "is not the operator's", f"give one {KIND}, {NAME!r}")
-    spec = resources[0].spec
+    documents = _read_manifest(data, source, names)
+    if len(documents) > 1 or documents[0].name != NAME:
+        faults.add("metadata.name", documents[-1].name, "is not the operator's", f"give one {KIND}, {NAME!r}")
+    spec = documents[0].spec
     where = f"spec.{names.operator_network}"
     network = object_at(where, spec.get(names.operator_network), faults)
     cni = object_at("spec.cni", spec.get("cni"), faults)
@@ -104,18 +104,20 @@ def read(data: bytes, source: str, names: Names) -> OperatorSettings:
 
 
 def read_pools(data: bytes, source: str, names: Names) -> Listing:
-    """Return the pools of a resource that `read` accepts. Raise CallerError with every fault."""
-    spec = _read_manifest(data, source, names)[0].spec
+    """Return the pools of a resource. Raise CallerError with every error of its settings, else of its pools."""
+    is_host_local = read(data, source, names).host_local
+    network = _read_manifest(data, source, names)[0].spec.get(names.operator_network) or {}
     faults = FieldErrors(source, Code.INVALID_NETCONF)
-    network = spec.get(names.operator_network) or {}
-    where = f"spec.{names.operator_network}"
-    cluster = _cluster(spec, network, f"{where}.bgp", faults)
+    where, bgp = f"spec.{names.operator_network}", network.get("bgp") or "Enabled"
+    _check_word(f"{where}.bgp", bgp, _SWITCH, faults)
     given = network.get("ipPools")
-    unlisted: list[Json] = [] if cluster.host_local else [{"cidr": DEFAULT_CIDR}]
-    listed = [
-        _listed_pool(f"{where}.ipPools[{index}]", pool, cluster, faults)
-        for index, pool in enumerate(unlisted if given is None else given)
-    ]
+    unlisted: list[Json] = [] if is_host_local else [{"cidr": DEFAULT_CIDR}]
+    listed = []
+    for index, pool in enumerate(unlisted if given is None else given):
+        if _is_valid(f"{where}.ipPools[{index}]", pool, faults):
+            field = f"{where}.ipPools[{index}].encapsulation"
+            _check_encapsulation(field, _encapsulation(pool), Cidr(pool["cidr"]), is_host_local, bgp == "Enabled", faults)
+            listed.append(_resource(pool))
     faults.raise_if_any()
     return Listing(tuple(listed), is_given=given is not None)
 
@@ -155,41 +157,30 @@ def _seconds(where: str, value: Any, faults: FieldErrors) -> int | None:
     return None
 
 
-def _cluster(spec: Json, network: Json, where: str, faults: FieldErrors) -> _Cluster:
-    ipam = (spec.get("cni") or {}).get("ipam") or {}
-    bgp = network.get("bgp") or "Enabled"
-    _check_word(where, bgp, _SWITCH, faults)
-    return _Cluster(host_local=HOST_LOCAL in (ipam.get("type"), ipam.get("plugin")), bgp=str(bgp) == "Enabled")
-
-
 def _check_word(where: str, value: Any, words: Json, faults: FieldErrors) -> None:
     if value is not None and str(value) not in words:
         faults.add(where, value, "is not known", f"give {', '.join(words)}, or leave it out")
 
 
-def _listed_pool(where: str, pool: Json, cluster: _Cluster, faults: FieldErrors) -> Resource:
+def _is_valid(where: str, pool: Json, faults: FieldErrors) -> bool:
+    """Report the errors of a listed pool on its own; return whether it has none."""
     before = len(faults.found)
-    for field, value in pool.items():
-        if field not in _POOL_FIELDS:
-            faults.add(f"{where}.{field}", value, "is not known", f"leave it out; known are {', '.join(_POOL_FIELDS)}")
+    refuse_unknown(f"{where}.", pool, _POOL_FIELDS, faults)
     for field, words in (("encapsulation", _ENCAPSULATIONS), ("natOutgoing", _SWITCH)):
         _check_word(f"{where}.{field}", pool.get(field), words, faults)
     if not isinstance(disabled := pool.get("disableNewAllocations", False), bool):
         faults.add(f"{where}.disableNewAllocations", disabled, f"is {json_kind(disabled)}", "give true or false")
-    if len(faults.found) > before:
-        return Resource(_POOL, {})
-    _check_encapsulation(f"{where}.encapsulation", _encapsulation(pool), Cidr(pool["cidr"]), cluster, faults)
-    return _resource(pool)
+    return len(faults.found) == before
 
 
-def _check_encapsulation(where: str, value: str, cidr: Cidr, cluster: _Cluster, faults: FieldErrors) -> None:
+def _check_encapsulation(where: str, value: str, cidr: Cidr, is_host_local: bool, has_bgp: bool, faults: FieldErrors) -> None:
     """Report an encapsulation that does not go with the pool's family, or with the IPAM or the BGP of the cluster."""
     is_vxlan = value.startswith("VXLAN")
     if cidr.version == 6 and value.startswith("IPIP"):
         faults.add(where, value, "is not for IPv6", "give None, VXLAN or VXLANCrossSubnet")
-    if cluster.host_local and is_vxlan:
+    if is_host_local and is_vxlan:
         faults.add(where, value, f"does not go with {HOST_LOCAL}", "give None, or IPIP or IPIPCrossSubnet for IPv4")
-    if not (cluster.host_local or cluster.bgp or is_vxlan):
+    if not (is_host_local or has_bgp or is_vxlan):
         faults.add(where, value, "needs BGP", "give VXLAN or VXLANCrossSubnet, or set bgp to Enabled")
 
 
@@ -204,5 +195,87 @@ def _resource(pool: Json) -> Resource:
     spec: Json = {"cidr": str(cidr), "ipipMode": ipip, "vxlanMode": vxlan, "natOutgoing": nat}
     spec |= {"disabled": pool.get("disableNewAllocations", False)}
     return Resource(
-        _POOL, {"name": pool.get("name") or ""}, spec | {field: pool[field] for field in _SAME_NAME if field in pool}
+        POOL, {"name": pool.get("name") or ""}, spec | {field: pool[field] for field in _SAME_NAME if field in pool}
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """The label of the pools that belong to the operator's resource."""
+
+    key: str
+    value: str
+
+    def is_on(self, pool: Resource) -> bool:
+        return pool.labels.get(self.key) == self.value
+
+
+def apply_pools(backend: Backend, listing: Listing, names: Names, now: datetime) -> list[tuple[str, str]]:
+    """Make the datastore's pools those of the resource; return the name of each that is touched or listed, and what was done.
+
+    A pool of the resource that is no longer listed is deleted, or disabled while addresses of it are taken. Raise CallerError,
+    before anything is written, with every error of the listed pools; StoreError."""
+    known = read_stored_pools(backend)
+    if not listing.is_given and (known.all or known.unreadable):
+        return []
+    label = _Label(f"app.{names.orch_domain}/managed-by", names.operator_manager)
+    present = {pool.name: pool for pool in resources.get(backend, POOL)}
+    wanted = [_named(pool, present, listing.pools) for pool in listing.pools]
+    resources.refuse(POOL, _foreign_faults(wanted, present, label))
+    for pool in wanted:
+        labels = present[pool.name].labels if pool.name in present else {}
+        pool.metadata["labels"] = {**labels, label.key: label.value}
+    stale = [pool for pool in present.values() if label.is_on(pool) and not _is_listed(pool, wanted)]
+    pools.check(backend, wanted, [pool for pool in stale if not pools.count_taken(backend, pools.cidr_of(pool))])
+    removed = [(pool.name, _remove(backend, pool)) for pool in stale]
+    applied = pools.apply(backend, wanted, now) if wanted else []
+    return [*removed, *zip([pool.name for pool in wanted], applied, strict=True)]
+
+
+def _named(pool: Resource, present: Present, listed: Sequence[Resource]) -> Resource:
+    """Return the pool with its own name, else that of the pool with this CIDR, else the name that the operator makes."""
+    if pool.name:
+        return pool
+    cidr = Cidr(pool.spec["cidr"])
+    versions = [Cidr(each.spec["cidr"]).version for each in listed]
+    if sorted(versions) in ([4], [6], [4, 6]):
+        made = f"default-ipv{cidr.version}-ippool"
+    else:
+        made = ipaddress.ip_network(str(cidr)).exploded.replace(":", ".").replace("/", "-")
+    found = next((name for name, other in present.items() if pools.cidr_of(other) == cidr), made)
+    return Resource(pool.kind, {"name": found}, pool.spec)
+
+
+def _is_listed(pool: Resource, wanted: Sequence[Resource]) -> bool:
+    """Return whether a listed pool replaces it: neither the name nor the CIDR of a pool can change."""
+    return any(pool.name == each.name and pools.cidr_of(pool) == Cidr(each.spec["cidr"]) for each in wanted)
+
+
+def _foreign_faults(wanted: Sequence[Resource], present: Present, label: _Label) -> Iterator[tuple[str, str]]:
+    """Yield why a pool of the same name or CIDR that does not belong to the resource cannot be adopted."""
+    for pool in wanted:
+        for other in present.values():
+            is_same = other.name == pool.name or pools.cidr_of(other) == Cidr(pool.spec["cidr"])
+            if is_same and not label.is_on(other):
+                yield from ((other.name, line) for line in _differences(other, pool, label))
+
+
+def _differences(other: Resource, pool: Resource, label: _Label) -> Iterator[str]:
+    whose = f"the pool exists and lacks the label {label.key}={label.value}"
+    if manager := other.labels.get(label.key):
+        yield f"metadata.labels[{label.key}] = {display(manager)} names another manager: leave the pool out of the resource"
+    if other.name != pool.name:
+        yield f"metadata.name is not {display(pool.name)}, and {whose}: give the listed pool this name, or delete this pool"
+    stored = other.spec if pools.cidr_of(other) is None else with_defaults(other).spec
+    listed = with_defaults(pool).spec
+    for field in [*listed, *(field for field in stored if field not in listed)]:
+        if stored.get(field) != listed.get(field):
+            values = f"{display(stored.get(field))} is not {display(listed.get(field))}"
+            yield f"spec.{field} = {values}, and {whose}: make both equal, or delete this pool"
+
+
+def _remove(backend: Backend, pool: Resource) -> str:
+    taken = pools.retire(backend, pool)
+    if not taken:
+        return "deleted"
+    return f"disabled: {pools.format_taken(taken)}; repeat the command after their release to delete it"

@@ -1,0 +1,268 @@
+"""What `svcctl install` installs: the executables, the agent's unit, and a network list with access to the Kubernetes API.
+
+The access is that of the service account of the pod that installs. Its kubeconfig names a file with the token and never
+changes. Kubernetes renews the token within the pod about every hour, and `svcctl install --watch` copies it to that file.
+Clients that open the file again have a valid token.
+"""
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from svc.admin.install_records import Others, known_files, other_installations, record_paths
+from svc.admin.installer import InstallSettings, Outcome, find_executable, require_own_list
+from svc.admin.installer import install as install_files
+from svc.atomic_file import File
+from svc.attach.plugin_exec import supported_versions
+from svc.cni.install_record import SOCKET_NAME
+from svc.deploy.systemd import HOST_LOCAL_DIR, make_directories, plugin_of, render_unit, unit_name
+from svc.model import cni_versions
+from svc.model.errors import CallerError, Code, PeerError
+from svc.names import Names
+from svc.netconf import netconf as netconfs
+from svc.netconf.installed import FILE_NAME, Installed, add_installed
+from svc.netconf.networklist import check_file, read_file, read_others, read_plugin
+from svc.orch.pod_cidrs import config_warning
+from svc.values import dataclass
+
+Json = dict[str, Any]
+Warn = Callable[[str], None]
+
+UNIT_DIR: Final = Path("/etc/systemd/system")
+CHAINED: Final[Mapping[str, Json]] = {
+    "portmap": {"type": "portmap", "snat": True, "capabilities": {"portMappings": True}},
+    "bandwidth": {"type": "bandwidth", "capabilities": {"bandwidth": True}},
+}
+_WITH_GC: Final = "1.1.0"
+_NEWER_PLUGINS: Final = (
+    "install containernetworking-plugins 1.6.0 or newer, or leave plugins out with --without, and repeat this"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What to install, and where. The directories are absolute; without `conf_dir` no network is configured.
+
+    `netconf` is a user's part of the network list, `installation` the operator's resource. `host_conf_dir` is the path of
+    `conf_dir` on the host."""
+
+    names: Names
+    profile: str
+    state_dir: Path
+    run_dir: Path
+    bin_dir: Path
+    conf_dir: Path | None
+    host_conf_dir: Path | None
+    unit_dir: Path | None
+    datastore: str
+    netconf: Path | None
+    installation: Path | None
+    without: tuple[str, ...]
+    cni_version: str | None
+    service_account: Path | None
+    socket: Path | None
+    executable: Path | None
+    systemd: bool
+
+    @property
+    def network_list(self) -> Path | None:
+        return self.conf_dir / self.names.conflist if self.conf_dir else None
+
+    @property
+    def record(self) -> Installed:
+        """Return the entry for the record of the state directory."""
+        executables = tuple(str(self.bin_dir / name) for name in (self.names.plugin, self.names.ipam_plugin))
+        host_dir = self.host_conf_dir or self.conf_dir
+        lists = [str(folder / self.names.conflist) if folder else "" for folder in (self.conf_dir, host_dir)]
+        return Installed(self.profile, str(self.bin_dir), executables, *lists)
+
+    def credentials(self) -> list[File]:
+        """Return token and kubeconfig, if they are needed. Raise CallerError outside of a pod."""
+        if not self.conf_dir or self.datastore != "orch":
+            return []
+        account = self.service_account or Path(f"/var/run/secrets/{self.names.orch_domain}/serviceaccount")
+        return credentials(account, os.environ, self.conf_dir, self.names)
+
+    def read_netconf(self, folder: Path) -> tuple[Json, netconfs.NetConf]:
+        """Return the part of svc in the network list, with a kubeconfig in `folder`; as JSON and decoded."""
+        if self.netconf:
+            check_file(self.netconf)
+            entry = read_plugin(self.netconf, self.names)
+        else:
+            node, access = os.environ.get("KUBERNETES_NODE_NAME", ""), str(folder / _kubeconfig_name(self.names))
+            entry = default_entry(self.names, self.datastore, node, access)
+        if self.installation:
+            from svc.admin import operator_resource  # few installations have an operator
+
+            data = read_file(self.installation)
+            entry = operator_resource.read(data, str(self.installation), self.names).applied(entry)
+        return entry, netconfs.read(entry | {"name": self.names.network}, self.names)
+
+
+def install(wanted: Installation, warn: Warn) -> list[Outcome]:
+    """Install and record all files, each atomically; return what was done to each.
+
+    Raise CallerError before anything is written, PeerError if a file cannot be written."""
+    names = wanted.names
+    executable = wanted.executable or find_executable()
+    others = other_installations(wanted.state_dir, wanted.profile, wanted.bin_dir)
+    socket = wanted.socket or others.socket(wanted.run_dir) or wanted.run_dir / SOCKET_NAME
+    settings = InstallSettings(socket.absolute(), Path(sys.executable), wanted.state_dir, wanted.run_dir, wanted.profile)
+    if wanted.network_list and not wanted.netconf:
+        known = known_files(wanted.state_dir, record_paths(wanted.bin_dir, names)[0])
+        require_own_list(wanted.network_list, known.get(wanted.network_list), names)
+    log_dirs = sorted({Path(each.log_dir).parent for each in (names, *others.names())})
+    writable = [*log_dirs, HOST_LOCAL_DIR, *([settings.socket.parent] if _is_elsewhere(settings) else [])]
+    unit = [_unit(wanted, others, settings, writable)] if wanted.systemd else []
+    network = [*wanted.credentials(), *_network_list(wanted, executable, warn)]
+    outcomes = install_files(wanted.bin_dir, executable, names, settings, [*unit, *network])
+    is_new = add_installed(wanted.state_dir, wanted.record)
+    for file in unit:
+        make_directories(writable)
+        _explain_start(file.path, names, warn)
+    return [*outcomes, (wanted.state_dir / FILE_NAME, "installed" if is_new else "unchanged")]
+
+
+def _is_elsewhere(settings: InstallSettings) -> bool:
+    """Return whether the agent's socket is not the one of its run directory."""
+    return settings.socket != settings.run_dir / SOCKET_NAME
+
+
+def _unit(wanted: Installation, others: Others, settings: InstallSettings, writable: Sequence[Path]) -> File:
+    """Return the unit of the agent, which another names profile may have installed already."""
+    own = (wanted.unit_dir or UNIT_DIR) / unit_name(wanted.names.plugin)
+    path = own if own.exists() else next(iter(others.units()), own)
+    command = [sys.executable, "-I", "-m", "svc.agent.main", "run"]
+    command += ["--state-dir", str(wanted.state_dir), "--run-dir", str(wanted.run_dir)]
+    command += ["--socket", str(settings.socket)] if _is_elsewhere(settings) else []
+    text = render_unit(plugin_of(path.name), command, wanted.state_dir, wanted.run_dir, writable)
+    return File(path, text.encode(), 0o644)
+
+
+def _explain_start(unit: Path, names: Names, warn: Warn) -> None:
+    if plugin_of(unit.name) != names.plugin:
+        warn(f"note: {unit} is the unit of the agent of these directories: it serves {names.plugin} too")
+    commands = f"systemctl daemon-reload && systemctl enable {unit.name} && systemctl restart {unit.name}"
+    warn(f"start the agent with: {commands}")
+
+
+def _network_list(wanted: Installation, executable: Path, warn: Warn) -> list[File]:
+    if not wanted.conf_dir or not wanted.network_list:
+        return []
+    names = wanted.names
+    chained = [name for name in CHAINED if name not in wanted.without]
+    others = read_others(wanted.netconf, {names.plugin, *CHAINED}) if wanted.netconf else []
+    for plugin in others:
+        supported = " and ".join(CHAINED)
+        warn(f"warning: plugin {plugin['type']!r} is kept in the chain, but only {supported} are supported there")
+    folders = [wanted.bin_dir, *(Path(folder) for folder in os.environ.get("CNI_PATH", "").split(":") if folder)]
+    programs = {names.plugin: executable} | find_plugins([*chained, *(each["type"] for each in others)], folders)
+    version = common_version(programs, wanted.cni_version or cni_versions.LATEST)
+    entry, netconf = wanted.read_netconf(wanted.host_conf_dir or wanted.conf_dir)
+    document = render(entry, chained, version, names, others)
+    if warning := config_warning(netconf.ipam.type, netconf.datastore.kind, os.environ):
+        warn(warning)
+    if not cni_versions.at_least(version, _WITH_GC):
+        cause = "as --cni-version asks" if version == wanted.cni_version else _NEWER_PLUGINS
+        warn(f"note: the network is CNI {version}: the runtime never calls GC and STATUS of {_WITH_GC}; {cause}")
+    return [File(wanted.network_list, document, 0o600)]
+
+
+def default_entry(names: Names, datastore: str, node: str, kubeconfig: str) -> Json:
+    """Return the part of svc if the user gives none. If the node name is empty, the host's counts."""
+    entry: Json = {
+        "type": names.plugin,
+        "datastore_type": names.orch_datastore if datastore == "orch" else datastore,
+        "log_file_path": f"{names.log_dir}/cni.log",
+        "ipam": {"type": names.ipam_plugin},
+    }
+    entry |= {"nodename": node} if node else {}
+    if datastore == "orch":
+        entry |= {"policy": {"type": names.orch_policy}, names.orch_section: {"kubeconfig": kubeconfig}}
+    return entry
+
+
+def render(entry: Json, chained: Sequence[str], version: str, names: Names, others: Sequence[Json] = ()) -> bytes:
+    """Return the document; `others` are further plugins at its end. Raise CallerError if svc would refuse its part."""
+    network = str(entry.get("name") or names.network)
+    netconfs.read(entry | {"name": network, "cniVersion": version}, names)
+    own = {key: value for key, value in entry.items() if key not in ("name", "cniVersion", "plugins")}
+    document = {"cniVersion": version, "name": network, "plugins": [own, *(CHAINED[name] for name in chained), *others]}
+    return json.dumps(document, indent=2).encode() + b"\n"
+
+
+def common_version(programs: Mapping[str, Path], at_most: str = cni_versions.LATEST) -> str:
+    """Return the newest version of the specification that all plugins support, `at_most` or older.
+
+    Raise PeerError if there is none, or if a plugin does not answer."""
+    supported = {name: supported_versions(path) for name, path in programs.items()}
+    common = frozenset.intersection(*supported.values())
+    allowed = [version for version in common if cni_versions.at_least(at_most, version)]
+    if not allowed:
+        listed = "; ".join(f"{name}: {', '.join(sorted(known))}" for name, known in supported.items())
+        raise PeerError(
+            f"the plugins {', '.join(programs)} have no CNI version up to {at_most} in common",
+            details=f"install others, or leave one out with --without; they speak {listed}",
+            code=Code.INCOMPATIBLE_VERSION,
+        )
+    return max(allowed, key=cni_versions.parse)
+
+
+def find_plugins(names: Sequence[str], folders: Sequence[Path]) -> dict[str, Path]:
+    """Return the path of each plugin in the first folder that has it. Raise CallerError for those that no folder has."""
+    found = {name: folder / name for name in names for folder in reversed(folders) if (folder / name).is_file()}
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise CallerError(
+            f"plugins {', '.join(missing)} are not in {', '.join(map(str, folders))}",
+            details="install them there, name their folder in CNI_PATH, or leave them out with --without",
+        )
+    return found
+
+
+def credentials(service_account: Path, environment: Mapping[str, str], conf_dir: Path, names: Names) -> list[File]:
+    """Return token and kubeconfig, which only root can read. Raise CallerError outside of a pod."""
+    token = File(conf_dir / f"{names.plugin}-token", _part(service_account, "token"), 0o600, renewed=True)
+    authority = base64.b64encode(_part(service_account, "ca.crt")).decode()
+    cluster = {"server": _server(environment), "certificate-authority-data": authority}
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "local", "cluster": cluster}],
+        "users": [{"name": names.plugin, "user": {"tokenFile": token.path.name}}],  # relative to the kubeconfig
+        "contexts": [{"name": f"{names.plugin}-context", "context": {"cluster": "local", "user": names.plugin}}],
+        "current-context": f"{names.plugin}-context",
+    }
+    return [token, File(conf_dir / _kubeconfig_name(names), yaml.safe_dump(document, sort_keys=False).encode(), 0o600)]
+
+
+def _kubeconfig_name(names: Names) -> str:
+    return f"{names.plugin}-kubeconfig"
+
+
+def _server(environment: Mapping[str, str]) -> str:
+    host, port = (environment.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
+    if not host or not port:
+        raise CallerError(
+            "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set",
+            details="run this in a pod, or name a kubeconfig in the file given with --netconf",
+        )
+    protocol = environment.get("KUBERNETES_SERVICE_PROTOCOL") or "https"
+    return f"{protocol}://[{host}]:{port}" if ":" in host else f"{protocol}://{host}:{port}"
+
+
+def _part(service_account: Path, name: str) -> bytes:
+    try:
+        return (service_account / name).read_bytes()
+    except OSError as error:
+        raise CallerError(
+            f"service account file {str(service_account / name)!r} cannot be read: {error.strerror}",
+            details="run this in a pod with a service account, or name a kubeconfig in the file given with --netconf",
+            code=Code.IO_FAILURE,
+        ) from None

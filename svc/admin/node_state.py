@@ -1,0 +1,62 @@
+"""The state of this node: pending releases in the agent's journal, and the lock that a restore of its store needs."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Final
+
+from svc.attach.journal import Journal
+from svc.attach.record import AttachmentId, Record
+from svc.cni.locks import StateLock
+from svc.model.errors import CallerError, Code, PeerError
+from svc.timestamps import rfc3339
+
+_JOURNAL: Final = "journal.db"
+
+
+@contextmanager
+def open_journal(state_dir: Path) -> Iterator[Journal]:
+    """Open the journal. Raise CallerError if it does not exist."""
+    path = state_dir / _JOURNAL
+    if not path.exists():
+        raise CallerError(f"journal {str(path)!r} does not exist", details="name the agent's directory with --state-dir")
+    with closing(Journal(path)) as journal:
+        yield journal
+
+
+def find_release(journal: Journal, wanted: AttachmentId) -> Record:
+    """Return a pending release. Raise CallerError if it does not exist."""
+    for record in journal.owed():
+        if record.id == wanted:
+            return record
+    name = f"{wanted.network} {wanted.container_id} {wanted.ifname}"
+    raise CallerError(f"no release of {name} is pending", details="see `svcctl pending get`")
+
+
+def append_note(path: Path, document: dict[str, Any]) -> None:
+    """Append a line, with the time, that survives a power cut. Raise PeerError if it cannot be written."""
+    line = json.dumps({"time": rfc3339(datetime.now(timezone.utc).timestamp()), **document}) + "\n"
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "w") as notes:
+            notes.write(line)
+            notes.flush()
+            os.fsync(notes.fileno())
+    except OSError as error:
+        raise PeerError(
+            f"the reason cannot be noted in {str(path)!r}: {error.strerror}", details="free space there", code=Code.IO_FAILURE
+        ) from error
+
+
+def lock_state(state_dir: Path, holder: str) -> StateLock:
+    """Return the lock of the state, held. Raise PeerError if an agent or a call has it."""
+    try:
+        lock = StateLock(state_dir, holder)
+        lock.take(0)
+    except PeerError as held:
+        raise PeerError(f"the state is in use: {held.msg}", details="stop svc-agent, and repeat", code=Code.TRY_AGAIN) from None
+    except OSError as error:
+        raise PeerError(f"the state cannot be locked: {error}", details="run this as root", code=Code.IO_FAILURE) from error
+    return lock
