@@ -42,6 +42,18 @@ def remove(path: Path) -> None:
     sync_directory(path.parent)
 
 
+FileVersion = tuple[int, int, int] | None
+
+
+def file_version(path: Path | str) -> FileVersion:
+    """Return a value that changes if the file is replaced or written; None if it cannot be found."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
 def _holds(file: File) -> bool:
     path = file.path
     try:

@@ -4,6 +4,8 @@ import errno
 import os
 import ssl
 
+UNREADABLE = "cannot be read"
+
 
 class TlsSocket(ssl.SSLSocket):
     """Socket class for `SSLContext.sslsocket_class` that does not leak descriptors.
@@ -31,3 +33,18 @@ def prepare(context: ssl.SSLContext) -> None:
     """
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.sslsocket_class = TlsSocket
+
+
+def load_pair(context: ssl.SSLContext, certificate: str, key: str | None) -> str:
+    """Load a client certificate and its key from PEM files. Return why they cannot be used; empty if they are loaded."""
+
+    def refuse_password() -> str:
+        raise ValueError
+
+    try:
+        context.load_cert_chain(certificate, key, password=refuse_password)
+    except OSError as error:  # SSLError included
+        return "is of another certificate" if "KEY_VALUES_MISMATCH" in str(error) else UNREADABLE
+    except ValueError:
+        return "is encrypted"
+    return ""

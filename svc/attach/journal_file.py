@@ -61,15 +61,7 @@ Identity = tuple[tuple[int, int] | None, ...]
 
 def identity(path: Path) -> Identity:
     """Return the device and inode numbers of the file, its log and its index, which show whether a file was replaced."""
-    return tuple(_identity(path.with_name(path.name + suffix)) for suffix in ("", "-wal", "-shm"))
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino
+    return tuple(sqlite.identity(path.with_name(path.name + suffix)) for suffix in ("", *sqlite.BESIDE))
 
 
 def write_back(path: Path, connection: sqlite3.Connection) -> sqlite3.Connection:

@@ -91,15 +91,12 @@ MAX_WRITES = 128
 """Limit of one call: the number of operations that an etcd server accepts in a transaction by default."""
 
 
-def demand_checks(get: Callable[[Key], Entry], writes: Sequence[Write]) -> None:
+def require_checks(find: Callable[[Key], Entry | None], writes: Sequence[Write]) -> None:
     """Make the checks among the writes, for stores without transactions. Raise Conflict if one fails."""
     for write in writes:
         if isinstance(write, Check):
-            try:
-                stands = get(write.key).revision == write.revision
-            except NotFound:
-                stands = False
-            if not stands:
+            entry = find(write.key)
+            if entry is None or entry.revision != write.revision:
                 raise Conflict(write.key)
 
 
@@ -135,15 +132,15 @@ class Backend(Protocol):
 
     @property
     def atomic(self) -> bool:
-        """Return whether `write` applies all of its writes or none."""
+        """Whether `write` applies all of its writes or none."""
 
     @property
     def requires_node(self) -> bool:
-        """Return whether a node needs a Node resource to get addresses: true for clusters, false for the store of one node."""
+        """Whether a node needs a Node resource to get addresses: true for clusters, false for the store of one node."""
 
     @property
     def place(self) -> str:
-        """Return the kind and the address or path of the store, for errors."""
+        """Kind and address or path of the store, for errors."""
 
     def get(self, key: Key[V]) -> Entry[V]:
         """Return the entry of a key. Raise NotFound or UndecodableEntry."""
@@ -272,7 +269,7 @@ Found = Entry[V] | NotFound | UndecodableEntry
 
 
 def found_by(get: Callable[[Key[V]], Entry[V]], key: Key[V]) -> Found[V]:
-    """Return the result of `get_all` for one key, by means of `get`."""
+    """Return what `get` returns or raises for a key."""
     try:
         return get(key)
     except (NotFound, UndecodableEntry) as reason:

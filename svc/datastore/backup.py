@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Final
 
 from svc.datastore import sqlite
 from svc.datastore.api import StoreError
@@ -17,21 +16,18 @@ from svc.datastore.embedded import EmbeddedStore
 from svc.model.errors import CallerError, Code, PeerError
 from svc.names import Names
 
-_BESIDE: Final = ("-wal", "-shm")  # suffixes of the files beside an open database
-
 
 def back_up(path: Path, target: Path) -> None:
     """Copy the store at `path` to the new file `target`, in one step. Other processes may use the store at the same time.
 
     Raise CallerError if the file exists, PeerError if it cannot be written, StoreError if the store cannot be read.
     """
-    with _draft_of(target) as draft:
+    with _file_errors(target):
         try:
-            _copy(path, draft, "DELETE")
+            with sqlite.draft_of(target) as draft:
+                _copy(path, draft, "DELETE")
         except sqlite3.Error as error:
             raise sqlite.store_error(path, error) from error
-        try:
-            os.link(draft, target)
         except FileExistsError:
             raise CallerError(
                 f"file {str(target)!r} exists already", details="name another one, or remove it", code=Code.IO_FAILURE
@@ -45,26 +41,16 @@ def restore(source: Path, path: Path, names: Names, now: datetime) -> Path | Non
     is not an intact store, PeerError if a file cannot be written or another process has the store open. After an error the
     store is unchanged.
     """
-    _demand_readable(source)
-    with _draft_of(path) as draft:
+    _require_readable(source)
+    with _file_errors(path), sqlite.draft_of(path, os.replace) as draft:
         _take_backup(source, draft, names)
-        kept = _keep(path, now)
-        os.replace(draft, path)
-    return kept
+        return _keep(path, now)
 
 
 @contextmanager
-def _draft_of(target: Path) -> Iterator[Path]:
-    """Create a temporary file beside the target. Sync the directory after the block. Raise PeerError for errors of files."""
-    draft = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
+def _file_errors(target: Path) -> Iterator[None]:
     try:
-        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        try:
-            yield draft
-            _sync(target.parent)
-        finally:
-            for suffix in ("", *_BESIDE):
-                Path(f"{draft}{suffix}").unlink(missing_ok=True)
+        yield
     except OSError as error:
         raise PeerError(
             f"{str(target)!r} cannot be written: {error.strerror}", details="name another file", code=Code.IO_FAILURE
@@ -76,10 +62,9 @@ def _copy(source: Path, draft: Path, journal_mode: str) -> None:
         with closing(sqlite.connect(draft)) as writer:
             reader.backup(writer)
             writer.execute(f"PRAGMA journal_mode = {journal_mode}")
-    _sync(draft)
 
 
-def _demand_readable(source: Path) -> None:
+def _require_readable(source: Path) -> None:
     """Raise CallerError with the reason if the file cannot be opened, because SQLite does not report the reason."""
     try:
         source.open("rb").close()
@@ -120,7 +105,7 @@ def _keep(path: Path, now: datetime) -> Path | None:
         with closing(sqlite.connect(path)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error:
-        for suffix in _BESIDE:
+        for suffix in sqlite.BESIDE:
             if os.path.exists(f"{path}{suffix}"):
                 os.rename(f"{path}{suffix}", f"{kept}{suffix}")
     if os.path.exists(f"{path}-wal"):  # SQLite removes it when the last connection closes
@@ -129,11 +114,3 @@ def _keep(path: Path, now: datetime) -> Path | None:
         return None
     os.link(path, kept)
     return kept
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,26 +9,22 @@
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from svc.datastore.api import Entry, Event
-from svc.datastore.watching import OpenWatches, PresentKeys
+from svc.datastore.watching import PresentKeys
 from svc.model.keys import Key
+from svc.values import dataclass
 
 LIMIT = 1024  # changes in the queue of a watcher
 
 
-class Change(Protocol):
-    """Committed change."""
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Committed change. `number` is that of its transaction. `entry` returns a new entry, None if the key was deleted."""
 
-    @property
-    def key(self) -> Key: ...
-    @property
-    def number(self) -> int:
-        """Return the number of its transaction, which grows."""
-
-    def entry(self) -> Entry | None:
-        """Return a new entry for each watcher; None if the key was deleted."""
+    key: Key
+    number: int
+    entry: Callable[[], Entry | None]
 
 
 Listing = Callable[[], tuple[int, Sequence[Entry]]]
@@ -101,12 +97,3 @@ class Watcher:
             return None
         entry = change.entry()
         return next(iter(self._present.changed(change.key, () if entry is None else (entry,))), None)
-
-
-class ChangeFeed(OpenWatches[Watcher]):
-    """Watchers of one store."""
-
-    def publish(self, changes: Sequence[Change]) -> None:
-        """Queue the changes of a transaction for every watcher."""
-        for watcher in self:
-            watcher.feed(changes)

@@ -12,16 +12,17 @@ from svc.datastore.api import NoSpace
 
 NEEDED_BYTES = 512 * 1024  # more than one ADD appends to the WAL file of the journal or of the embedded store
 
-_EXHAUSTED = (errno.ENOSPC, errno.EDQUOT)
-
 
 def require_disk_space(path: Path) -> None:
     """Raise NoSpace if the directory of the file lacks space for one more ADD. Ignore other errors of the test."""
     try:
         _allocate(path.parent)
     except OSError as failure:
-        if failure.errno in _EXHAUSTED:
-            raise _no_space(path, failure) from failure
+        if failure.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpace(
+                f"store {str(path)!r} cannot grow, the disk is full: {failure.strerror}",
+                details=f"free space on its file system (df {path.parent}), {NEEDED_BYTES >> 10} KiB at least",
+            ) from failure
 
 
 def _allocate(directory: Path) -> None:
@@ -36,10 +37,3 @@ def _allocate(directory: Path) -> None:
 
     with TemporaryFile(dir=directory, buffering=0) as file:
         os.posix_fallocate(file.fileno(), 0, NEEDED_BYTES)
-
-
-def _no_space(path: Path, failure: OSError) -> NoSpace:
-    return NoSpace(
-        f"store {str(path)!r} cannot grow, the disk is full: {failure.strerror}",
-        details=f"free space on its file system (df {path.parent}), {NEEDED_BYTES >> 10} KiB at least",
-    )

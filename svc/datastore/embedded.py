@@ -13,8 +13,8 @@ import logging
 import sqlite3
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,9 +36,10 @@ from svc.datastore.api import (
     Update,
     Write,
 )
-from svc.datastore.change_feed import ChangeFeed, Watcher
+from svc.datastore.change_feed import Change, Watcher
 from svc.datastore.checkpoint import WalCheckpointer
 from svc.datastore.disk_space import require_disk_space
+from svc.datastore.watching import OpenWatches
 from svc.model.keys import Key, Query, ResourceKey, counted_kind
 from svc.model.kv_codec import Codec, matches
 from svc.model.resource import Resource, set_identity
@@ -65,6 +66,7 @@ _COUNTER = "SELECT value FROM counters WHERE name = ?"
 _COUNTERS = "SELECT name, value FROM counters"
 _COUNT = "INSERT OR REPLACE INTO counters (name, value) VALUES (?, ?)"
 _COUNT_TWO = f"{_COUNT}, (?, ?)"
+_REPAIR = "delete the key, or restore the file from a copy"
 _TRANSACTIONS = ""  # the counter of transactions; the other counters have the name of a kind
 
 _log = logging.getLogger(__name__)
@@ -82,19 +84,6 @@ class _Change:
     data: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Committed:
-    """Committed change, as the change feed publishes it. `data` is None for a deletion."""
-
-    codec: Codec
-    key: Key
-    data: bytes | None
-    number: int
-
-    def entry(self) -> Entry | None:
-        return None if self.data is None else _entry(self.codec, self.key, self.data, self.number)
-
-
 class EmbeddedStore(Backend):
     """Session with the file at `path`. If the file or its directory does not exist, the session creates it."""
 
@@ -104,25 +93,23 @@ class EmbeddedStore(Backend):
     def __init__(self, path: Path, names: Names = DEFAULT) -> None:
         self._path = path
         self._codec = Codec(names)
-        self._feed = ChangeFeed()
+        self._errors = sqlite.Errors(path)
+        self._watches: OpenWatches[Watcher] = OpenWatches()
         self._checkpoints = WalCheckpointer(path)
         self._reading = threading.Lock()
         self._writing = threading.Lock()
         self._read_wait, self._write_wait = sqlite.LockWait(), sqlite.LockWait()
-        try:
+        with self._errors, ExitStack() as opened:
             if not path.exists():
                 sqlite.create(path, self._fill)
-            with ExitStack() as opened:
-                self._reader = opened.enter_context(closing(sqlite.connect(path)))
-                self._check_schema()
-                self._writer = opened.enter_context(closing(sqlite.connect(path)))
-                for connection in (self._reader, self._writer):  # LockWait repeats instead, without the lock of the connection
-                    connection.execute("PRAGMA busy_timeout = 0")
-                self._file = _identity(path)
-                self._newest = self._numbers()[_TRANSACTIONS]
-                opened.pop_all()
-        except (OSError, sqlite3.Error) as error:
-            raise sqlite.store_error(path, error) from error
+            self._reader = opened.enter_context(closing(sqlite.connect(path)))
+            self._check_schema()
+            self._writer = opened.enter_context(closing(sqlite.connect(path)))
+            for connection in (self._reader, self._writer):  # LockWait repeats instead, without the lock of the connection
+                connection.execute("PRAGMA busy_timeout = 0")
+            self._file = sqlite.identity(path)
+            self._newest = dict(self._fetch(_COUNTERS))[_TRANSACTIONS]
+            opened.pop_all()
 
     @property
     def place(self) -> str:
@@ -130,10 +117,9 @@ class EmbeddedStore(Backend):
 
     def is_current(self) -> bool:
         """Return whether `path` is still the file that this session has open."""
-        try:
-            return _identity(self._path) == self._file
-        except OSError:
-            return False
+        with suppress(OSError):
+            return sqlite.identity(self._path) == self._file
+        return False
 
     def get(self, key: Key) -> Entry:
         rows = self._fetch(_GET, (self._codec.path(key),))
@@ -148,30 +134,26 @@ class EmbeddedStore(Backend):
         return [self._found(key, rows.get(path)) for key, path in zip(keys, paths, strict=True)]
 
     def list(self, query: Query) -> Entries:
-        return self._entries(query, self._read(self._rows, query))
+        return self._entries(query, self._fetch(_LIST, self._span(query)))
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         """Apply all writes or none. They share one revision."""
         if not writes:
             return ()
         changes = [self._change(write) for write in writes]
-        try:
+        with self._errors:
             number = self._write_wait.run(self._write, changes, durable)
-        except sqlite3.Error as error:
-            raise sqlite.store_error(self._path, error) from error
-        return [_written(write, number) for write in writes]
+        return [Entry(write.key, write.value, str(number)) if isinstance(write, Create | Update) else None for write in writes]
 
     def check_writable(self) -> None:
         """Rewrite a counter with its present value, to detect a locked file. Raise NoSpace without disk space for an ADD."""
-        try:
+        with self._errors:
             self._write_wait.run(self._rewrite_counter)
-        except sqlite3.Error as error:
-            raise sqlite.store_error(self._path, error) from error
         require_disk_space(self._path)
 
     def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
         """Return the number of the last transaction of any process that wrote a resource of each kind; 0 if none did."""
-        numbers = self._numbers()
+        numbers = dict(self._fetch(_COUNTERS))
         return tuple(numbers.get(kind, 0) for kind in kinds)
 
     def position(self) -> Position:
@@ -185,13 +167,13 @@ class EmbeddedStore(Backend):
         """Return a watch. It reports the changes of other processes only when it lists again."""
 
         def listing() -> tuple[int, Sequence[Entry]]:
-            number, rows = self._snapshot(query)
+            number, rows = self._read(self._snapshot, query)
             return number, self._entries(query, rows)
 
-        return self._feed.add(Watcher(listing, lambda key: matches(query, key)))
+        return self._watches.add(Watcher(listing, lambda key: matches(query, key)))
 
     def close(self) -> None:
-        self._feed.close()
+        self._watches.close()
         self._checkpoints.close()
         with self._writing:
             self._writer.close()
@@ -202,19 +184,29 @@ class EmbeddedStore(Backend):
         data = None if isinstance(write, Delete | Check) else self._codec.encode(write.value)
         return _Change(write, self._codec.path(write.key), data)
 
-    def _committed(self, changes: Sequence[_Change], number: int) -> Iterator[_Committed]:
-        for change in changes:
-            if not isinstance(change.write, Check):
-                yield _Committed(self._codec, change.write.key, change.data, number)
-
     def _write(self, changes: Sequence[_Change], durable: bool) -> int:
         """Commit the changes and publish them to the watchers. Return the number of the transaction."""
         with self._writing:
             number = self._newest = self._transact(changes, durable)
             self._checkpoints.committed()
-            if self._feed:
-                self._feed.publish(list(self._committed(changes, number)))
+            if self._watches:
+                committed = [self._published(change, number) for change in changes if not isinstance(change.write, Check)]
+                for watcher in self._watches:
+                    watcher.feed(committed)
         return number
+
+    def _published(self, change: _Change, number: int) -> Change:
+        """Return a change for watchers, each of which decodes its own entry."""
+        key, data = change.write.key, change.data
+        return Change(key, number, lambda: None if data is None else self._entry_or_none(key, data, number))
+
+    def _entry_or_none(self, key: Key, data: bytes, number: int) -> Entry | None:
+        """Return the entry; log and return None if the document cannot be decoded."""
+        try:
+            return Entry(key, self._codec.decode(key, data), str(number))
+        except ValueError as error:
+            _log.warning("left out %s: %s", self._codec.path(key), error)
+            return None
 
     def _rewrite_counter(self) -> None:
         with self._writing:
@@ -223,35 +215,26 @@ class EmbeddedStore(Backend):
     def _transact(self, changes: Sequence[_Change], durable: bool) -> int:
         """Commit the changes. Return the number of the transaction."""
         if not durable:
-            return self._commit(changes)
+            return sqlite.in_transaction(self._writer, lambda: self._apply_all(changes))
         self._writer.execute("PRAGMA synchronous = FULL")
         try:
-            return self._commit(changes)
+            return sqlite.in_transaction(self._writer, lambda: self._apply_all(changes))
         finally:
             self._writer.execute("PRAGMA synchronous = NORMAL")
 
-    def _commit(self, changes: Sequence[_Change]) -> int:
+    def _apply_all(self, changes: Sequence[_Change]) -> int:
+        """Apply the changes. Store the number of the transaction as the newest one, overall and of each kind; return it."""
         run = self._writer.execute
-        run("BEGIN IMMEDIATE")
-        try:
-            number = int(run(_COUNTER, (_TRANSACTIONS,)).fetchone()[0]) + 1
-            for change in changes:
-                self._apply(change, number)
-            self._count(_kinds(changes), number)
-            run("COMMIT")
-        except BaseException:
-            if self._writer.in_transaction:
-                run("ROLLBACK")
-            raise
-        return number
-
-    def _count(self, kinds: set[str], number: int) -> None:
-        """Store the number of the transaction as the newest one, overall and of each kind."""
+        number = int(run(_COUNTER, (_TRANSACTIONS,)).fetchone()[0]) + 1
+        for change in changes:
+            self._apply(change, number)
+        written = (change.write.key for change in changes if not isinstance(change.write, Check))
+        kinds = set(filter(None, map(counted_kind, written)))
         if not kinds:
-            self._writer.execute(_COUNT, (_TRANSACTIONS, number))
-            return
+            run(_COUNT, (_TRANSACTIONS, number))
         for kind in kinds:
-            self._writer.execute(_COUNT_TWO, (_TRANSACTIONS, number, kind, number))
+            run(_COUNT_TWO, (_TRANSACTIONS, number, kind, number))
+        return number
 
     def _apply(self, change: _Change, number: int) -> None:
         run, path = self._writer.execute, change.path
@@ -281,10 +264,6 @@ class EmbeddedStore(Backend):
         except ValueError as error:
             return UndecodableEntry(f"store {str(self._path)!r} holds no valid document at {key}: {error}", details=_REPAIR)
 
-    def _numbers(self) -> dict[str, int]:
-        """Return all counters by name."""
-        return dict(self._fetch(_COUNTERS))
-
     def _fetch(self, statement: str, arguments: Sequence[str] = ()) -> Sequence[Any]:
         """Return all rows. The first attempt bypasses `_read` and its overhead, because most calls read several times."""
         try:
@@ -296,34 +275,25 @@ class EmbeddedStore(Backend):
 
     def _read(self, read: Callable[..., Result], *arguments: object) -> Result:
         """Return the result of `read`, which acquires the lock of the reading connection."""
-        try:
+        with self._errors:
             return self._read_wait.run(read, *arguments)
-        except sqlite3.Error as error:
-            raise sqlite.store_error(self._path, error) from error
 
     def _fetch_now(self, statement: str, arguments: Sequence[str]) -> Sequence[Any]:
         with self._reading:
             return self._reader.execute(statement, arguments).fetchall()
 
-    def _rows(self, query: Query) -> Sequence[Row]:
-        with self._reading:
-            return self._rows_now(query)
-
-    def _rows_now(self, query: Query) -> Sequence[Row]:
-        """Return the rows of a query. The caller holds the lock of the reading connection."""
+    def _span(self, query: Query) -> tuple[str, str]:
+        """Return the first path of a query's range, and a path after the last."""
         prefix = self._codec.prefix(query)
-        return self._reader.execute(_LIST, (prefix, f"{prefix}\U0010ffff")).fetchall()
+        return prefix, f"{prefix}\U0010ffff"
 
     def _snapshot(self, query: Query) -> tuple[int, Sequence[Row]]:
         """Return the number of the last transaction and the rows that are visible at it."""
-        return self._read(self._snapshot_now, query)
-
-    def _snapshot_now(self, query: Query) -> tuple[int, Sequence[Row]]:
         with self._reading:
             self._reader.execute("BEGIN")
             try:
                 number = int(self._reader.execute(_COUNTER, (_TRANSACTIONS,)).fetchone()[0])
-                return number, self._rows_now(query)
+                return number, self._reader.execute(_LIST, self._span(query)).fetchall()
             finally:
                 self._reader.execute("COMMIT")
 
@@ -362,29 +332,3 @@ class EmbeddedStore(Backend):
                 f"store {str(self._path)!r} has schema version {schema}, this program reads {_SCHEMA}",
                 details="use the version of this program that wrote it, or a newer one",
             )
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino
-
-
-def _written(write: Write, number: int) -> Entry | None:
-    return Entry(write.key, write.value, str(number)) if isinstance(write, Create | Update) else None
-
-
-def _kinds(changes: Sequence[_Change]) -> set[str]:
-    """Return the kinds whose generation the changes advance."""
-    return {kind for change in changes if not isinstance(change.write, Check) and (kind := counted_kind(change.write.key))}
-
-
-_REPAIR = "delete the key, or restore the file from a copy"
-
-
-def _entry(codec: Codec, key: Key, data: bytes, revision: int) -> Entry | None:
-    """Return the entry; log and return None if the document cannot be decoded."""
-    try:
-        return Entry(key, codec.decode(key, data), str(revision))
-    except ValueError as error:
-        _log.warning("left out %s: %s", codec.path(key), error)
-        return None

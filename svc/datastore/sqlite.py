@@ -20,6 +20,7 @@ from svc.model.errors import PeerError
 from svc.model.shortage import shortage
 from svc.retry import Backoff
 
+BESIDE = ("-wal", "-shm")  # suffixes of the files beside an open database
 BUSY_SECONDS = 5.0  # that a write waits for a lock of another process
 _MIN_BACKOFF, _MAX_BACKOFF = 0.001, 0.05  # seconds between two attempts to lock the file
 _SEEN_SECONDS = 1.0  # between two attempts that found the file locked; after more than that, a new wait begins
@@ -110,7 +111,7 @@ class Errors:
 
     __slots__ = ("_damaged", "_path")
 
-    def __init__(self, path: Path, damaged: str) -> None:
+    def __init__(self, path: Path, damaged: str = RESTORE) -> None:
         """Set the file, and the fix for a damaged file."""
         self._path, self._damaged = path, damaged
 
@@ -183,8 +184,11 @@ def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
     Raise OSError or sqlite3.Error if that fails.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with suppress(FileExistsError), _draft_of(path) as draft:  # another process has created it, with the same content
-        _fill(draft, fill)
+    with suppress(FileExistsError):  # another process has created it, with the same content
+        with draft_of(path) as draft, closing(connect(draft)) as connection:
+            connection.execute("PRAGMA journal_mode = MEMORY")  # so that no file appears beside the draft
+            in_transaction(connection, lambda: fill(connection))
+            connection.execute("PRAGMA journal_mode = WAL")  # the header of the file keeps this mode
 
 
 def write_copy(connection: sqlite3.Connection, path: Path) -> None:
@@ -192,23 +196,32 @@ def write_copy(connection: sqlite3.Connection, path: Path) -> None:
 
     Raise OSError if the file exists or cannot be written, sqlite3.Error if the copy fails.
     """
-    with _draft_of(path) as draft, closing(connect(draft)) as copy:
+    with draft_of(path) as draft, closing(connect(draft)) as copy:
         connection.backup(copy)
 
 
 @contextmanager
-def _draft_of(path: Path) -> Iterator[Path]:
-    """Create an empty temporary file, and link it to `path` after the block."""
+def draft_of(path: Path, place: Callable[[Path, Path], object] = os.link) -> Iterator[Path]:
+    """Create an empty temporary file. After the block, sync it and link it to `path`, or place it there otherwise."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:
         yield draft
         _sync(draft)
-        os.link(draft, path)
+        place(draft, path)
         _sync(path.parent)
     finally:
-        for suffix in ("", "-wal", "-shm"):
+        for suffix in ("", *BESIDE):
             draft.with_name(draft.name + suffix).unlink(missing_ok=True)
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode number of the file; None if it does not exist."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -226,18 +239,6 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def _fill(draft: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
-    connection = connect(draft)
-    try:
-        connection.execute("PRAGMA journal_mode = MEMORY")  # so that no file appears beside the draft
-        connection.execute("BEGIN")
-        fill(connection)
-        connection.execute("COMMIT")
-        connection.execute("PRAGMA journal_mode = WAL")  # the header of the file keeps this mode
-    finally:
-        connection.close()
 
 
 def _sync(path: Path) -> None:

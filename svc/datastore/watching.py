@@ -5,7 +5,7 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from svc.datastore.api import Entry, Event, Watch
 from svc.model.errors import SvcError
@@ -20,12 +20,6 @@ AnyWatch = TypeVar("AnyWatch", bound=Watch)
 _log = logging.getLogger(__name__)
 
 
-class Stream(Protocol):
-    """Open stream of changes. One thread reads it; `close`, from any thread, ends the reading."""
-
-    def close(self) -> None: ...
-
-
 class Reconnecting(Generic[Step]):
     """Watch that reopens its stream until `close`. One thread iterates over `steps`; any thread may close it."""
 
@@ -36,7 +30,7 @@ class Reconnecting(Generic[Step]):
         self._what = what
         self._max_backoff = max_backoff
         self._lock = threading.Lock()
-        self._stream: Stream | None = None
+        self._close_stream: Callable[[], None] | None = None
         self._closed = threading.Event()
 
     @property
@@ -72,8 +66,8 @@ class Reconnecting(Generic[Step]):
         """End the iteration."""
         with self._lock:
             self._closed.set()
-            if self._stream is not None:
-                self._stream.close()
+            if self._close_stream is not None:
+                self._close_stream()
 
     def _attempt(self) -> Iterator[Step]:
         """Open a stream and yield its changes. Raise SvcError if it breaks."""
@@ -87,19 +81,17 @@ class Reconnecting(Generic[Step]):
         """Prepare the attempt that follows after this delay."""
 
     @contextmanager
-    def _holding(self, stream: Stream) -> Iterator[None]:
-        """Register the stream, so that `close` closes it while the block runs."""
-        self._hold(stream)
+    def _closing(self, close: Callable[[], None]) -> Iterator[None]:
+        """Have the `close` of this watch call the one of a stream while the block runs."""
+        with self._lock:
+            self._close_stream = close
+            if self._closed.is_set():
+                close()
         try:
             yield
         finally:
-            self._hold(None)
-
-    def _hold(self, stream: Stream | None) -> None:
-        with self._lock:
-            self._stream = stream
-            if stream is not None and self._closed.is_set():
-                stream.close()
+            with self._lock:
+                self._close_stream = None
 
     def _report(self, failure: SvcError, *, interrupted: bool) -> None:
         """Log the first failure of an outage, or raise a refusal. Log text only, because the traceback references sockets."""

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from svc.datastore.api import StoreError
-from svc.datastore.orch.client import Client
+from svc.datastore.orch.client import ApiError, Client
 from svc.datastore.orch.resource_store import Collection
 from svc.datastore.orch.watch import CollectionWatch
 from svc.model.endpoint import DEFAULT_NAMESPACE
@@ -21,13 +22,15 @@ Answer = TypeVar("Answer")
 
 NODES = "/api/v1/nodes"
 
-_FAILED = "a request to the Kubernetes API failed"
-_NOBODY = "status-probe"  # no pod has this name
-_SIDE_BY_SIDE = 16  # parallel requests to the server
+_MAX_PARALLEL = 16  # parallel requests to the server
 
 
 class Forbidden(PeerError):
     """The caller has no permission to read the object."""
+
+
+class Missing(PeerError):
+    """The object does not exist."""
 
 
 class PodReader:
@@ -37,22 +40,20 @@ class PodReader:
         self._client = client
         watch = CollectionWatch(client, "namespaces", lambda: Collection(PATH, lambda _: ()))
         self._namespaces = NamespaceCache(lambda name: self._get(f"{PATH}/{quote(name)}"), watch, lambda: client.place)
-        self._threads = ThreadPoolExecutor(_SIDE_BY_SIDE, thread_name_prefix="pods")
+        self._threads = ThreadPoolExecutor(_MAX_PARALLEL, thread_name_prefix="pods")
 
     def read(self, namespace: str, name: str, uid: str, meanwhile: Callable[[], object]) -> PodInfo:
-        """Read the namespace and the pod (unless `name` is empty), in parallel with `meanwhile`. An error of `meanwhile` takes
-        precedence.
+        """Read the namespace and the pod (unless `name` is empty), in parallel with `meanwhile`, whose error takes precedence.
 
-        A namespace that the caller has no permission to read has no annotations and no labels.
-
-        Raise PeerError if the request fails, if the pod does not exist, or if its UID is not `uid` (unless that is empty).
+        A namespace that the caller has no permission to read has no annotations and no labels. Raise PeerError if the request
+        fails, if the pod does not exist, or if its UID is not `uid` (unless that is empty).
         """
         known = self._submit(partial(_as_far_as_allowed, self._namespaces.get), namespace)
         asked = self._submit(self._get, f"{PATH}/{quote(namespace)}/pods/{quote(name)}") if name else None
         meanwhile()
         pod = asked.result() if asked is not None else None
         if pod is not None:
-            _demand_same(pod, uid)
+            _require_same(pod, uid)
         return PodInfo(pod, known.result(), lambda: self.namespace(namespace))
 
     def namespace(self, name: str) -> Namespace:
@@ -60,39 +61,23 @@ class PodReader:
         return _as_far_as_allowed(self._namespaces.read, name)
 
     def check_namespaces(self) -> str:
-        """Return a warning if the caller has no permission to read namespaces, else empty. Raise PeerError if the request
-        fails.
-        """
-        failure = self._refusal(f"{PATH}/{DEFAULT_NAMESPACE}", 403, 404)
-        return Namespace(unreadable=failure).warning if failure else ""
+        """Return a warning if the caller may not read namespaces, else empty. Raise PeerError if the request fails."""
+        with suppress(Missing):
+            try:
+                self._get(f"{PATH}/{DEFAULT_NAMESPACE}")
+            except Forbidden as refusal:
+                return Namespace(unreadable=refusal.msg).warning
+        return ""
 
     def require_pods(self) -> None:
         """Raise PeerError if the request fails, or if the caller has no permission to read pods."""
-        self._refusal(f"{PATH}/{DEFAULT_NAMESPACE}/pods/{_NOBODY}", 404)
-
-    def _refusal(self, path: str, *harmless: int) -> str:
-        """Return the API server's message if it forbids a read; empty if the object exists or is missing.
-
-        A status that is not in `harmless` raises PeerError.
-        """
-        try:
-            self._client.get(path)
-        except StoreError as failure:
-            status = getattr(failure, "status", 0)
-            if status in harmless:
-                return "" if status == 404 else f"{_FAILED}: {failure.msg}"
-            raise PeerError(f"{_FAILED}: {failure.msg}", details=failure.details, code=Code.ORCHESTRATOR) from failure
-        return ""
+        with suppress(Missing):
+            self._get(f"{PATH}/{DEFAULT_NAMESPACE}/pods/status-probe")  # no pod has this name
 
     def node(self, name: str) -> Json:
         """Read the Node object. Raise PeerError if the request fails, or if the node does not exist."""
-        try:
-            return self._client.get(f"{NODES}/{quote(name, safe='')}")
-        except StoreError as failure:
-            gone = getattr(failure, "status", 0) == 404
-            details = "name the node whose pod CIDRs are meant in orch.node_name, or this one in nodename"
-            msg = f"{_FAILED}: {failure.msg}"
-            raise PeerError(msg, details=details if gone else failure.details, code=Code.ORCHESTRATOR) from failure
+        missing = "name the node whose pod CIDRs are meant in orch.node_name, or this one in nodename"
+        return self._get(f"{NODES}/{quote(name, safe='')}", missing)
 
     def close(self) -> None:
         self._client.close()
@@ -103,15 +88,20 @@ class PodReader:
         """Run a request on another thread in the context of the call, so that the call's deadline applies."""
         return self._threads.submit(copy_context().run, ask, name)
 
-    def _get(self, path: str) -> Json:
+    def _get(self, path: str, missing: str = "it has been deleted: nothing needs to be done") -> Json:
+        """Return an object. `missing` is the fix if it does not exist."""
         try:
             return self._client.get(path)
         except StoreError as failure:
-            gone = getattr(failure, "status", 0) == 404
-            details = "it has been deleted: nothing needs to be done" if gone else failure.details
-            msg = f"{_FAILED}: {failure.msg}"
-            kind = Forbidden if getattr(failure, "status", 0) == 403 else PeerError
-            raise kind(msg, details=details, code=Code.ORCHESTRATOR) from failure
+            raise _failed(failure, missing) from failure
+
+
+def _failed(failure: StoreError, missing: str) -> PeerError:
+    """Return the error for a failed read. `missing` is the fix if the object does not exist."""
+    status = failure.status if isinstance(failure, ApiError) else 0
+    kind = {403: Forbidden, 404: Missing}.get(status, PeerError)
+    details = missing if kind is Missing else failure.details
+    return kind(f"a request to the Kubernetes API failed: {failure.msg}", details=details, code=Code.ORCHESTRATOR)
 
 
 def _as_far_as_allowed(ask: Callable[[str], Namespace], name: str) -> Namespace:
@@ -121,7 +111,7 @@ def _as_far_as_allowed(ask: Callable[[str], Namespace], name: str) -> Namespace:
         return Namespace(unreadable=refusal.msg)
 
 
-def _demand_same(pod: Json, uid: str) -> None:
+def _require_same(pod: Json, uid: str) -> None:
     metadata = pod["metadata"]
     found = str(metadata.get("uid") or "")
     if uid and uid != found:

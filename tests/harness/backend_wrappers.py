@@ -19,8 +19,8 @@ from svc.datastore.api import (
     Update,
     Watch,
     Write,
-    demand_checks,
     found_by,
+    require_checks,
 )
 from svc.ipam.service import IpamService
 from svc.model.ipam import Affinity
@@ -120,7 +120,7 @@ class NonAtomic(Through):
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         _demand_storable(writes)
-        demand_checks(self.inner.get, writes)
+        require_checks(self.inner.find, writes)
         done: list[Entry | None] = []
         for write in writes:
             if isinstance(write, Check):

@@ -186,10 +186,10 @@ def test_watch_lists_again_after_an_error(store: EmbeddedStore, monkeypatch: pyt
 def test_abandoned_watches_are_forgotten(store: EmbeddedStore) -> None:
     """They need not be closed to cost nothing."""
     watch = store.watch(HandleQuery())
-    assert len(store._feed._watches) == 1
+    assert len(store._watches._watches) == 1
     del watch
     gc.collect()
-    assert len(store._feed._watches) == 0
+    assert len(store._watches._watches) == 0
 
 
 def test_interrupted_transaction_is_rolled_back(store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,16 +51,7 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # the proxy in a runtime's environment is for pulling images
     ("grpc.use_local_subchannel_pool", 1),  # sessions with different credentials must not share a connection
 )
-_NO_ANSWER = frozenset(
-    {
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-        grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.ABORTED,
-        grpc.StatusCode.INTERNAL,
-        grpc.StatusCode.UNKNOWN,
-    }
-)
+_NO_ANSWER = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED", "INTERNAL", "UNKNOWN")  # status codes
 _WITH_LEADER = (("hasleader", "true"),)  # without a leader the server ends the watch, instead of leaving it silent
 _KNOCK = RangeRequest(key=b"\0", keys_only=True)
 _NOT_CONNECTED = ("failed to connect", "errors resolving", "DNS resolution failed")
@@ -246,7 +237,7 @@ class EtcdConnection:
             return _closed()
         if code is grpc.StatusCode.OUT_OF_RANGE:
             return Compacted(f"{self._place(server)} refused a request: {text}")
-        if code not in _NO_ANSWER and "too many requests" not in text:
+        if code.name not in _NO_ANSWER and "too many requests" not in text:
             kind = Forbidden if code is grpc.StatusCode.PERMISSION_DENIED else StoreError
             return kind(f"etcd at {server.endpoint} refused a request: {text}", details=remedy_for(text))
         self._fail_over(server)
@@ -282,6 +273,14 @@ class RetryBudget:
     def seconds(self) -> float:
         """Return the time for the next attempt."""
         return min(TRY_SECONDS, max(0.0, self._until - time.monotonic()))
+
+    def range(self, request: Message) -> Message:
+        """Return the answer of the first server that answers. Raise NoResponse if the budget is exhausted."""
+        return self.repeat(lambda seconds: self._connection.range(request, seconds))
+
+    def txn(self, request: Message) -> Message:
+        """Return the answer to an idempotent transaction. Raise NoResponse if the budget is exhausted."""
+        return self.repeat(lambda seconds: self._connection.txn(request, seconds))
 
     def repeat(self, step: Callable[[float], Result]) -> Result:
         """Retry an idempotent step until a server answers. Return its result. Raise NoResponse if the budget is exhausted."""

@@ -11,9 +11,9 @@
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from svc.atomic_file import file_version
 from svc.datastore.api import Backend, Entries, Entry, Event, Found, NotFound, Position, UndecodableEntry, Write, found_by
 from svc.datastore.etcd import txn
 from svc.datastore.etcd.connection import EtcdConnection
@@ -41,7 +41,7 @@ class EtcdStore(Backend):
         cluster = read_settings(settings)
         self._codec = Codec(names)
         self._origin = cluster.origin
-        self._files = {path: _identity(path) for path in cluster.files}
+        self._files = {path: file_version(path) for path in cluster.files}
         self._connection = EtcdConnection(cluster, lambda: read_settings(settings))
         self._watches: OpenWatches[EventStream] = OpenWatches()
         self._generations = Generations(lambda kind: SpanWatch(self._connection, self._counted(kind), kind))
@@ -52,16 +52,16 @@ class EtcdStore(Backend):
 
     def is_current(self) -> bool:
         """Return False if a certificate or key file was replaced or changed."""
-        return all(_identity(path) == identity for path, identity in self._files.items())
+        return all(file_version(path) == version for path, version in self._files.items())
 
     def get(self, key: Key) -> Entry:
         request = RangeRequest(key=self._codec.path(key).encode())
-        answer = self._connection.budget().repeat(lambda seconds: self._connection.range(request, seconds))
+        answer = self._connection.budget().range(request)
         return self._valid(key, txn.first(answer.kvs))
 
     def get_all(self, keys: Sequence[Key]) -> Sequence[Found]:
         request = txn.reading(self._codec.path(key).encode() for key in keys)
-        answer = self._connection.budget().repeat(lambda seconds: self._connection.txn(request, seconds))
+        answer = self._connection.budget().txn(request)
         stored = dict(zip(keys, txn.states(answer), strict=True))
         return [found_by(lambda key: self._valid(key, stored[key]), key) for key in keys]
 
@@ -78,8 +78,7 @@ class EtcdStore(Backend):
 
     def check_writable(self) -> None:
         """Send a write whose condition is never true. etcd refuses even such a write if its space is exceeded."""
-        request = txn.impossible(self._codec.path(IpamConfigKey()).encode())
-        self._connection.budget().repeat(lambda seconds: self._connection.txn(request, seconds))
+        self._connection.budget().txn(txn.impossible(self._codec.path(IpamConfigKey()).encode()))
 
     def generations(self, kinds: Sequence[str]) -> tuple[int, ...]:
         return tuple(map(self._generations.current, kinds))
@@ -115,7 +114,7 @@ class EtcdStore(Backend):
         request = RangeRequest(key=first, range_end=end, limit=PAGE)
         budget, entries = self._connection.budget(), Entries()
         while True:
-            answer = budget.repeat(lambda seconds: self._connection.range(request, seconds))
+            answer = budget.range(request)
             self._gather(query, answer.kvs, entries)
             request.revision = request.revision or answer.header.revision
             if not answer.more:
@@ -164,12 +163,3 @@ class EtcdStore(Backend):
 
     def _entry(self, key: Key, kv: Message) -> Entry:
         return Entry(key, self._codec.decode(key, kv.value), str(kv.mod_revision))
-
-
-def _identity(path: Path) -> tuple[int, int, int] | None:
-    """Return a value that changes if the file is replaced or written; None if the file is missing."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_mtime_ns

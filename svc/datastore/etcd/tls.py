@@ -6,6 +6,7 @@ from pathlib import Path
 
 from svc.model.field_errors import FieldErrors
 from svc.model.shortage import shortage
+from svc.tls import load_pair
 from svc.values import dataclass
 
 _SYSTEM_ROOTS = (  # the paths of several distributions
@@ -34,7 +35,7 @@ def load_tls(given: Mapping[str, str], faults: FieldErrors) -> Tls | None:
     All certificates of the CA file are trusted.
     """
     before = len(faults.found)
-    _demand_pair(given, faults)
+    _require_pair(given, faults)
     roots = _certificates(_ROOTS, given, faults) if _ROOTS in given else _system_roots(faults)
     certificate, key = _certificates(_CERTIFICATE, given, faults), _read(_KEY, given, faults)
     if len(faults.found) == before and certificate is not None:
@@ -42,7 +43,7 @@ def load_tls(given: Mapping[str, str], faults: FieldErrors) -> Tls | None:
     return Tls(roots or b"", certificate, key) if len(faults.found) == before else None
 
 
-def _demand_pair(given: Mapping[str, str], faults: FieldErrors) -> None:
+def _require_pair(given: Mapping[str, str], faults: FieldErrors) -> None:
     for name, other in ((_CERTIFICATE, _KEY), (_KEY, _CERTIFICATE)):
         if name in given and other not in given:
             faults.add(name, given[name], f"needs {other}", f"set {other} as well, or remove {name}")
@@ -84,14 +85,6 @@ def _system_roots(faults: FieldErrors) -> bytes | None:
 
 def _check_pair(given: Mapping[str, str], faults: FieldErrors) -> None:
     certificate, key = given[_CERTIFICATE], given[_KEY]
-
-    def refuse_password() -> str:
-        raise ValueError("it is encrypted")
-
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(certificate, key, password=refuse_password)
-    except (ssl.SSLError, ValueError) as error:
-        reason = "it is of another certificate" if "KEY_VALUES_MISMATCH" in str(error) else "it cannot be read"
-        reason = str(error) if isinstance(error, ValueError) and not isinstance(error, ssl.SSLError) else reason
+    if problem := load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), certificate, key):
         remedy = f"name the private key of {_CERTIFICATE} = {certificate!r}, in PEM and without a password"
-        faults.add(_KEY, key, f"is no key for the certificate: {reason}", remedy)
+        faults.add(_KEY, key, f"is no key for the certificate: it {problem}", remedy)

@@ -198,8 +198,7 @@ class Commit:
     def _known_revision(self) -> int:
         """Return a revision that the cluster had before the first attempt. This transaction did not make any older change."""
         if not self._connection.seen:
-            request = RangeRequest(key=self._changes[0].path, keys_only=True)
-            self._budget.repeat(lambda seconds: self._connection.range(request, seconds))
+            self._budget.range(RangeRequest(key=self._changes[0].path, keys_only=True))
         return max(self._connection.seen, *(each.known_revision for each in self._changes))
 
     def _wait(self, failure: NoResponse) -> None:
@@ -228,8 +227,7 @@ class Commit:
             revision = self._candidate(found, since)
             if revision is None or revision <= since:
                 return None
-            request = reading((each.path for each in self._changes), revision)
-            past = states(self._budget.repeat(lambda seconds: self._connection.txn(request, seconds)))
+            past = states(self._budget.txn(reading((each.path for each in self._changes), revision)))
         except (Compacted, NoResponse) as failure:
             raise _unknown(failure.msg, failure.details) from failure
         return revision if all(each.is_done(kv, revision) for each, kv in zip(self._changes, past, strict=True)) else None

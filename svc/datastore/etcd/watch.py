@@ -49,7 +49,7 @@ class _EtcdWatch(Reconnecting[Step]):
         key, end = self._span
         create = WatchCreateRequest(key=key, range_end=end, start_revision=revision, progress_notify=bool(revision))
         stream = self._connection.watch(create)
-        with self._holding(stream):
+        with self._closing(stream.close):
             while True:
                 yield stream.receive()
 

@@ -26,12 +26,12 @@ from kubernetes.config.config_exception import ConfigException
 from kubernetes.config.kube_config import KubeConfigLoader
 from urllib3.util.ssl_ import create_urllib3_context
 
-from svc import deadline
+from svc import deadline, tls
+from svc.atomic_file import FileVersion, file_version
 from svc.cpu_pinning import CPU_PINNING
 from svc.model.errors import CallerError, Code
 from svc.model.field_errors import display, without_credentials
 from svc.model.shortage import shortage
-from svc.tls import prepare
 from svc.values import dataclass
 
 CONNECTIONS = 32  # idle connections kept per server: one for each parallel thread and each watch
@@ -42,12 +42,13 @@ _TOKEN = "k8s_auth_token"  # noqa: S105 the name of a field
 _FILES = {"k8s_client_certificate": "cert_file", "k8s_client_key": "key_file", "k8s_certificate_authority": "ssl_ca_cert"}
 _IN_CONTEXT = ("ca_certs", "ca_cert_data", "cert_file", "key_file")  # not for the pool, which would load them per connection
 _INSIDE = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # inside a pod
+_URL_REMEDY = "give one such as https://10.0.0.1:6443"
+_COMPARE = "compare it with `kubectl config view`"  # the fix for a kubeconfig
 _API_PATH = re.compile(r"/api(/.*)?$")
 
 _log = logging.getLogger(__name__)
 
 Settings = Mapping[str, str]
-Stamps = tuple[tuple[str, int, int], ...]
 
 
 class _Program(subprocess.Popen[str]):
@@ -82,7 +83,7 @@ class Credentials:
     configuration: Configuration
     token: _Token
     header: str  # the Authorization header, unless the token is read or renewed for each request
-    stamps: Stamps
+    versions: dict[str, FileVersion]  # of the files that were read
 
     @property
     def place(self) -> str:
@@ -116,7 +117,7 @@ class ApiAuth:
     def current(self) -> Credentials:
         """Return the credentials. Reload them if a file has changed. Keep the previous ones if a file cannot be read yet."""
         credentials = self._credentials
-        if _stamps([name for name, _, _ in credentials.stamps]) == credentials.stamps:
+        if {name: file_version(name) for name in credentials.versions} == credentials.versions:
             return credentials
         try:
             return self.renewed(credentials)
@@ -155,13 +156,13 @@ def _read(settings: Settings) -> Credentials:
     token = _override(settings, configuration, token)
     context = _tls(f"kubeconfig {kubeconfig!r}" if kubeconfig else "the access to the API", configuration)
     files += [str(getattr(configuration, field) or "") for field in _FILES.values()]
-    stamps = _stamps([name for name in files if name])
+    versions = {name: file_version(name) for name in files if name}
     if not configuration.verify_ssl:  # set in the kubeconfig on purpose: a warning for every request is not useful
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     pool = RESTClientObject(configuration).pool_manager
     pool.connection_pool_kw = {name: value for name, value in pool.connection_pool_kw.items() if name not in _IN_CONTEXT}
     pool.connection_pool_kw["ssl_context"] = context
-    return Credentials(configuration.host.rstrip("/"), pool, configuration, token, _header(configuration), stamps)
+    return Credentials(configuration.host.rstrip("/"), pool, configuration, token, _header(configuration), versions)
 
 
 def _header(configuration: Configuration) -> str:
@@ -176,7 +177,7 @@ def _load_kubeconfig(path: Path, configuration: Configuration) -> _Token:
     token_file = str(user.get("tokenFile") or "")
     if token_file:
         token_file = os.path.normpath(path.parent / token_file)
-        _demand_file(f"kubeconfig {str(path)!r}: tokenFile", token_file)
+        _require_file(f"kubeconfig {str(path)!r}: tokenFile", token_file)
     CPU_PINNING.unpin_thread()  # the Kubernetes client may run the credential program
     try:
         loader: Any = KubeConfigLoader  # untyped
@@ -184,17 +185,15 @@ def _load_kubeconfig(path: Path, configuration: Configuration) -> _Token:
     except ConfigException as error:
         told = str(error)  # its other messages quote the file with its secrets
         reason = told if told.startswith("File does not exist") else "an entry is missing or of another type"
-        raise _kubeconfig_fault(path, reason, "compare it with `kubectl config view`") from None
+        raise _invalid(path, reason, _COMPARE) from None
     except (ValueError, TypeError, AttributeError, KeyError, OSError) as error:
-        raise _kubeconfig_fault(
-            path, f"an entry cannot be used ({type(error).__name__})", "compare it with `kubectl config view`"
-        ) from None
+        raise _invalid(path, f"an entry cannot be used ({type(error).__name__})", _COMPARE) from None
     if "token" in user:
         return _Token()
     if "exec" in user and not configuration.cert_file and not _header(configuration):  # the client only logs the reason
-        raise _kubeconfig_fault(
-            path, f"{_program(user)} gave no credentials in time", "see that it can be executed, and run it by hand"
-        )
+        command = user["exec"].get("command") if isinstance(user["exec"], dict) else None
+        reason = f"exec.command = {display(command)} gave no credentials in time"
+        raise _invalid(path, reason, "see that it can be executed, and run it by hand")
     return _Token(token_file, is_renewed="exec" in user or "auth-provider" in user)
 
 
@@ -202,13 +201,13 @@ def _parsed(path: Path) -> dict[str, Any]:
     try:
         data = yaml.safe_load(path.read_text())
     except OSError as error:
-        raise _kubeconfig_fault(path, f"cannot be read: {error.strerror}", "name a file that this user may read") from None
+        raise _invalid(path, f"cannot be read: {error.strerror}", "name a file that this user may read") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f" (line {mark.line + 1})" if mark else ""
-        raise _kubeconfig_fault(path, f"is no YAML{line}", "compare it with `kubectl config view`") from None
+        raise _invalid(path, f"is no YAML{line}", _COMPARE) from None
     if not isinstance(data, dict):
-        raise _kubeconfig_fault(path, "is empty or no mapping", "name a kubeconfig file")
+        raise _invalid(path, "is empty or no mapping", "name a kubeconfig file")
     return data
 
 
@@ -216,33 +215,27 @@ def _user_of(path: Path, data: dict[str, Any]) -> dict[str, Any]:
     """Return the user of the current context; {} if it has none. Raise CallerError if the context or cluster is invalid."""
     current = data.get("current-context")
     if not current:
-        raise _kubeconfig_fault(path, "has no current-context", "set one: kubectl config use-context NAME")
-    context = _named(path, data, "contexts", current).get("context") or {}
-    cluster = _named(path, data, "clusters", context.get("cluster")).get("cluster") or {}
-    server = str(cluster.get("server") or "")
+        raise _invalid(path, "has no current-context", "set one: kubectl config use-context NAME")
+    context = _entry(path, data, "context", current)
+    name = context.get("cluster")
+    server = str(_entry(path, data, "cluster", name).get("server") or "")
     if server and not _is_url(server):
-        raise _kubeconfig_fault(
-            path,
-            f"cluster {context.get('cluster')!r}: server = {display(server)} is no URL",
-            "give one such as https://10.0.0.1:6443",
-        )
+        raise _invalid(path, f"cluster {name!r}: server = {display(server)} is no URL", _URL_REMEDY)
     if not server:
-        raise _kubeconfig_fault(path, f"cluster {context.get('cluster')!r} has no server", "give the URL of the API server")
-    if not context.get("user"):
-        return {}
-    user: dict[str, Any] = _named(path, data, "users", context["user"]).get("user") or {}
-    return user
+        raise _invalid(path, f"cluster {name!r} has no server", "give the URL of the API server")
+    return _entry(path, data, "user", context["user"]) if context.get("user") else {}
 
 
-def _named(path: Path, data: dict[str, Any], section: str, name: object) -> dict[str, Any]:
-    rows = data.get(section)
+def _entry(path: Path, data: dict[str, Any], kind: str, name: object) -> dict[str, Any]:
+    """Return the content of a named context, cluster or user. Raise CallerError if it does not exist."""
+    rows = data.get(f"{kind}s")
     for row in rows if isinstance(rows, list) else ():
         if isinstance(row, dict) and row.get("name") == name:
-            return row
-    raise _kubeconfig_fault(path, f"has no entry {name!r} in {section}", "name one that exists, or add it")
+            return row.get(kind) or {}
+    raise _invalid(path, f"has no entry {name!r} in {kind}s", "name one that exists, or add it")
 
 
-def _kubeconfig_fault(path: Path, reason: str, remedy: str) -> CallerError:
+def _invalid(path: Path, reason: str, remedy: str) -> CallerError:
     return CallerError(f"kubeconfig {str(path)!r} {reason}", details=remedy)
 
 
@@ -262,11 +255,11 @@ def _override(settings: Settings, configuration: Configuration, token: _Token) -
     """Apply the fields of the settings, which override those of the kubeconfig. Return the origin of the token."""
     if root := settings.get("orch_api_root", ""):
         if not _is_url(root):
-            raise CallerError(f"orch_api_root = {display(root)} is no URL", details="give one such as https://10.0.0.1:6443")
+            raise CallerError(f"orch_api_root = {display(root)} is no URL", details=_URL_REMEDY)
         configuration.host = _API_PATH.sub("", root.rstrip("/")).rstrip("/")
     for field, target in _FILES.items():
         if name := settings.get(field, ""):
-            _demand_file(field, name)
+            _require_file(field, name)
             setattr(configuration, target, name)
     if given := settings.get(_TOKEN, ""):
         configuration.api_key = {"BearerToken": f"Bearer {given}"}
@@ -284,16 +277,10 @@ def _is_url(text: str) -> bool:
         return False
 
 
-def _program(user: dict[str, Any]) -> str:
-    """Describe the credential program of a user, for errors."""
-    command = user["exec"].get("command") if isinstance(user["exec"], dict) else None
-    return f"exec.command = {display(command)}"
-
-
 def _tls(origin: str, configuration: Configuration) -> ssl.SSLContext:
     """Return the TLS context of all connections. Raise CallerError, because the errors of TLS name neither file nor field."""
     context = create_urllib3_context(cert_reqs=ssl.CERT_REQUIRED if configuration.verify_ssl else ssl.CERT_NONE)
-    prepare(context)
+    tls.prepare(context)
     try:
         if configuration.ssl_ca_cert:
             context.load_verify_locations(configuration.ssl_ca_cert)
@@ -302,19 +289,11 @@ def _tls(origin: str, configuration: Configuration) -> ssl.SSLContext:
     except (ssl.SSLError, OSError):
         reason = "certificate-authority holds no certificate that can be read"
         raise CallerError(f"{origin}: {reason}", details="give one or more certificates, in PEM") from None
-    try:
-        if configuration.cert_file:
-            context.load_cert_chain(configuration.cert_file, configuration.key_file, password=_refuse_password)
-    except (ssl.SSLError, OSError, ValueError) as error:
-        odd = "is of another certificate" if "KEY_VALUES_MISMATCH" in str(error) else "or client-certificate cannot be read"
-        reason = f"client-key {odd}" if "encrypted" not in str(error) else "client-key is encrypted"
+    if configuration.cert_file and (problem := tls.load_pair(context, configuration.cert_file, configuration.key_file)):
+        odd = "or client-certificate " if problem == tls.UNREADABLE else ""
         details = "give the private key of client-certificate, both in PEM, without a password"
-        raise CallerError(f"{origin}: {reason}", details=details) from None
+        raise CallerError(f"{origin}: client-key {odd}{problem}", details=details)
     return context
-
-
-def _refuse_password() -> str:
-    raise ValueError("it is encrypted")
 
 
 def _read_token(name: str) -> str:
@@ -329,18 +308,6 @@ def _read_token(name: str) -> str:
         ) from None
 
 
-def _demand_file(field: str, name: str) -> None:
+def _require_file(field: str, name: str) -> None:
     if not os.access(name, os.R_OK):
         raise CallerError(f"{field} = {name!r} cannot be read", details="name a file that exists and that this user may read")
-
-
-def _stamps(names: list[str]) -> Stamps:
-    """Return modification time and inode of each file, to detect changes. A missing file has zeros."""
-    found = []
-    for name in names:
-        try:
-            status = os.stat(name)
-            found.append((name, status.st_mtime_ns, status.st_ino))
-        except OSError:
-            found.append((name, 0, 0))
-    return tuple(found)

@@ -216,7 +216,7 @@ class Client:
             try:
                 answer = _Answer(reply.status, reply.data, reply.headers.get("Retry-After", ""))
             except (failures.HTTPError, OSError) as error:
-                raise _unreachable(credentials, error, maybe_applied=True) from None
+                raise _unreachable(credentials, error) from None
         if answer.status in _UNCERTAIN and not request.is_read:
             raise Unreachable(
                 f"{request}: {answer.status} {_message(answer)}", details="see the API server's log", maybe_applied=True
@@ -241,7 +241,7 @@ class Client:
                 preload_content=False,
             )
         except (failures.HTTPError, OSError) as error:
-            raise _unreachable(credentials, error, maybe_applied=not _never_sent(error)) from None
+            raise _unreachable(credentials, error) from None
         except ValueError:  # the message of urllib3 may quote a token
             details = "the token, or the server's URL, has characters that no header can have"
             raise Unreachable(f"{request} cannot be sent", details=details, maybe_applied=False) from None
@@ -318,20 +318,18 @@ _BREAKS = (  # exception of urllib3, and its description for users
 )
 
 
-def _never_sent(error: Exception) -> bool:
-    return isinstance(error, failures.NewConnectionError | failures.ConnectTimeoutError) or _is_distrust(error)
-
-
 def _is_distrust(error: Exception) -> bool:
     """Return whether the client rejected the server's certificate. Other TLS errors can occur after the request was sent."""
     return isinstance(error, failures.SSLError) and isinstance(error.args[0], ssl.SSLCertVerificationError)
 
 
-def _unreachable(credentials: Credentials, error: Exception, *, maybe_applied: bool) -> Unreachable:
+def _unreachable(credentials: Credentials, error: Exception) -> Unreachable:
     reason = next((text for kind, text in _BREAKS if isinstance(error, kind)), str(error))
     details = "see whether the API server runs there, and is reached from here"
+    never_sent = isinstance(error, failures.NewConnectionError | failures.ConnectTimeoutError)
     if _is_distrust(error):
+        never_sent = True
         details = "its certificate is not signed by the certificate-authority of the kubeconfig: give the right one"
     elif isinstance(error, failures.NewConnectionError):  # a subclass of ConnectTimeoutError that is not a timeout
         reason = str(error).rpartition(": ")[2]
-    return Unreachable(f"{credentials.place} does not answer: {reason}", details=details, maybe_applied=maybe_applied)
+    return Unreachable(f"{credentials.place} does not answer: {reason}", details=details, maybe_applied=not never_sent)

@@ -22,8 +22,8 @@ from svc.datastore.api import (
     StoreError,
     Update,
     Write,
-    demand_checks,
     found_by,
+    require_checks,
 )
 from svc.datastore.generations import Generations
 from svc.datastore.orch.auth import ApiAuth
@@ -98,8 +98,8 @@ class OrchStore(Backend):
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:  # noqa: ARG002 always durable
         """Apply the writes in order; they are always durable. Raise PartialWrite if one fails after others were applied."""
-        self._demand_storable(writes)
-        demand_checks(self.get, writes)
+        self._require_storable(writes)
+        require_checks(self.find, writes)
         done: list[Entry | None] = []
         for batch in _batches(writes):
             outcomes = self._parallel.map(self._attempt, batch)
@@ -143,7 +143,7 @@ class OrchStore(Backend):
         query: Key | Query = IpamConfigKey() if kind == IPAM_CONFIG else ResourceQuery(kind)
         return KindWatch(self.client, kind, lambda: self._store(query).collection(query))
 
-    def _demand_storable(self, writes: Sequence[Write]) -> None:
+    def _require_storable(self, writes: Sequence[Write]) -> None:
         """Raise ValueError or TypeError if a key or value cannot be encoded, which would later cause a partial write."""
         for write in writes:
             self._spelling.path(write.key).encode()
@@ -151,7 +151,7 @@ class OrchStore(Backend):
                 self._spelling.encode(write.value)
 
     def _attempt(self, write: Write) -> Entry | StoreError | None:
-        if isinstance(write, Check):  # `demand_checks` made it before the first write
+        if isinstance(write, Check):  # `require_checks` made it before the first write
             return None
         try:
             return self._store(write.key).write(write)

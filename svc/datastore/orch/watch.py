@@ -47,7 +47,7 @@ class CollectionWatch(Reconnecting[Change]):
             yield from self._begin(collection)
         stream = self._open(collection)
         try:
-            with self._holding(stream):
+            with self._closing(stream.close):
                 yield OPENED, {}
                 yield from self._changes(collection, stream)
         finally:
