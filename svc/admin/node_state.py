@@ -29,7 +29,7 @@ def open_journal(state_dir: Path) -> Iterator[Journal]:
 
 def find_release(journal: Journal, wanted: AttachmentId) -> Record:
     """Return a pending release. Raise CallerError if it does not exist."""
-    for record in journal.owed():
+    for record in journal.pending_releases():
         if record.id == wanted:
             return record
     name = f"{wanted.network} {wanted.container_id} {wanted.ifname}"

@@ -55,7 +55,7 @@ class Maintenance:
         """Queue the first pending release of each datastore that has none in the queue."""
         self._context.journal.refill_reserve()
         owed: dict[Store, list[Record]] = defaultdict(list)
-        for record in self._context.journal.owed():
+        for record in self._context.journal.pending_releases():
             owed[store_of(record)].append(record)
         now = time.monotonic()
         for store in [store for store in owed.keys() - self._in_flight if self._not_before.get(store, 0.0) <= now]:

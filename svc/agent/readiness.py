@@ -7,7 +7,6 @@ from pathlib import Path
 from svc.agent.periodic import Task
 from svc.attach.context import Context
 from svc.attach.status import dependencies
-from svc.cni.needs import wanted_by
 from svc.cni.verbs import session_key
 from svc.model.errors import SvcError
 from svc.netconf.installed import InstalledNetwork, read_networks
@@ -35,5 +34,5 @@ class Readiness:
     def _probe(self, network: InstalledNetwork) -> None:
         with suppress(SvcError):
             where = session_key(network.netconf, network.names, network.profile)
-            for dependency in dependencies(self._context, wanted_by(network.netconf, where)):
+            for dependency in dependencies(self._context, network.netconf, where):
                 self._context.health.begin(dependency)

@@ -14,7 +14,7 @@ from svc.attach.context import Context
 from svc.attach.datastore_ready import KEY
 from svc.attach.reclaim import lost, restore, without_endpoint
 from svc.attach.record import AttachmentId, Record, SessionKey
-from svc.attach.sessions import Session
+from svc.attach.sessions import DatastoreSession
 from svc.call_trace import CallTrace, new_request_id
 from svc.datastore.api import Backend
 from svc.model.errors import SvcError
@@ -86,14 +86,14 @@ class Restoring:
         finally:
             state.in_flight = False
 
-    def _observe(self, session: Session, state: _State) -> None:
+    def _observe(self, session: DatastoreSession, state: _State) -> None:
         """Read the datastore's identity again if it may have changed."""
         seen = session.backend, session.backend.generations((KEY.kind,))
         if seen != state.seen or session.identity.has_moved(session.backend):
             session.readiness.require()
             state.seen = seen
 
-    def _verify(self, store: SessionKey, session: Session, state: _State) -> None:
+    def _verify(self, store: SessionKey, session: DatastoreSession, state: _State) -> None:
         session.readiness.require()
         records = [record for record in self._context.journal.all() if record.session_key == store]
         state.retry &= {record.id for record in records}
@@ -110,7 +110,7 @@ class Restoring:
             session.identity.save()
             state.verify_at = time.monotonic() + (CONFLICT_SECONDS if wanted else VERIFY_SECONDS)
 
-    def _without_endpoint(self, session: Session, state: _State, records: Sequence[Record]) -> set[AttachmentId]:
+    def _without_endpoint(self, session: DatastoreSession, state: _State, records: Sequence[Record]) -> set[AttachmentId]:
         """Return attachments without an endpoint, once after each loss.
 
         An agent may have been killed between writing the addresses and the endpoint.

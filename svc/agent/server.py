@@ -176,7 +176,7 @@ class Agent:
         is_gone = False
         try:
             with trace.activated():
-                is_gone = recovery.take_down(record, trace)
+                is_gone = recovery.tear_down(record, trace)
         finally:
             for level, text in trace.messages:
                 log.log(level, "%s", text)

@@ -10,32 +10,43 @@ from typing import Any
 
 from svc import deadline
 from svc._core.cidr import Address
-from svc.attach.addressing import resolve_current_addressing
-from svc.attach.adopt import wired_result
+from svc.attach.addressing import read_pod, resolve_current_addressing
 from svc.attach.context import Context
 from svc.attach.datastore_ready import DatastoreLocked, StoreReplaced
-from svc.attach.endpoints import creation, delete_endpoint, require_endpoint_support, write_endpoint
-from svc.attach.intent import await_policy_again, new_record, pass_gates, previous_row, recorded_result, tear_down_previous
+from svc.attach.endpoints import (
+    creation,
+    delete_endpoint,
+    endpoint_of,
+    ensure_profile,
+    needs_endpoint,
+    require_endpoint_support,
+    write_endpoint,
+)
+from svc.attach.intent import (
+    new_record,
+    pass_gates,
+    previous_row,
+    recorded_result,
+    tear_down_previous,
+    wait_for_policy_again,
+    wired_result,
+)
 from svc.attach.journal import IntentLost
-from svc.attach.lost_addresses import ATTEMPTS, avoid_lost
-from svc.attach.pod import read_pod
-from svc.attach.policy_profiles import ensure_profile
-from svc.attach.previous_sandbox import is_replaceable
+from svc.attach.reclaim import ATTEMPTS, avoid_lost
 from svc.attach.record import ADDED, WAITING, Record
-from svc.attach.request import AddRequest, Sandbox
+from svc.attach.request import AddCall, AddRequest, Sandbox
 from svc.attach.restore import restore_own
-from svc.attach.sessions import Session
 from svc.attach.shared_interface import can_join, join_interface
-from svc.attach.sources.base import Addressing, AssignedAddresses, Assignment
+from svc.attach.sources.base import Addressing, AssignedAddresses, Assignment, Holdings
 from svc.attach.sources.select import source_of
-from svc.attach.teardown import is_another_networks, owe, unwire
-from svc.attach.waiting import await_policy, must_wait, waits_for_policy
+from svc.attach.teardown import is_another_networks, others_of_interface, record_pending_release, unwire
+from svc.attach.waiting import must_wait, wait_for_policy, waits_for_policy
 from svc.batching import NotBegun
 from svc.call_trace import CallTrace
 from svc.dataplane.wire import AddressInUse, HostNameTaken, PairTaken, Wired, interface_exists, wire
 from svc.datastore.api import StoreError
 from svc.ipam.requests import ExtraWrite
-from svc.model.endpoint import PodFacts, endpoint, has_endpoint, host_interface
+from svc.model.endpoint import PodFacts, host_interface
 from svc.model.errors import CallerError, Code, PeerError, SvcError
 from svc.model.pod_endpoint import policy_facts
 from svc.model.resource import Resource
@@ -51,79 +62,73 @@ def add(context: Context, request: AddRequest, trace: CallTrace) -> Resumable[Re
     Raise SvcError if the ADD fails; it is rolled back then. Raise Suspended if the call continues in another process.
     The generator yields each wait for a gate, the datastore or the policy, and holds no lock during it.
     """
-    session = context.session(request.where)
+    call = AddCall(context, context.session(request.where), request, trace)
     if request.sandbox is not None:
-        require_endpoint_support(session, request.workload)
-    previous = previous_row(context, request)
-    if previous is None and restore_own(context, session, request, trace):
-        previous = previous_row(context, request)
+        require_endpoint_support(call.session, request.workload)
+    previous = previous_row(call)
+    if previous is None and restore_own(context, call.session, request, trace):
+        previous = previous_row(call)
     intent, pod = None, None
     if previous is not None and previous.state != WAITING:
-        pod = read_pod(context, session, request, trace)  # the row may describe an earlier pod of the same name
-        session.require_ready()
-        result = recorded_result(context, session, previous, request, trace)
+        pod = read_pod(call)  # the row may describe an earlier pod of the same name
+        call.session.require_ready()
+        result = recorded_result(call, previous)
         if result is not None:
             trace.info("attached already: the recorded result is returned")
-            yield from await_policy_again(context, session, request, previous, trace)
+            yield from wait_for_policy_again(call, previous)
             return result
-    if request.gates.urls or must_wait(session):
-        if request.gates.urls and pod is None:
-            pod = read_pod(context, session, request, trace)
-        intent, took_long = yield from pass_gates(context, session, request, previous, trace)
+    has_gates = bool(request.netconf.gates.urls)
+    if has_gates or must_wait(call.session):
+        if has_gates and pod is None:
+            pod = read_pod(call)
+        intent, took_long = yield from pass_gates(call, previous)
         previous = None
         if took_long:
-            session, pod = context.session(request.where), None  # the agent may have closed the idle session
-    session.require_claim()
+            call, pod = (
+                replace(call, session=context.session(request.where)),
+                None,
+            )  # the agent may have closed the idle session
+    call.session.require_claim()
     try:
-        attached = _attach(context, session, request, previous, intent, pod, trace)
+        attached = _attach(call, previous, intent, pod)
     except StoreReplaced:
-        intent, _ = yield from pass_gates(context, session, request, None, trace)
-        attached = _attach(context, session, request, None, intent, None, trace)
+        intent, _ = yield from pass_gates(call, None)
+        attached = _attach(call, None, intent, None)
     if isinstance(attached, Result):
         return attached
-    yield from attached.await_policy()
+    yield from attached.wait_for_policy()
     return attached.result
 
 
-def _attach(
-    context: Context,
-    session: Session,
-    request: AddRequest,
-    previous: Record | None,
-    intent: Record | None,
-    pod: PodInfo | None,
-    trace: CallTrace,
-) -> "AddTransaction | Result":
+def _attach(call: AddCall, previous: Record | None, intent: Record | None, pod: PodInfo | None) -> "AddTransaction | Result":
     """Carry out the part of an ADD that does not wait. Return the finished transaction, or the result of a shared interface."""
     if pod is None:
-        pod = read_pod(context, session, request, trace)
-    if session.held_seconds() > 0:
+        pod = read_pod(call)
+    if call.session.held_seconds() > 0:
         raise StoreReplaced
-    addressing = resolve_current_addressing(session.names, request, pod, trace)
+    addressing = resolve_current_addressing(call, pod)
     if previous is not None and previous.state != WAITING:
-        tear_down_previous(context, previous, request, trace)
+        tear_down_previous(call, previous)
     try:
-        return _run(context, session, request, addressing, intent, trace)
+        return _run(call, addressing, intent)
     except SvcError as refusal:
-        shared = join_interface(context, session, request, trace) if can_join(refusal) else None
+        shared = join_interface(call) if can_join(refusal) else None
         if shared is None:
             raise
         return shared
 
 
-def _run(
-    context: Context, session: Session, request: AddRequest, addressing: Addressing, intent: Record | None, trace: CallTrace
-) -> "AddTransaction":
+def _run(call: AddCall, addressing: Addressing, intent: Record | None) -> "AddTransaction":
     """Return a finished transaction. If the host already uses the address, assign another one."""
     left = ATTEMPTS
     while True:
-        addition = AddTransaction(context, session, request, addressing, trace, intent)
+        addition = AddTransaction(call, addressing, intent)
         left -= 1
         try:
             addition.run()
             return addition
         except AddressInUse as refusal:
-            if not left or not avoid_lost(context, session, request, addressing, refusal, trace):
+            if not left or not avoid_lost(call, addressing, refusal):
                 raise
             intent = None  # the rollback has removed its row
 
@@ -146,52 +151,43 @@ class AddTransaction:
     `intent` is the row of a call that has waited for gates or for the datastore.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        session: Session,
-        request: AddRequest,
-        addressing: Addressing,
-        trace: CallTrace,
-        intent: Record | None = None,
-    ) -> None:
-        self._context = context
-        self._session = session
-        self._request = request
+    def __init__(self, call: AddCall, addressing: Addressing, intent: Record | None = None) -> None:
+        self._call = call
+        self._context, self._session, self._request, self._trace = call.context, call.session, call.request, call.trace
         self._addressing = addressing
         self._pod = addressing.pod.pod
-        self._trace = trace
         self._intent = intent
         self._undo: ExitStack = _Rollback()
         self._undo_failed = False
         self._assigned = AssignedAddresses((), ())
-        self._extra_write = self._endpoint_along()
-        self._source = request.source.prepared(context, trace)
-        self._record = new_record(context, session, request)
+        self._source = call.request.source.prepared(call.context, call.trace)
+        self._record = new_record(call)
         self._record.mac = addressing.wishes.mac or _random_mac()
-        if request.sandbox:
-            self._record.host_name = host_interface(session.names, request.workload, request.id.ifname)
+        if call.request.sandbox:
+            self._record.host_name = host_interface(call.session.names, call.request.workload, call.request.id.ifname)
+        self._needs_endpoint = needs_endpoint(call.session, self._record)
+        self._extra_write = self._endpoint_along()
         self.result = Result()
 
     def run(self) -> None:
         """Carry out all steps. Raise SvcError if one fails; the ADD is rolled back then."""
         with self._undo:
-            self.note_intent()
-            self.take_addresses()
+            self.record_intent()
+            self.assign_addresses()
             if self._request.sandbox is not None:
                 self.wire(self._request.sandbox)
                 self.write_endpoint()
-            self.result = self.note_result()
+            self.result = self.record_result()
             self._undo = self._undo.pop_all()
 
-    def await_policy(self) -> Resumable[None]:
+    def wait_for_policy(self) -> Resumable[None]:
         """Wait for the pod's policy. Raise SvcError if the container is no longer wanted; the ADD is rolled back then.
 
         Raise IntentLost without a rollback if the row does not exist any more, because a DEL has torn the attachment down.
         A process that is killed during the wait leaves a complete attachment, which a DEL tears down.
         """
         try:
-            yield from await_policy(self._context, self._session, self._request, self._record, self._trace)
+            yield from wait_for_policy(self._call, self._record)
         except IntentLost:
             raise
         except SvcError:
@@ -199,18 +195,20 @@ class AddTransaction:
                 self._undo.close()
             raise
 
-    def note_intent(self) -> None:
+    def record_intent(self) -> None:
         """Write the row from which recovery tears down what a killed process leaves."""
         with self._trace.phase("journal"):
             self._undo.callback(self._forget)
             self._context.journal.begin(self._record, after=self._intent)
 
-    def take_addresses(self) -> None:
+    def assign_addresses(self) -> None:
         with self._trace.phase("ipam"):
             self._source.require_own_handle(self._context, self._session, self._record)
             self._undo.callback(self._undoing, self._release)
             try:
-                self._assigned = self._source.assign(self._assignment())
+                self._assigned = self._source.assign(
+                    Assignment(self._context, self._session, self._record, self._addressing, self._extra_write, self._trace)
+                )
             except BaseException as failure:
                 if not _is_refusal(failure):
                     if self._extra_write is not None:
@@ -225,9 +223,6 @@ class AddTransaction:
             _require_mtu(self._request.mtu, self._assigned.addresses)
             self._record.addresses = [str(address) for address in self._assigned.addresses]
 
-    def _assignment(self) -> Assignment:
-        return Assignment(self._context, self._session, self._record, self._addressing, self._extra_write, self._trace)
-
     def wire(self, sandbox: Sandbox) -> None:
         with self._trace.phase("kernel"):
             self._undo.callback(self._undoing, self._unwire)
@@ -235,7 +230,7 @@ class AddTransaction:
             self._record.host_index, self._record.peer_index = wired.host_index, wired.peer_index
 
     def write_endpoint(self) -> None:
-        if self._assigned.has_endpoint or not self._is_endpoint():
+        if self._assigned.has_endpoint or not self._needs_endpoint:
             return
         with self._trace.phase("endpoint"):
             if self._has_profile_of_its_own():
@@ -243,28 +238,25 @@ class AddTransaction:
             self._undo.callback(self._undoing, self._drop_endpoint)
             write_endpoint(self._session, self._endpoint(self._assigned.addresses))
 
-    def note_result(self) -> Result:
+    def record_result(self) -> Result:
         with self._trace.phase("journal"):
             result = self._result()
             self._record.state = ADDED
             self._record.result = result.to_json()
             self._record.facts = self._facts_to_record()
-            if waits_for_policy(self._session, self._request):
-                self._record.waits_until = time.time() + self._request.policy_setup.seconds
+            if waits_for_policy(self._call, self._record):
+                self._record.waits_until = time.time() + self._request.netconf.policy_setup.seconds
             self._context.journal.update(self._record)
         return result
 
     def _endpoint_along(self) -> ExtraWrite | None:
         """Return the endpoint as an extra write, or None if its policy profile must exist first or it has no endpoint."""
-        if self._request.sandbox is None or not self._is_endpoint() or self._has_profile_of_its_own():
+        if not self._needs_endpoint or self._has_profile_of_its_own():
             return None
         return lambda addresses: creation(self._endpoint(addresses))
 
-    def _is_endpoint(self) -> bool:
-        return has_endpoint(self._session.names, self._request.workload, self._request.id.ifname)
-
     def _has_profile_of_its_own(self) -> bool:
-        return self._session.names.network_profiles and not self._request.policy
+        return self._session.names.network_profiles and not self._request.netconf.policy
 
     def _wire_once(self, sandbox: Sandbox) -> Wired:
         wiring = self._record.wiring()
@@ -273,12 +265,12 @@ class AddTransaction:
         try:
             return wire(self._context.kernel, wiring, sandbox.fd)
         except PairTaken:
-            if not is_replaceable(self._context, self._record):
+            if not self._is_replaceable():
                 raise interface_exists(wiring.ifname) from None
             self._trace.info(f"{wiring.ifname} of an earlier container of this pod is replaced")
-            _remove_stale_interface(self._context, self._record)
+            self._context.remove_interface(self._record.host_name)
         except HostNameTaken:
-            _remove_stale_interface(self._context, self._record)
+            self._context.remove_interface(self._record.host_name)
         try:
             return wire(self._context.kernel, wiring, sandbox.fd)
         except HostNameTaken as taken:
@@ -287,6 +279,16 @@ class AddTransaction:
                 details="something else on this node creates it: see `ip monitor link`",
                 code=Code.KERNEL,
             ) from taken
+
+    def _is_replaceable(self) -> bool:
+        """Return whether the ADD may replace an existing interface pair of the same names.
+
+        It may replace the pair of a previous container of the same pod, but not that of another network's attachment of the
+        same container.
+        """
+        others = others_of_interface(self._context, self._record)
+        same = (self._record.id.container_id, ADDED)
+        return self._record.workload.is_pod and all((other.id.container_id, other.state) != same for other in others)
 
     def _unwire(self) -> None:
         unwire(self._context, self._record)
@@ -304,7 +306,7 @@ class AddTransaction:
         if self._record.addresses and source.uses_pools:
             self._record.recorded_only = True  # the handle may hold addresses of a live interface without a row
         if not self._undo_failed:
-            source.release(self._context, self._session, self._record, self._trace, None, None)
+            source.release(Holdings(self._context, self._session, self._record, self._trace), None)
 
     def _undoing(self, step: Callable[[], None]) -> None:
         try:
@@ -315,26 +317,12 @@ class AddTransaction:
 
     def _forget(self) -> None:
         if self._undo_failed:
-            self._undoing(lambda: owe(self._context, self._record))
+            self._undoing(lambda: record_pending_release(self._context, self._record))
         else:
             self._undoing(lambda: self._context.journal.remove(self._record))
 
     def _endpoint(self, addresses: Sequence[Address]) -> Resource:
-        record = self._record
-        return endpoint(
-            self._session.names,
-            record.endpoint_key(self._session.names),
-            record.node,
-            record.workload,
-            record.id.ifname,
-            spec={
-                "ipNetworks": [str(address.host()) for address in addresses],
-                "interfaceName": record.host_name,
-                "mac": record.mac,
-            },
-            profiles=[record.id.network],
-            facts=self._facts(),
-        )
+        return endpoint_of(self._session, self._record, addresses, self._facts())
 
     def _facts(self) -> PodFacts:
         if self._pod:
@@ -351,13 +339,6 @@ class AddTransaction:
         if sandbox is None:
             return Result(ips=self._assigned.ips, routes=self._assigned.routes)
         return wired_result(self._record, sandbox, self._assigned.ips, self._assigned.routes, self._assigned.dns)
-
-
-def _remove_stale_interface(context: Context, record: Record) -> None:
-    """Remove the host interface of an earlier sandbox of the same pod. The DEL of that sandbox releases its address."""
-    link = context.kernel.find_link(name=record.host_name)
-    if link is not None:
-        context.reaper.remove(link["index"], record.host_name)
 
 
 def _is_refusal(failure: BaseException) -> bool:

@@ -1,7 +1,7 @@
-"""Resolve the addressing of an ADD: annotations precede the network configuration (specification, section 3)."""
+"""Read the pod of an ADD, and resolve the addressing: annotations precede the network configuration (specification, 3)."""
 
 from svc._core.cidr import Address
-from svc.attach.request import AddRequest
+from svc.attach.request import AddCall, AddRequest
 from svc.attach.sources.base import Addressing
 from svc.call_trace import CallTrace
 from svc.model.annotations import ADDRESSES, FAMILIES, FLOATING, NO_SETTINGS, POOLS, UNMANAGED, AnnotationSettings
@@ -11,11 +11,29 @@ from svc.names import Names
 from svc.orch.pod_info import PodInfo
 
 
+def read_pod(call: AddCall) -> PodInfo:
+    """Read pod and namespace from the Kubernetes API, if the ADD needs them, and check in parallel that the datastore is ready.
+
+    If the ADD writes no addresses, always read the readiness, because no later write checks it.
+    """
+    request, netconf, uses_pools = call.request, call.request.netconf, call.request.source.uses_pools
+    ask = call.session.expect_ready if uses_pools else call.session.require_ready
+    if not (netconf.orchestrator and request.workload.is_pod and (netconf.policy or uses_pools)):
+        ask()
+        return PodInfo()
+    pods, workload = call.context.orchestrators.pods(netconf.orchestrator), request.workload
+    found = pods.read(workload.namespace, workload.pod if netconf.policy else "", request.pod_uid, ask)
+    if found.namespace.warning:
+        call.trace.warning(found.namespace.warning)
+    return found
+
+
 def resolve_addressing(names: Names, request: AddRequest, pod: PodInfo, trace: CallTrace) -> Addressing:
     """Return the addressing. Raise CallerError if annotations or the address requested by the runtime cannot be satisfied."""
     wishes = _wishes(names, request, pod)
     request.source.require_supported(names, wishes)
-    versions = wishes.versions or request.versions
+    ipam = request.netconf.ipam
+    versions = wishes.versions or ipam.versions
     address = _address_argument(request, wishes, versions, trace)
     for warning in (*wishes.warnings, *_left_aside(wishes, versions), *_floating_of_namespace(names, request, pod, wishes)):
         trace.warning(warning)
@@ -25,18 +43,18 @@ def resolve_addressing(names: Names, request: AddRequest, pod: PodInfo, trace: C
         fresh = pod.refreshed()
         return None if fresh.namespace == pod.namespace else resolve_addressing(names, request, fresh, trace)
 
-    return Addressing(pod, versions, {**request.pools, **wishes.pools}, addresses, wishes, renewed)
+    return Addressing(pod, versions, {**ipam.pools, **wishes.pools}, addresses, wishes, renewed)
 
 
-def resolve_current_addressing(names: Names, request: AddRequest, pod: PodInfo, trace: CallTrace) -> Addressing:
+def resolve_current_addressing(call: AddCall, pod: PodInfo) -> Addressing:
     """Do as `resolve_addressing`, but read a cached namespace again before it causes an error."""
     try:
-        return resolve_addressing(names, request, pod, trace)
+        return resolve_addressing(call.session.names, call.request, pod, call.trace)
     except CallerError:
         fresh = pod.refreshed()
         if fresh.namespace == pod.namespace:
             raise
-        return resolve_addressing(names, request, fresh, trace)
+        return resolve_addressing(call.session.names, call.request, fresh, call.trace)
 
 
 def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> AnnotationSettings:
@@ -50,7 +68,7 @@ def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> AnnotationSettin
     workload = request.workload
     own = ObjectAnnotations(f"pod {workload.namespace}/{workload.pod}", pod.annotations)
     wishes = parse_annotations(
-        names, own, ObjectAnnotations(f"namespace {workload.namespace}", pod.namespace.annotations), request.features
+        names, own, ObjectAnnotations(f"namespace {workload.namespace}", pod.namespace.annotations), request.netconf.features
     )
     return wishes if request.id.ifname == PRIMARY_INTERFACE else wishes.of_another_interface()
 
@@ -67,7 +85,7 @@ def _address_argument(
         return None
     for name in (ADDRESSES, UNMANAGED, POOLS[address.version], *([FAMILIES] if address.version not in versions else [])):
         if name in wishes.sources:
-            trace.warning(f"{_argument(address)} is set aside: {wishes.sources[name]} comes first")
+            trace.warning(f"CNI_ARGS IP = {str(address)!r} is set aside: {wishes.sources[name]} comes first")
             return None
     if address.version not in versions:
         raise CallerError(
@@ -103,7 +121,3 @@ def _floating_of_namespace(names: Names, request: AddRequest, pod: PodInfo, wish
     return [
         f"{wishes.sources[FLOATING]} has no effect: with this datastore only annotations of the pod itself make floating IPs"
     ]
-
-
-def _argument(address: Address | None) -> str:
-    return f"CNI_ARGS IP = {str(address)!r}"

@@ -15,6 +15,27 @@ if TYPE_CHECKING:
 Access = tuple[tuple[str, str], ...]
 
 
+class _Client:
+    """One API client, opened at first use. Concurrent callers share one attempt."""
+
+    def __init__(self, access: Access) -> None:
+        self.used = 0.0
+        self.pods: PodReader | None = None
+        self.opening: Batcher[None, PodReader] = Batcher(
+            lambda waiting: [self._open(access)] * len(waiting), lambda: orchestrator_place(dict(access))
+        )
+
+    def _open(self, access: Access) -> "PodReader":
+        """Open the client. A kubeconfig may execute a program, so no lock of the pool is held."""
+        if self.pods is None:
+            client = open_client(dict(access))
+            with whole_imports():
+                from svc.orch.pods import PodReader  # imported late: it loads the package of the client
+
+            self.pods = PodReader(client)
+        return self.pods
+
+
 class ApiClientPool:
     """API clients by their access settings. Thread-safe.
 
@@ -23,46 +44,26 @@ class ApiClientPool:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._opening: dict[Access, Batcher[None, PodReader]] = {}
-        self._pods: dict[Access, PodReader] = {}
-        self._used: dict[Access, float] = {}
+        self._clients: dict[Access, _Client] = {}
 
     def pods(self, access: Access) -> "PodReader":
         """Return the client; open it at first use. Raise CallerError if the settings are invalid."""
         with self._lock:
-            self._used[access] = time.monotonic()
-            if access in self._pods:
-                return self._pods[access]
-            opening = self._opening.setdefault(access, self._new_opening(access))
-        return opening.run(None)
-
-    def _new_opening(self, access: Access) -> "Batcher[None, PodReader]":
-        return Batcher(
-            lambda waiting: [self._open(access)] * len(waiting),
-            lambda: orchestrator_place(dict(access)),
-        )
-
-    def _open(self, access: Access) -> "PodReader":
-        """Open the client. A kubeconfig may execute a program, so no lock of the pool is held."""
-        if access not in self._pods:
-            client = open_client(dict(access))
-            with whole_imports():
-                from svc.orch.pods import PodReader  # imported late: it loads the package of the client
-
-            self._pods[access] = PodReader(client)
-        return self._pods[access]
+            client = self._clients.get(access)
+            if client is None:
+                client = self._clients[access] = _Client(access)
+            client.used = time.monotonic()
+        return client.pods or client.opening.run(None)
 
     def close_idle(self, seconds: float) -> None:
         """Close the clients that no call has requested for this time, which must exceed the duration of any call."""
         since = time.monotonic() - seconds
         with self._lock:
-            idle = [access for access, used in self._used.items() if used <= since]
-            closing = [self._pods.pop(access, None) for access in idle]
-            for access in idle:
-                del self._used[access]
-                self._opening.pop(access, None)
-        for pods in filter(None, closing):
-            pods.close()
+            idle = [access for access, client in self._clients.items() if client.used <= since]
+            closing = [self._clients.pop(access) for access in idle]
+        for client in closing:
+            if client.pods is not None:
+                client.pods.close()
 
     def close(self) -> None:
         """Close all clients. No call may be in flight."""

@@ -57,6 +57,6 @@ def _against_datastore(context: Context, record: Record, trace: CallTrace) -> li
     session = context.session(record.session_key)
     reason = source_of(record).why_not_held(session, record, trace)
     found = [reason] if reason else []
-    if record.is_wired and not endpoint_matches(session, record):
+    if not endpoint_matches(session, record):
         found.append(f"the datastore has no endpoint {record.endpoint_key(session.names).name} of this container")
     return found

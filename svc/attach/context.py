@@ -10,10 +10,9 @@ from svc.attach.api_clients import ApiClientPool
 from svc.attach.health import Health
 from svc.attach.journal import Journal
 from svc.attach.node_claim import this_claimant
-from svc.attach.record import AttachmentId, SessionKey
-from svc.attach.sessions import OpenBackend, Session, SessionPool, StoreKey, store_key
-from svc.attach.store_identity import Memory
-from svc.attach.token_cache import Credentials
+from svc.attach.record import ADDED, AttachmentId, Record, SessionKey
+from svc.attach.sessions import DatastoreSession, OpenBackend, SessionPool, store_key
+from svc.attach.token_cache import TokenCache
 from svc.dataplane.kernel import Kernel
 from svc.dataplane.reaper import Reaper
 from svc.dataplane.wire import Forwarding
@@ -25,20 +24,6 @@ if TYPE_CHECKING:
     from svc.waits.policy import EndpointStatusFiles
 
 NamesOf = Callable[[str], Names]
-
-
-class _JournalMemory:
-    """The stored identity of a datastore, in the journal."""
-
-    def __init__(self, journal: Journal, name: str) -> None:
-        self._journal = journal
-        self._name = name
-
-    def read(self) -> str:
-        return self._journal.note(self._name)
-
-    def write(self, text: str) -> None:
-        self._journal.put_note(self._name, text)
 
 
 class Context:
@@ -65,9 +50,10 @@ class Context:
         self.boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self.own_netns = netns.own_netns_identity()
         self.journal = Journal(state_dir / "journal.db")
-        self.sessions = SessionPool(open_backend, this_claimant(state_dir, self.boot_id), renews=resident, memory=self._memory)
+        claimant = this_claimant(state_dir, self.boot_id)
+        self.sessions = SessionPool(open_backend, claimant, renews=resident, journal=self.journal)
         self.orchestrators = ApiClientPool()
-        self.credentials = Credentials()
+        self.tokens = TokenCache()
         self.kernel = Kernel()
         self.forwarding = Forwarding()
         self.reaper = Reaper(self.kernel)
@@ -80,13 +66,13 @@ class Context:
         self._status_files: EndpointStatusFiles | None = None
         self._lock = threading.Lock()
 
-    def session(self, key: SessionKey) -> Session:
+    def session(self, key: SessionKey) -> DatastoreSession:
         """Return the open session of the key; open it if necessary.
 
         Raise CallerError if the profile cannot be loaded or the kind of datastore is not supported. Raise StoreError if the
         datastore cannot be opened.
         """
-        return self.sessions.get(self.names_of(key.profile), self.credentials.completed(key.datastore), key.node)
+        return self.sessions.get(self.names_of(key.profile), self.tokens.with_token(key.datastore), key.node)
 
     def gates(self) -> "GateMonitor":
         """Return the monitor of readiness gates; create it at the first call."""
@@ -111,15 +97,23 @@ class Context:
 
         A session with attachments stays open, because it keeps the node claim.
         """
-        keep = {(record.profile, tuple(sorted(record.settings.items()))) for record in self.journal.all()}
-        self.sessions.close_idle(seconds, {self._store_key(profile, dict(settings)) for profile, settings in keep})
+        stores = {record.session_key.store for record in self.journal.all()}
+        keep = {store_key(self.names_of(profile), self.tokens.with_token(dict(settings))) for profile, settings in stores}
+        self.sessions.close_idle(seconds, keep)
         self.orchestrators.close_idle(seconds)
 
-    def _memory(self, name: str) -> Memory:
-        return _JournalMemory(self.journal, name)
+    def is_live(self, record: Record) -> bool:
+        """Return whether the attachment was added in this boot and its interface exists, if svc has made the interface."""
+        if record.state != ADDED or record.boot_id != self.boot_id:
+            return False
+        link = self.kernel.find_link(index=record.host_index) if record.is_wired else None
+        return not record.is_wired or (link is not None and link["name"] == record.host_name)
 
-    def _store_key(self, profile: str, settings: dict[str, str]) -> StoreKey:
-        return store_key(self.names_of(profile), self.credentials.completed(settings))
+    def remove_interface(self, host_name: str) -> None:
+        """Remove an interface of an earlier sandbox from the host, if it exists. Raise PeerError if it stays."""
+        link = self.kernel.find_link(name=host_name)
+        if link is not None:
+            self.reaper.remove(link["index"], host_name)
 
     def close(self) -> None:
         for waits in (self._gates, self._status_files):

@@ -18,13 +18,12 @@ from svc.datastore.api import (
     NotFound,
     StoreError,
     UndecodableEntry,
-    Watch,
     Write,
     found_by,
 )
 from svc.model.errors import Code
 from svc.model.field_errors import display, json_kind
-from svc.model.keys import Key, NodeFenceKey, Query, ResourceKey
+from svc.model.keys import Key, NodeFenceKey, ResourceKey
 from svc.model.resource import Resource
 from svc.retry import attempts
 
@@ -51,11 +50,11 @@ class StoreReplaced(StoreError):
         super().__init__("the datastore has lost data during the call", details=details)
 
 
-class Readiness:
+class DatastoreReadiness:
     """The readiness of one datastore. Thread-safe. Each read is compared with the stored `identity`, if given."""
 
     def __init__(self, backend: Backend, identity: StoreIdentity | None = None) -> None:
-        self._backend = backend
+        self.backend = backend
         self._identity = identity
         self._last: Entry[Resource] | None = None
         self._readers: Batcher[Sequence[Key], Sequence[Found]] = Batcher(self._read, lambda: backend.place, limit=_READERS)
@@ -79,7 +78,7 @@ class Readiness:
 
         Raise DatastoreLocked if the datastore does not accept changes, StoreError if it fails.
         """
-        if self._identity is not None and self._identity.has_moved(self._backend):
+        if self._identity is not None and self._identity.has_moved(self.backend):
             self.forget()
         while (last := self._last) is None:
             self.require()
@@ -97,25 +96,32 @@ class Readiness:
     def _read(self, readers: Sequence[Sequence[Key]]) -> list[Sequence[Found]]:
         self._last = None
         wanted = dict.fromkeys(key for keys in readers for key in keys)
-        ready, *others = self._backend.get_all([KEY, *wanted]) if wanted else [found_by(self._backend.get, KEY)]
-        entry = _demand_ready(ready)
+        ready, *others = self.backend.get_all([KEY, *wanted]) if wanted else [found_by(self.backend.get, KEY)]
+        entry = _require_ready(ready)
         if self._identity is not None:
-            self._identity.observe(self._backend, str(entry.value.spec.get("clusterGUID") or ""))
+            self._identity.observe(self.backend, str(entry.value.spec.get("clusterGUID") or ""))
         self._last = entry
         found = dict(zip(wanted, others, strict=True))
         return [[found[key] for key in keys] for keys in readers]
 
 
-def _demand_ready(found: Found[Resource]) -> Entry[Resource]:
+def _require_ready(found: Found[Resource]) -> Entry[Resource]:
     """Return the entry if it says ready. Raise DatastoreLocked if it does not, StoreError if it is damaged."""
-    if isinstance(found, NotFound):
-        raise _not_initialised()
     if isinstance(found, UndecodableEntry):  # not raised as UndecodableEntry, because IPAM skips damaged documents
         raise StoreError(found.msg, details=found.details)
-    ready = found.value.spec.get("datastoreReady")
-    if ready is not True:
-        raise _locked() if ready is False else _not_initialised() if ready is None else _unclear(ready)
-    return found
+    ready = None if isinstance(found, NotFound) else found.value.spec.get("datastoreReady")
+    if ready is True and isinstance(found, Entry):
+        return found
+    where = "datastoreReady of ClusterInformation default"
+    if ready is None:
+        raise DatastoreLocked("the datastore is not initialised", details=f"`svcctl clusterinfo init` does that ({where})")
+    if ready is False:
+        details = f"it is being migrated: wait, or `svcctl clusterinfo unlock` ({where})"
+        raise DatastoreLocked("the datastore is locked", details=details)
+    raise DatastoreLocked(
+        f"whether the datastore is locked is not clear: datastoreReady = {display(ready)} is {json_kind(ready)}, not a boolean",
+        details="`svcctl clusterinfo unlock` or `lock` puts it right (in ClusterInformation default)",
+    )
 
 
 class ReadyCheckedBackend:
@@ -126,9 +132,8 @@ class ReadyCheckedBackend:
 
     update = Backend.update
 
-    def __init__(self, inner: Backend, readiness: Readiness, claim: NodeNameClaim | None = None) -> None:
-        assert inner.atomic
-        self._inner = inner
+    def __init__(self, readiness: DatastoreReadiness, claim: NodeNameClaim | None) -> None:
+        self._inner = inner = readiness.backend
         self._readiness = readiness
         self._claim = claim
         self.atomic = inner.atomic
@@ -141,6 +146,7 @@ class ReadyCheckedBackend:
         self.generations = inner.generations
         self.position = inner.position
         self.is_current = inner.is_current
+        self.watch = inner.watch
         self.close = inner.close
 
     @property
@@ -168,34 +174,10 @@ class ReadyCheckedBackend:
             f"{KEY.kind} {KEY.name} or the claim of the node kept changing", details="something else writes it all the time"
         )
 
-    def watch(self, query: Query) -> Watch:
-        return self._inner.watch(query)
 
-
-def _locked() -> DatastoreLocked:
-    return DatastoreLocked(
-        "the datastore is locked",
-        details="it is being migrated: wait, or `svcctl clusterinfo unlock` (datastoreReady of ClusterInformation default)",
-    )
-
-
-def _not_initialised() -> DatastoreLocked:
-    return DatastoreLocked(
-        "the datastore is not initialised",
-        details="`svcctl clusterinfo init` does that (datastoreReady of ClusterInformation default)",
-    )
-
-
-def _unclear(ready: object) -> DatastoreLocked:
-    return DatastoreLocked(
-        f"whether the datastore is locked is not clear: datastoreReady = {display(ready)} is {json_kind(ready)}, not a boolean",
-        details="`svcctl clusterinfo unlock` or `lock` puts it right (in ClusterInformation default)",
-    )
-
-
-def guarded(backend: Backend, readiness: Readiness, claim: NodeNameClaim | None = None) -> Backend:
+def ready_checked(readiness: DatastoreReadiness, claim: NodeNameClaim | None = None) -> Backend:
     """Return a backend that checks readiness with each write.
 
     Return a store without transactions unchanged: its callers check readiness before the first write.
     """
-    return ReadyCheckedBackend(backend, readiness, claim) if backend.atomic else backend
+    return ReadyCheckedBackend(readiness, claim) if readiness.backend.atomic else readiness.backend

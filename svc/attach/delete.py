@@ -5,14 +5,14 @@ from typing import Any
 
 from svc._core import netns
 from svc.attach.context import Context
-from svc.attach.endpoints import endpoint_addresses, endpoint_of_interface, endpoint_owner
+from svc.attach.endpoints import StoredEndpoint, endpoints_of_node, stored_endpoint
 from svc.attach.handles import is_ambiguous, older_handle
 from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.request import Attachment, Sandbox
 from svc.attach.restore import restore_for_call
 from svc.attach.sources.own import POOLS_OF_SVC
 from svc.attach.sources.select import source_of
-from svc.attach.teardown import take_down
+from svc.attach.teardown import tear_down
 from svc.call_trace import CallTrace
 from svc.dataplane.kernel import addresses_of, delete_link, is_host_side, link_of
 from svc.model.endpoint import host_interface
@@ -31,7 +31,7 @@ def delete(context: Context, own: Attachment, trace: CallTrace, *, wired: bool =
         record = context.journal.get(key)
     if record is not None:
         own.source.complete(record)
-        take_down(context, record, trace, sandbox if wired else None)
+        tear_down(context, record, trace, sandbox if wired else None)
         return
     if reason := own.source.why_unusable():
         trace.warning(f"{reason}: nothing is known of an address that it would have to free")
@@ -45,10 +45,10 @@ def delete(context: Context, own: Attachment, trace: CallTrace, *, wired: bool =
     record.shares |= is_others and not own.workload.is_pod
     if sandbox is not None:
         _spare_other_interfaces(context, record, sandbox)
-    take_down(context, record, trace)
+    tear_down(context, record, trace)
     restored = context.journal.get(key)
     if restored is not None and restored.state == ADDED:  # another call has restored the row during the teardown
-        take_down(context, restored, trace)
+        tear_down(context, restored, trace)
     if record.is_wired and sandbox is not None:
         _remove_inside(context, record, sandbox)
 
@@ -100,29 +100,22 @@ def _reconstructed(context: Context, own: Attachment, *, wired: bool) -> Record:
     record.older_handle = older_handle(names, key.network, workload)
     record.recorded_only = names.plain_handles and is_ambiguous(names, key.network, key.container_id)
     own.source.mark(record)
-    if record.recorded_only:
-        record.addresses = _recorded_addresses(context, record)
-    container, network = _owner(context, record) if wired else (None, None)
-    if container != key.container_id and (container is not None or workload.is_pod):
+    stored = _stored_endpoint(context, record) if wired or record.recorded_only else None
+    if record.recorded_only and stored is not None and stored.is_of(record):
+        record.addresses = [str(address) for address in stored.addresses]
+    container, network = (stored.container, stored.network) if wired and stored is not None else ("", "")
+    if container != key.container_id and (container or workload.is_pod):
         record.boot_id = ""
-    elif not workload.is_pod and network not in (None, key.network):
+    elif not workload.is_pod and network not in ("", key.network):
         record.host_name, record.shares = "", True
     return record
 
 
-def _owner(context: Context, record: Record) -> tuple[str | None, str | None]:
+def _stored_endpoint(context: Context, record: Record) -> StoredEndpoint | None:
     try:
-        return endpoint_owner(context.session(record.session_key), record)
+        return stored_endpoint(context.session(record.session_key), record)
     except SvcError:
-        return None, None
-
-
-def _recorded_addresses(context: Context, record: Record) -> list[str]:
-    """Return the addresses in the endpoint, the only object in the datastore that describes one attachment."""
-    try:
-        return endpoint_addresses(context.session(record.session_key), record)
-    except SvcError:
-        return []
+        return None
 
 
 def _remove_inside(context: Context, record: Record, sandbox: Sandbox) -> None:
@@ -143,8 +136,9 @@ def _is_of_another_container(context: Context, record: Record, link: dict[str, A
         if other.boot_id == context.boot_id and other.host_index == host["index"]:
             return True
     try:
-        session = context.session(record.session_key)
-        container = endpoint_of_interface(session, host["name"])
+        for entry in endpoints_of_node(context.session(record.session_key)):
+            if entry.value.spec.get("interfaceName") == host["name"]:
+                return StoredEndpoint(entry.value).container not in ("", record.id.container_id)
     except SvcError:
         return True
-    return container not in (None, record.id.container_id)
+    return False

@@ -1,27 +1,74 @@
-"""Write, read, compare and delete the endpoint of an attachment."""
+"""Write, read, compare and delete the endpoint of an attachment, and create the policy profile of a network."""
 
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import Any
 
-from svc._core.cidr import Cidr
+from svc._core.cidr import Address, Cidr
 from svc.attach.record import Record
-from svc.attach.sessions import Session
-from svc.datastore.api import Conflict, Contended, Create, Delete, Entry, Found, NotFound, StoreError, Update, entry_of
-from svc.model.endpoint import KIND, Workload, has_endpoint
+from svc.attach.sessions import DatastoreSession
+from svc.datastore.api import Conflict, Contended, Create, Delete, Entry, NotFound, StoreError, Update
+from svc.model.endpoint import KIND, PodFacts, Workload, endpoint, has_endpoint
 from svc.model.errors import Code
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.resource import Resource, new_uid, set_identity
 from svc.retry import attempts
+from svc.values import dataclass
 
 _ATTEMPTS = 6
+_PROFILE = "Profile"
 
 
-def require_endpoint_support(session: Session, workload: Workload) -> None:
+@dataclass(frozen=True, slots=True)
+class StoredEndpoint:
+    """The properties of an endpoint in the datastore that svc reads. `container` is empty if the endpoint names none."""
+
+    resource: Resource
+
+    @property
+    def container(self) -> str:
+        return str(self.resource.spec.get("containerID") or "")
+
+    @property
+    def profiles(self) -> list[str]:
+        return list(self.resource.spec.get("profiles") or ())
+
+    @property
+    def network(self) -> str:
+        """The network that created the endpoint of a bare container; empty if it is unknown."""
+        return next(iter(self.profiles), "")
+
+    @property
+    def addresses(self) -> list[Address]:
+        return [Cidr.masked(text).first for text in self.resource.spec.get("ipNetworks") or ()]
+
+    def is_of(self, record: Record) -> bool:
+        return self.container == record.id.container_id
+
+
+def require_endpoint_support(session: DatastoreSession, workload: Workload) -> None:
     """Raise StoreError if the datastore cannot store the endpoint of a wired workload."""
     if session.settings["kind"] == "orch" and not workload.is_pod:
         details = "pass K8S_POD_NAME and K8S_POD_NAMESPACE in CNI_ARGS, or use another datastore"
         raise StoreError("a container that is no pod has no place in the orchestrator's API", details=details)
+
+
+def needs_endpoint(session: DatastoreSession, record: Record) -> bool:
+    """Return whether the attachment must have an endpoint of its own."""
+    return record.is_wired and has_endpoint(session.names, record.workload, record.id.ifname)
+
+
+def endpoint_of(session: DatastoreSession, record: Record, addresses: Sequence[Address], facts: PodFacts) -> Resource:
+    """Return the endpoint of an attachment with these addresses, without UID and creation time."""
+    spec = {
+        "ipNetworks": [str(address.host()) for address in addresses],
+        "interfaceName": record.host_name,
+        "mac": record.mac,
+    }
+    names, key = session.names, record.endpoint_key(session.names)
+    return endpoint(names, key, record.node, record.workload, record.id.ifname, spec=spec, profiles=[], facts=facts)
 
 
 def creation(resource: Resource) -> Create:
@@ -30,13 +77,12 @@ def creation(resource: Resource) -> Create:
     return Create(ResourceKey(KIND, resource.name, resource.namespace), resource)
 
 
-def write_endpoint(session: Session, resource: Resource) -> None:
+def write_endpoint(session: DatastoreSession, resource: Resource) -> None:
     """Create the endpoint, or update the one of an earlier sandbox of the same workload.
 
     Raise StoreError if the datastore fails, or if the pod does not exist.
     """
     create = creation(resource)
-    key = ResourceKey(KIND, resource.name, resource.namespace)
     for _ in attempts(_ATTEMPTS):
         try:
             session.backend.write([create])
@@ -45,158 +91,116 @@ def write_endpoint(session: Session, resource: Resource) -> None:
             pass
         except NotFound:  # in the Kubernetes API, the pod stores the endpoint
             raise _pod_gone(resource) from None
-        try:
-            _take_over(session, session.backend.get(key), resource)
+        with suppress(Conflict, NotFound):
+            _take_over(session, session.backend.get(create.key), resource)
             return
-        except (Conflict, NotFound):
-            continue
-    raise Contended(key)
+    raise Contended(create.key)
 
 
-def deletion(record: Record, found: Found[Resource]) -> Delete | None:
-    """Return the write that deletes the endpoint at its revision.
-
-    Return None if it does not exist, or another sandbox of the workload has it. Raise UndecodableEntry if it cannot be decoded.
-    """
-    entry = entry_of(found)
-    if entry is None or not _is_own(entry.value, record):
-        return None
-    return Delete(entry.key, entry.revision)
-
-
-def delete_endpoint(session: Session, record: Record) -> None:
+def delete_endpoint(session: DatastoreSession, record: Record) -> None:
     """Delete the endpoint unless another sandbox of the workload has it. Raise StoreError if the datastore fails."""
-    session.backend.update(
-        record.endpoint_key(session.names), lambda present: None if present and _is_own(present, record) else present
-    )
+    key = record.endpoint_key(session.names)
+    session.backend.update(key, lambda present: None if present and can_delete(present, record) else present)
 
 
-def edit_profiles(session: Session, record: Record, *, add: bool) -> None:
+def can_delete(resource: Resource, record: Record) -> bool:
+    """Return whether the endpoint is of the record's container, or names none."""
+    return StoredEndpoint(resource).container in (record.id.container_id, "")
+
+
+def edit_profiles(session: DatastoreSession, record: Record, *, add: bool) -> None:
     """Add the record's network to the profiles of the shared endpoint, or remove it.
 
     Raise NotFound if the container has no endpoint, StoreError if the datastore fails.
     """
     key = record.endpoint_key(session.names)
     entry = session.backend.update(key, lambda present: present and _with_profiles(present, record, add=add))
-    if entry is None or _container(entry.value) != record.id.container_id:
+    if entry is None or not StoredEndpoint(entry.value).is_of(record):
         raise NotFound(key)
 
 
-def has_profile(session: Session, record: Record) -> bool:
-    """Return whether the shared endpoint is of the record's container and has its network.
-
-    Raise StoreError if the datastore fails.
-    """
+def stored_endpoint(session: DatastoreSession, record: Record) -> StoredEndpoint | None:
+    """Read the endpoint, of any container; None if it does not exist. Raise StoreError if the datastore fails."""
     entry = session.backend.find(record.endpoint_key(session.names))
-    if entry is None:
-        return False
-    return _container(entry.value) == record.id.container_id and record.id.network in _profiles(entry.value)
+    return None if entry is None else StoredEndpoint(entry.value)
 
 
-def endpoint_matches(session: Session, record: Record) -> bool:
+def endpoint_matches(session: DatastoreSession, record: Record) -> bool:
     """Read whether the endpoint is of this container and has its addresses.
 
     Return True if the interface needs no endpoint. Raise StoreError if the datastore fails.
     """
-    if not has_endpoint(session.names, record.workload, record.id.ifname):
+    if not needs_endpoint(session, record):
         return True
-    entry = session.backend.find(record.endpoint_key(session.names))
-    if entry is None:
-        return False
+    stored = stored_endpoint(session, record)
     networks = [str(address.host()) for address in record.address_list()]
-    return _container(entry.value) == record.id.container_id and entry.value.spec.get("ipNetworks") == networks
+    return stored is not None and stored.is_of(record) and stored.resource.spec.get("ipNetworks") == networks
 
 
-def stored_endpoint(session: Session, record: Record) -> Resource | None:
-    """Read the endpoint, of any container; None if it does not exist. Raise StoreError if the datastore fails."""
-    entry = session.backend.find(record.endpoint_key(session.names))
-    if entry is None:
-        return None
-    return entry.value
+def endpoints_of_node(session: DatastoreSession) -> Iterator[Entry[Resource]]:
+    """Yield the endpoints of the session's node. Raise StoreError if the datastore fails."""
+    return (entry for entry in session.backend.list(ResourceQuery(KIND)) if entry.value.spec.get("node") == session.node)
 
 
-def endpoint_owner(session: Session, record: Record) -> tuple[str | None, str | None]:
-    """Return the container and the first profile in the endpoint; None for a missing value or endpoint.
-
-    For a bare container, the first profile is the network that created the endpoint.
-    """
-    entry = session.backend.find(record.endpoint_key(session.names))
-    if entry is None:
-        return None, None
-    return _container(entry.value), next(iter(_profiles(entry.value)), None)
-
-
-def endpoint_of_interface(session: Session, host_name: str) -> str | None:
-    """Return the container whose endpoint on this node has the host interface, or None.
-
-    Raise StoreError if the datastore fails.
-    """
-    for entry in session.backend.list(ResourceQuery(KIND)):
-        spec = entry.value.spec
-        if (spec.get("interfaceName"), spec.get("node")) == (host_name, session.node):
-            return _container(entry.value)
-    return None
-
-
-def drop_endpoints_of(session: Session, container_id: str) -> None:
+def drop_endpoints_of(session: DatastoreSession, container_id: str) -> None:
     """Delete the endpoints of a container on this node. Raise StoreError."""
-    for entry in session.backend.list(ResourceQuery(KIND)):
-        spec = entry.value.spec
-        if (spec.get("containerID"), spec.get("node")) == (container_id, session.node):
+    for entry in endpoints_of_node(session):
+        if StoredEndpoint(entry.value).container == container_id:
             with suppress(NotFound):
                 session.backend.write([Delete(entry.key, entry.revision)])
 
 
-def is_wired_elsewhere(session: Session, record: Record) -> bool:
+def is_wired_elsewhere(session: DatastoreSession, record: Record) -> bool:
     """Return whether the pod has an endpoint on another node. Only the Kubernetes API stores endpoints in pods.
 
     Raise StoreError if the datastore fails.
     """
     if session.settings["kind"] != "orch":
         return False
-    endpoints = (entry.value for entry in session.backend.list(ResourceQuery(KIND, namespace=record.namespace)))
-    return any(isinstance(other, Resource) and _is_of_pod(other, record) for other in endpoints)
+    specs = [entry.value.spec for entry in session.backend.list(ResourceQuery(KIND, namespace=record.namespace))]
+    return any((spec.get("pod"), spec.get("endpoint")) == (record.pod, record.id.ifname) for spec in specs)
 
 
-def _is_of_pod(other: Resource, record: Record) -> bool:
-    return (other.spec.get("pod"), other.spec.get("endpoint")) == (record.pod, record.id.ifname)
+def ensure_profile(session: DatastoreSession, network: str, *, pod: bool) -> None:
+    """Create the policy profile of a network without a policy type, because policy agents block all traffic without it.
+
+    Never change an existing profile, because users may edit it. A session remembers the existing ones. In the Kubernetes API,
+    profiles are derived from namespaces, so do nothing. Raise StoreError if the datastore fails.
+    """
+    if network in session.profiles or session.settings["kind"] == "orch":
+        return
+    resource = Resource(_PROFILE, {"name": network}, _profile_spec(network, pod=pod))
+    set_identity(resource, datetime.now(timezone.utc), new_uid())
+    with suppress(Conflict):
+        session.backend.write([Create(ResourceKey(_PROFILE, network), resource)])
+    session.profiles.add(network)
 
 
-def endpoint_addresses(session: Session, record: Record) -> list[str]:
-    """Return the addresses in the endpoint; none if it is of another container. Raise StoreError if the datastore fails."""
-    resource = stored_endpoint(session, record)
-    if resource is None or resource.spec.get("containerID") != record.id.container_id:
-        return []
-    return [str(Cidr.masked(text).first) for text in resource.spec.get("ipNetworks") or ()]
+def _profile_spec(network: str, *, pod: bool) -> dict[str, Any]:
+    """Return a spec that allows all egress.
+
+    All endpoints may send to pods. Only endpoints of the same network may send to other containers.
+    """
+    ingress: dict[str, Any] = {"action": "Allow"}
+    if not pod:
+        ingress["source"] = {"selector": f"has({network})"}
+    return {"ingress": [ingress], "egress": [{"action": "Allow"}], "labelsToApply": {network: ""}}
 
 
-def _take_over(session: Session, present: Entry[Resource], resource: Resource) -> None:
+def _take_over(session: DatastoreSession, present: Entry[Resource], resource: Resource) -> None:
     kept = {name: present.value.metadata[name] for name in ("uid", "creationTimestamp") if name in present.value.metadata}
     taken = Resource(resource.kind, resource.metadata | kept, resource.spec, extra=present.value.extra)
     session.backend.write([Update(present.key, taken, present.revision)])
 
 
-def _with_profiles(endpoint: Resource, record: Record, *, add: bool) -> Resource:
+def _with_profiles(resource: Resource, record: Record, *, add: bool) -> Resource:
     """Return the endpoint with or without the record's network; unchanged if it is of another container."""
-    present, network = _profiles(endpoint), record.id.network
-    if _container(endpoint) != record.id.container_id or (network in present) == add:
-        return endpoint
-    profiles = [*present, network] if add else [each for each in present if each != network]
-    spec = {name: value for name, value in (endpoint.spec | {"profiles": profiles}).items() if value}
-    return replace(endpoint, spec=spec)
-
-
-def _profiles(endpoint: Resource) -> list[str]:
-    return list(endpoint.spec.get("profiles") or ())
-
-
-def _is_own(endpoint: Resource, record: Record) -> bool:
-    """Return whether the endpoint is of the record's container, or names none."""
-    return _container(endpoint) in (record.id.container_id, None)
-
-
-def _container(endpoint: Resource) -> str | None:
-    return endpoint.spec.get("containerID") or None
+    stored, network = StoredEndpoint(resource), record.id.network
+    if not stored.is_of(record) or (network in stored.profiles) == add:
+        return resource
+    profiles = [*stored.profiles, network] if add else [each for each in stored.profiles if each != network]
+    spec = {name: value for name, value in (resource.spec | {"profiles": profiles}).items() if value}
+    return replace(resource, spec=spec)
 
 
 def _pod_gone(resource: Resource) -> StoreError:

@@ -5,17 +5,15 @@ from collections.abc import Iterable
 
 from svc.attach.context import Context
 from svc.attach.record import ADDING, DELETING, WAITING, Record, SessionKey
-from svc.attach.recovery import Store, store_of
+from svc.attach.recovery import Teardowns, store_of
 from svc.attach.restore import restore_rows
-from svc.attach.sources.base import AddressSource
+from svc.attach.sources.base import AddressSource, Valid
 from svc.attach.sources.own import POOLS_OF_SVC
-from svc.attach.teardown import defer_release, take_down
-from svc.attach.token_cache import without_secrets
 from svc.call_trace import CallTrace
 from svc.model.errors import PeerError, SvcError
 
 
-def collect(
+def collect_garbage(
     context: Context,
     network: str,
     valid: Iterable[tuple[str, str]],
@@ -34,37 +32,25 @@ def collect(
         session.claim.require_decided()
     restore_rows(context, session, where.profile, trace)
     known = frozenset(valid)
-    failures = [
-        *_take_down_unknown(context, network, known, where, trace),
-        *source.collect(context, session, network, known, trace),
-    ]
+    failures = _tear_down_unknown(context, network, known, where, trace)
+    failures += source.run_gc(context, session, network, known, trace)
     if failures:
         raise PeerError(
             f"{len(failures)} attachments of network {network!r} could not be collected", details="; ".join(failures)
         )
 
 
-def _take_down_unknown(
-    context: Context, network: str, valid: frozenset[tuple[str, str]], where: SessionKey, trace: CallTrace
-) -> list[str]:
-    """Tear down the unknown attachments, and return the failures.
-
-    After a datastore has failed once, its other releases become pending without a request.
-    """
-    failures = []
-    own: Store = (where.profile, tuple(sorted(without_secrets(where.datastore).items())), "")
-    failing: set[Store] = set()
+def _tear_down_unknown(context: Context, network: str, valid: Valid, where: SessionKey, trace: CallTrace) -> list[str]:
+    """Tear down the unknown attachments, and return the failures."""
+    failures, teardowns = [], Teardowns(context)
     for record in context.journal.of_network(network):
         if (record.id.container_id, record.id.ifname) in valid or _is_under_way(context, record):
             continue
-        if record.state == DELETING and store_of(record) != own:
+        if record.state == DELETING and store_of(record) != (where.store, ""):
             continue  # its release is retried outside of calls
         trace.info(f"collecting {record.id.container_id} {record.id.ifname}: the runtime does not know it")
         try:
-            if store_of(record) in failing:
-                defer_release(context, record)
-            elif not take_down(context, record, trace):
-                failing.add(store_of(record))
+            teardowns.tear_down(record, trace)
         except SvcError as failure:
             failures.append(f"{record.id.container_id} {record.id.ifname}: {failure}")
     return failures

@@ -4,64 +4,62 @@ import time
 from contextlib import suppress
 
 from svc._core import netns
-from svc.attach.adopt import adopt
-from svc.attach.context import Context
+from svc.attach.addressing import read_pod, resolve_current_addressing
 from svc.attach.endpoints import endpoint_matches
 from svc.attach.journal import intent_lost
 from svc.attach.record import ADDED, WAITING, Record
-from svc.attach.request import AddRequest
-from svc.attach.sessions import Session
+from svc.attach.request import AddCall, AddRequest, Sandbox
 from svc.attach.shared_interface import still_shares
 from svc.attach.sources.select import source_of
-from svc.attach.teardown import take_down
-from svc.attach.waiting import STORE_SECONDS, await_gates, await_policy, await_store
-from svc.call_trace import CallTrace
+from svc.attach.teardown import tear_down
+from svc.attach.waiting import STORE_SECONDS, await_gates, await_store, wait_for_policy
 from svc.dataplane.check import stands
 from svc.dataplane.kernel import link_of
+from svc.dataplane.plan import effective_mtu
 from svc.model.errors import Code, PeerError, SvcError
-from svc.model.result import Result
+from svc.model.result import Dns, Interface, IpConfig, Result, Route
 from svc.waits.wait import Resumable
 
+NO_DNS = Dns()
 
-def previous_row(context: Context, request: AddRequest) -> Record | None:
+
+def previous_row(call: AddCall) -> Record | None:
     """Return the row of the attachment; None if it has none.
 
     Raise IntentLost if the call has waited in another process, and a DEL or another ADD came during the wait.
     """
-    previous = context.journal.get(request.id)
+    request = call.request
+    previous = call.context.journal.get(request.id)
     if request.intent and (previous is None or previous.generation != request.intent):
         raise intent_lost(request.id)
     return previous
 
 
-def await_policy_again(
-    context: Context, session: Session, request: AddRequest, record: Record, trace: CallTrace
-) -> Resumable[None]:
+def wait_for_policy_again(call: AddCall, record: Record) -> Resumable[None]:
     """Wait for the policy. A call that another process began keeps its deadline."""
-    if not request.intent:
-        record.waits_until = time.time() + request.policy_setup.seconds
-    yield from await_policy(context, session, request, record, trace)
+    if not call.request.intent:
+        record.waits_until = time.time() + call.request.netconf.policy_setup.seconds
+    yield from wait_for_policy(call, record)
 
 
-def pass_gates(
-    context: Context, session: Session, request: AddRequest, previous: Record | None, trace: CallTrace
-) -> Resumable[tuple[Record, bool]]:
+def pass_gates(call: AddCall, previous: Record | None) -> Resumable[tuple[Record, bool]]:
     """Wait until the datastore may be used and the gates are ready. Return the row of the ADD, and whether the wait was long.
 
     If another process continues the call, the row shows that no DEL was answered during the wait.
     """
-    if previous is not None and previous.state == WAITING and request.intent:
+    context, gates = call.context, call.request.netconf.gates
+    if previous is not None and previous.state == WAITING and call.request.intent:
         row = previous
     else:
         if previous is not None and previous.state != WAITING:
-            tear_down_previous(context, previous, request, trace)
-        row = new_record(context, session, request)
-        seconds = request.gates.seconds if request.gates.urls else STORE_SECONDS
+            tear_down_previous(call, previous)
+        row = new_record(call)
+        seconds = gates.seconds if gates.urls else STORE_SECONDS
         row.state, row.waits_until, row.outlives = WAITING, time.time() + seconds, not context.resident
         context.journal.begin(row)
     try:
-        took_long = yield from await_store(context, session, request, row, trace)
-        if request.gates.urls and (yield from await_gates(context, request, row, trace)):
+        took_long = yield from await_store(call, row)
+        if gates.urls and (yield from await_gates(call, row)):
             took_long = True
         return row, took_long
     except SvcError:
@@ -70,10 +68,10 @@ def pass_gates(
         raise
 
 
-def tear_down_previous(context: Context, previous: Record, request: AddRequest, trace: CallTrace) -> None:
+def tear_down_previous(call: AddCall, previous: Record) -> None:
     """Tear down what an earlier ADD of the container has left. Raise SvcError if a release stays pending."""
-    trace.info(f"an attachment in state {previous.state!r} is taken down first")
-    if not take_down(context, previous, trace, request.sandbox):
+    call.trace.info(f"an attachment in state {previous.state!r} is taken down first")
+    if not tear_down(call.context, previous, call.trace, call.request.sandbox):
         raise PeerError(
             f"an earlier attachment of container {previous.id.container_id!r} still has a pending release",
             details="the datastore, or the plugin that gave the address, failed during the call: try again when it answers",
@@ -81,34 +79,66 @@ def tear_down_previous(context: Context, previous: Record, request: AddRequest, 
         )
 
 
-def new_record(context: Context, session: Session, request: AddRequest) -> Record:
+def new_record(call: AddCall) -> Record:
     """Return a record with the fields that the request determines."""
-    record = Record.of(request.id, request.workload, request.where, session.names, context.boot_id)
-    record.sandbox = _identity(request)
-    record.mtu, record.queues, record.allow_ip_forwarding = request.mtu, request.queues, request.allow_ip_forwarding
-    record.routes = None if request.routes is None else [str(route) for route in request.routes]
-    record.versions = list(request.versions)
+    request = call.request
+    record = Record.of(request.id, request.workload, request.where, call.session.names, call.context.boot_id)
+    _describe(record, request)
+    record.versions = list(request.netconf.ipam.versions)
     request.source.mark(record)
     return record
 
 
-def recorded_result(context: Context, session: Session, record: Record, request: AddRequest, trace: CallTrace) -> Result | None:
+def _describe(record: Record, request: AddRequest) -> None:
+    """Set the properties of the interface in the record."""
+    netconf = request.netconf
+    record.sandbox, record.mtu, record.queues = _identity(request), request.mtu, netconf.num_queues
+    record.allow_ip_forwarding = netconf.allow_ip_forwarding
+    record.routes = None if netconf.routes is None else [str(route) for route in netconf.routes]
+
+
+def recorded_result(call: AddCall, record: Record) -> Result | None:
     """Return the recorded result of an attachment that still exists; None otherwise.
 
     The sandbox and the boot must be the same, the interface must exist, and the addresses must still be allocated.
     """
+    context, session, request = call.context, call.session, call.request
     if record.state != ADDED or record.boot_id != context.boot_id or not _is_in_sandbox(record, request):
         return None
-    if source_of(record).why_not_held(session, record, trace):
+    if source_of(record).why_not_held(session, record, call.trace):
         return None
-    if record.is_wired and not _wiring_stands(context, session, record, request):
+    if record.is_wired and not _wiring_stands(call, record):
         return None
     if record.shares and not still_shares(context, record):
         return None
     if record.result is None and record.is_wired:
-        adopt(context, session, record, request, trace)
-    _warn_of_families(record, request, trace)
+        _adopt(call, record)
+    _warn_of_families(call, record)
     return Result.from_json(record.result or {})
+
+
+def _adopt(call: AddCall, record: Record) -> None:
+    """Complete a restored row, so that the ADDs before and after its loss have the same result.
+
+    Raise SvcError if the pod, the datastore or the journal fails.
+    """
+    request = call.request
+    assert request.sandbox is not None
+    _describe(record, request)
+    addressing = resolve_current_addressing(call, read_pod(call))
+    ips = tuple(IpConfig(str(address.host()), interface=1) for address in record.address_list())
+    routes = request.source.adopt(call.session, record, addressing)
+    record.result = wired_result(record, request.sandbox, ips, routes).to_json()
+    call.context.journal.update(record)
+
+
+def wired_result(
+    record: Record, sandbox: Sandbox, ips: tuple[IpConfig, ...], routes: tuple[Route, ...], dns: Dns = NO_DNS
+) -> Result:
+    """Return the result of an attachment that svc has wired."""
+    mtu = effective_mtu(record.mtu)
+    inside = Interface(record.id.ifname, mac=record.mac, mtu=mtu, sandbox=sandbox.path)
+    return Result(interfaces=(Interface(record.host_name), inside), ips=ips, routes=routes, dns=dns)
 
 
 def _is_in_sandbox(record: Record, request: AddRequest) -> bool:
@@ -122,18 +152,21 @@ def _is_in_sandbox(record: Record, request: AddRequest) -> bool:
     return link is not None and (link["index"], link["peer_index"]) == (record.peer_index, record.host_index)
 
 
-def _warn_of_families(record: Record, request: AddRequest, trace: CallTrace) -> None:
+def _warn_of_families(call: AddCall, record: Record) -> None:
     """Warn if the network assigns other address families now: an existing attachment keeps its addresses."""
-    if record.versions and request.source.uses_pools and set(record.versions) != set(request.versions):
-        had, wanted = (" and ".join(f"IPv{version}" for version in each) for each in (record.versions, request.versions))
-        trace.warning(f"the attachment was made for {had}, and this ADD asks for {wanted}: DEL it and ADD it again for that")
+    versions = call.request.netconf.ipam.versions
+    if record.versions and call.request.source.uses_pools and set(record.versions) != set(versions):
+        had, wanted = (" and ".join(f"IPv{version}" for version in each) for each in (record.versions, versions))
+        call.trace.warning(
+            f"the attachment was made for {had}, and this ADD asks for {wanted}: DEL it and ADD it again for that"
+        )
 
 
-def _wiring_stands(context: Context, session: Session, record: Record, request: AddRequest) -> bool:
-    sandbox = request.sandbox
-    if sandbox is None or not stands(context.kernel, record.wiring(), record.wired(), sandbox.fd):
+def _wiring_stands(call: AddCall, record: Record) -> bool:
+    sandbox = call.request.sandbox
+    if sandbox is None or not stands(call.context.kernel, record.wiring(), record.wired(), sandbox.fd):
         return False
-    return endpoint_matches(session, record)
+    return endpoint_matches(call.session, record)
 
 
 def _identity(request: AddRequest) -> tuple[int, int]:

@@ -116,7 +116,7 @@ class Journal:
         if not self._read(f"SELECT 1 FROM attachments WHERE {ROW}", row):  # noqa: S608
             raise intent_lost(record.id)
 
-    def owe(self, record: Record) -> None:
+    def record_pending_release(self, record: Record) -> None:
         """Record durably that the attachment's release is pending, in its row or, if it has none, in a new row.
 
         Raise IntentLost if another ADD has replaced the row.
@@ -143,7 +143,7 @@ class Journal:
     def all(self) -> list[Record]:
         return self._records("true", ())
 
-    def owed(self) -> list[Record]:
+    def pending_releases(self) -> list[Record]:
         """Return the attachments with a pending release."""
         return [record for record in self.all() if record.state == DELETING]
 

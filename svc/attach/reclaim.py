@@ -1,35 +1,45 @@
 """Claim the addresses, handles and endpoints of live attachments again in a datastore that has lost them."""
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from svc.attach.context import Context
-from svc.attach.endpoints import drop_endpoints_of, endpoint_matches, is_wired_elsewhere, stored_endpoint, write_endpoint
+from svc.attach.endpoints import (
+    drop_endpoints_of,
+    endpoint_matches,
+    endpoint_of,
+    is_wired_elsewhere,
+    needs_endpoint,
+    stored_endpoint,
+    write_endpoint,
+)
 from svc.attach.handles import container_of
 from svc.attach.record import ADDED, AttachmentId, Record
-from svc.attach.sessions import Session
+from svc.attach.request import AddCall
+from svc.attach.sessions import DatastoreSession
+from svc.attach.sources.base import Addressing
 from svc.attach.sources.select import source_of
 from svc.call_trace import CallTrace
+from svc.dataplane.wire import AddressInUse
 from svc.datastore.api import NotFound, StoreError
 from svc.ipam.requests import Assign, Release, ReleaseTarget
-from svc.model.endpoint import PodFacts, endpoint, has_endpoint
+from svc.model.endpoint import PodFacts
 from svc.model.errors import Code, SvcError
-from svc.timestamps import to_nanoseconds
 
+ATTEMPTS = 4  # of one ADD, because routes of other programs may conflict with several addresses
 MAX_KEYS = 50  # keys per read of endpoints
 
 
-def lost(context: Context, session: Session, records: Iterable[Record]) -> list[Record]:
+def lost(context: Context, session: DatastoreSession, records: Iterable[Record]) -> list[Record]:
     """Return the live attachments whose addresses are not allocated in the datastore. Raise StoreError if it fails."""
     live = [record for record in records if is_restorable(context, record)]
     missing = session.ipam.not_held((record.handle, address) for record in live for address in record.address_list())
     return [record for record in live if any((record.handle, address) in missing for address in record.address_list())]
 
 
-def without_endpoint(context: Context, session: Session, records: Iterable[Record]) -> list[Record]:
+def without_endpoint(context: Context, session: DatastoreSession, records: Iterable[Record]) -> list[Record]:
     """Return the live attachments of the session's node that should have an endpoint but have none. Raise StoreError."""
-    live = [record for record in records if is_restorable(context, record) and _should_have_endpoint(session, record)]
+    live = [record for record in records if is_restorable(context, record) and needs_endpoint(session, record)]
     missing = []
     for start in range(0, len(live), MAX_KEYS):
         part = live[start : start + MAX_KEYS]
@@ -38,20 +48,11 @@ def without_endpoint(context: Context, session: Session, records: Iterable[Recor
     return missing
 
 
-def _should_have_endpoint(session: Session, record: Record) -> bool:
-    return record.is_wired and has_endpoint(session.names, record.workload, record.id.ifname)
-
-
 def is_restorable(context: Context, record: Record) -> bool:
     """Return whether the attachment is live, and its addresses come from the pools of the datastore."""
-    if record.state != ADDED or record.boot_id != context.boot_id or not record.addresses:
+    if not record.addresses or record.shares or not source_of(record).uses_pools:
         return False
-    if record.shares or not source_of(record).uses_pools:
-        return False
-    if not record.is_wired:
-        return True  # another plugin has made the interface, which svc cannot check
-    link = context.kernel.find_link(index=record.host_index)
-    return link is not None and link["name"] == record.host_name
+    return context.is_live(record)
 
 
 def restore(context: Context, key: AttachmentId, trace: CallTrace) -> bool:
@@ -74,25 +75,26 @@ def restore(context: Context, key: AttachmentId, trace: CallTrace) -> bool:
             raise
         _report(context, record, refusal, trace)
         return False
-    _demand_row(context, session, record)
+    _require_row(context, session, record)
     context.conflicts.pop(key, None)
-    if _should_have_endpoint(session, record):
-        write_endpoint_again(context, session, record, trace)
+    if needs_endpoint(session, record):
+        _write_endpoint_again(context, session, record, trace)
     context.metrics.count("restored_attachments_total", outcome="ok")
     trace.info(f"claimed {', '.join(record.addresses)} again for {record.handle}")
     return True
 
 
-def _claim(context: Context, session: Session, record: Record, trace: CallTrace) -> None:
+def _claim(context: Context, session: DatastoreSession, record: Record, trace: CallTrace) -> None:
+    request = Assign(record.handle, record.owner(), addresses=record.address_list(), restores=True)
     try:
-        session.ipam.assign(_request(record))
+        session.ipam.assign(request)
     except SvcError as refusal:
         if refusal.code != Code.ADDRESS_UNAVAILABLE or not _release_outdated(context, session, record, trace):
             raise
-        session.ipam.assign(_request(record))
+        session.ipam.assign(request)
 
 
-def _release_outdated(context: Context, session: Session, record: Record, trace: CallTrace) -> bool:
+def _release_outdated(context: Context, session: DatastoreSession, record: Record, trace: CallTrace) -> bool:
     """Release outdated allocations of the attachment's addresses. An older copy of the datastore may contain them.
 
     Their handles are of containers that this node had, and that have no row any more. Return whether any was released.
@@ -112,7 +114,7 @@ def _release_outdated(context: Context, session: Session, record: Record, trace:
     return bool(outdated and session.ipam.release_addresses([held for _, held in outdated]).freed)
 
 
-def write_endpoint_again(context: Context, session: Session, record: Record, trace: CallTrace) -> None:
+def _write_endpoint_again(context: Context, session: DatastoreSession, record: Record, trace: CallTrace) -> None:
     """Write the endpoint as the ADDs did, if it is missing or differs and no other sandbox of the workload has it.
 
     Do nothing if the pod does not exist any more. Raise StoreError if the datastore fails.
@@ -120,17 +122,8 @@ def write_endpoint_again(context: Context, session: Session, record: Record, tra
     facts = _facts(context, record)
     if not _is_endpoint_missing(session, record, facts.profiles):
         return
-    spec = {
-        "ipNetworks": [str(address.host()) for address in record.address_list()],
-        "interfaceName": record.host_name,
-        "mac": record.mac,
-    }
-    key = record.endpoint_key(session.names)
-    resource = endpoint(
-        session.names, key, record.node, record.workload, record.id.ifname, spec=spec, profiles=[], facts=facts
-    )  # fmt: skip
     try:
-        write_endpoint(session, resource)
+        write_endpoint(session, endpoint_of(session, record, record.address_list(), facts))
     except StoreError as refusal:
         if refusal.code != Code.ORCHESTRATOR:
             raise
@@ -145,24 +138,17 @@ def _facts(context: Context, record: Record) -> PodFacts:
     return replace(facts, profiles=[*facts.profiles, *(name for name in shared if name not in facts.profiles)])
 
 
-def _is_endpoint_missing(session: Session, record: Record, profiles: Sequence[str]) -> bool:
-    present = stored_endpoint(session, record)
-    if present is None:
+def _is_endpoint_missing(session: DatastoreSession, record: Record, profiles: Sequence[str]) -> bool:
+    stored = stored_endpoint(session, record)
+    if stored is None:
         return not is_wired_elsewhere(session, record)
-    if present.spec.get("containerID") != record.id.container_id:
+    if not stored.is_of(record):
         return False
-    lacking = set(profiles).difference(present.spec.get("profiles") or ())
+    lacking = set(profiles).difference(stored.profiles)
     return not endpoint_matches(session, record) or (bool(lacking) and not record.workload.is_pod)
 
 
-def _request(record: Record) -> Assign:
-    owner = {"node": record.node, "timestamp": to_nanoseconds(time.time_ns())}
-    if record.workload.is_pod:
-        owner |= {"pod": record.pod, "namespace": record.namespace}
-    return Assign(record.handle, owner, addresses=record.address_list(), restores=True)
-
-
-def _demand_row(context: Context, session: Session, record: Record) -> None:
+def _require_row(context: Context, session: DatastoreSession, record: Record) -> None:
     """Raise IntentLost and release the addresses if the attachment's row does not exist any more."""
     try:
         context.journal.require(record)
@@ -176,3 +162,34 @@ def _report(context: Context, record: Record, refusal: SvcError, trace: CallTrac
     context.conflicts[record.id] = told
     context.metrics.count("restored_attachments_total", outcome="conflict")
     trace.warning(told)
+
+
+def avoid_lost(call: AddCall, addressing: Addressing, refusal: AddressInUse) -> bool:
+    """Exclude addresses that the host uses but the datastore shows as free from the next attempt of an ADD.
+
+    Restore the allocations of live attachments. Return False if the ADD requests fixed addresses, or another source assigns
+    them.
+    """
+    context, session, trace = call.context, call.session, call.trace
+    if addressing.addresses or not call.request.source.uses_pools:
+        return False
+    live = [record for record in context.journal.all() if is_restorable(context, record)]
+    held = {address: record for record in live for address in record.address_list()}
+    session.ipam.avoid({*held, *refusal.addresses})
+    for address in refusal.addresses:
+        trace.warning(f"the datastore has {address} as free, but {_user(held.get(address))}: another address is assigned")
+    if context.resident:
+        context.suspects_loss = True
+        return True
+    try:  # no agent restores the allocations later
+        for record in lost(context, session, (record for record in live if record.node == session.node)):
+            restore(context, record.id, trace)
+    except SvcError as failure:
+        trace.warning(f"live attachments cannot claim their addresses again now: {failure}")
+    return True
+
+
+def _user(record: Record | None) -> str:
+    if record is None:
+        return "the host has a route to it"
+    return f"container {record.id.container_id!r} ({record.id.ifname}) of this node has it"

@@ -1,5 +1,6 @@
 """The journal's record of an attachment, sufficient for CHECK, a repeated ADD and the teardown."""
 
+import time
 from dataclasses import field, fields
 from operator import attrgetter
 from types import NoneType
@@ -15,12 +16,15 @@ from svc.dataplane.wire import Wired
 from svc.model.endpoint import Workload, endpoint_key
 from svc.model.keys import ResourceKey
 from svc.names import Names
+from svc.timestamps import to_nanoseconds
 from svc.values import dataclass
 
 WAITING = "waiting"  # for the datastore or a readiness gate, before anything is attached
 ADDING = "adding"
 ADDED = "added"
 DELETING = "deleting"
+
+StoreSettings = tuple[str, tuple[tuple[str, str], ...]]
 
 UNKNOWN_SANDBOX = (0, 0)  # of a restored row, until its next ADD sets it
 
@@ -45,9 +49,10 @@ class SessionKey:
     def __hash__(self) -> int:
         return hash((self.node, self.profile, *sorted(self.datastore.items())))
 
-    def without_secrets(self) -> "SessionKey":
-        """Return the key as the journal stores it."""
-        return SessionKey(without_secrets(self.datastore), self.node, self.profile)
+    @property
+    def store(self) -> StoreSettings:
+        """The datastore: profile and settings without secrets, which a call may renew."""
+        return self.profile, tuple(sorted(without_secrets(self.datastore).items()))
 
 
 @dataclass(slots=True)
@@ -143,6 +148,13 @@ class Record:
 
     def address_list(self) -> tuple[Address, ...]:
         return tuple(Address(text) for text in self.addresses)
+
+    def owner(self) -> dict[str, str]:
+        """Return the attributes of the addresses, which are allocated now."""
+        owner = {"node": self.node, "timestamp": to_nanoseconds(time.time_ns())}
+        if self.workload.is_pod:
+            owner |= {"pod": self.pod, "namespace": self.namespace}
+        return owner
 
     def wiring(self) -> Wiring:
         return Wiring(

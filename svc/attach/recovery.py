@@ -4,13 +4,14 @@ import time
 from collections.abc import Sequence
 
 from svc.attach.context import Context
-from svc.attach.record import ADDED, DELETING, WAITING, AttachmentId, Record
+from svc.attach.record import ADDED, DELETING, WAITING, AttachmentId, Record, StoreSettings
 from svc.attach.sources.select import source_of
-from svc.attach.teardown import defer_release, take_down
+from svc.attach.teardown import defer_release, tear_down
 from svc.call_trace import CallTrace
 from svc.model.errors import SvcError
 
-Store = tuple[str, tuple[tuple[str, str], ...], str]
+Store = tuple[StoreSettings, str]
+"""The services that a release needs: the datastore of the record, and the plugin that assigned its addresses."""
 
 
 def interrupted(context: Context) -> Sequence[Record]:
@@ -21,8 +22,8 @@ def interrupted(context: Context) -> Sequence[Record]:
     return [record for record in context.journal.all() if not _stands(context, record)]
 
 
-class Recovery:
-    """The teardown of interrupted attachments, each once, in any order. Thread-safe.
+class Teardowns:
+    """Teardowns of several attachments. Thread-safe.
 
     After a datastore has failed, perhaps with a timeout, it gets no further request: its other releases stay pending.
     """
@@ -31,27 +32,41 @@ class Recovery:
         self._context = context
         self._failing: set[Store] = set()
 
-    def take_down(self, record: Record, trace: CallTrace) -> bool:
+    def tear_down(self, record: Record, trace: CallTrace) -> bool:
+        """Tear the attachment down, and return whether no release is pending. Raise SvcError as `teardown.tear_down`."""
+        store = store_of(record)
+        if store in self._failing:
+            defer_release(self._context, record)
+            return False
+        done = tear_down(self._context, record, trace)
+        if not done:
+            self._failing.add(store)
+        return done
+
+
+class Recovery:
+    """The teardown of interrupted attachments, each once, in any order. Thread-safe."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._teardowns = Teardowns(context)
+
+    def tear_down(self, record: Record, trace: CallTrace) -> bool:
         """Tear the attachment down. Return whether that succeeded, or a call has replaced or removed the row."""
         current = self._context.journal.get(record.id)
         if current is None or current.generation != record.generation:
             return True
         trace.info(f"taking down {record.id.container_id} {record.id.ifname} of {record.id.network}, left {record.state}")
         try:
-            if store_of(current) in self._failing:
-                defer_release(self._context, current)
-                return False
-            if take_down(self._context, current, trace):
-                return True
-            self._failing.add(store_of(current))
+            return self._teardowns.tear_down(current, trace)
         except SvcError as failure:
             _warn(record, failure, trace)
-        return False
+            return False
 
 
 def store_of(record: Record) -> Store:
-    """Return the services that a release needs: the datastore of the record, and the plugin that assigned its addresses."""
-    return record.profile, tuple(sorted(record.settings.items())), source_of(record).plugin
+    """Return what the release of the attachment needs."""
+    return record.session_key.store, source_of(record).plugin
 
 
 def retry_release(context: Context, key: AttachmentId, trace: CallTrace) -> bool:
@@ -60,7 +75,7 @@ def retry_release(context: Context, key: AttachmentId, trace: CallTrace) -> bool
     if record is None or record.state != DELETING:
         return True
     try:
-        return take_down(context, record, trace)
+        return tear_down(context, record, trace)
     except SvcError as failure:
         _warn(record, failure, trace)
         return False

@@ -4,15 +4,18 @@ import os
 from dataclasses import field
 
 from svc._core import netns
-from svc._core.cidr import Address, Cidr
+from svc._core.cidr import Address
+from svc.attach.context import Context
 from svc.attach.record import AttachmentId, SessionKey
+from svc.attach.sessions import DatastoreSession
 from svc.attach.sources.base import AddressSource
 from svc.attach.sources.own import POOLS_OF_SVC
-from svc.model.annotations import NO_FEATURES, Features
+from svc.call_trace import CallTrace
 from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code
 from svc.model.shortage import shortage
-from svc.model.waits import NO_GATES, NO_POLICY_SETUP, GateSettings, PolicySettings
+from svc.netconf.mesos_labels import Labels
+from svc.netconf.netconf import NetConf
 from svc.values import dataclass
 
 
@@ -41,27 +44,32 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class AddRequest(Attachment):
-    """One ADD. `versions` are the address families to assign; `address` is the requested address, if any.
+    """One ADD to the network of `netconf`. `address` is the requested address, if any.
 
-    Annotations of the pod may change both if the network's `features` allow it.
+    Annotations of the pod may change the addresses if the features of the network allow it.
     """
 
-    versions: tuple[int, ...]
-    pools: dict[int, tuple[str, ...]]
+    netconf: NetConf
     address: Address | None = None
     mtu: int = 0
-    queues: int = 1
-    allow_ip_forwarding: bool = False
-    orchestrator: tuple[tuple[str, str], ...] = ()  # access to the Kubernetes API; empty: not used
-    policy: bool = False  # whether the ADD reads the pod for policy facts
     pod_uid: str = ""
-    labels: tuple[tuple[str, str], ...] = ()  # of a bare container
-    gates: GateSettings = NO_GATES
-    policy_setup: PolicySettings = NO_POLICY_SETUP
-    routes: tuple[Cidr, ...] | None = None  # destinations; None: the default routes of its families
-    features: Features = NO_FEATURES
     intent: int = 0  # generation of the row in the journal, if the call has waited in another process
     resumable: bool = False  # whether the call may continue in another process
+
+    @property
+    def labels(self) -> Labels:
+        """The labels of a bare container."""
+        return () if self.workload.pod else self.netconf.labels
+
+
+@dataclass(frozen=True, slots=True)
+class AddCall:
+    """An ADD in progress, with the session of its datastore."""
+
+    context: Context
+    session: DatastoreSession
+    request: AddRequest
+    trace: CallTrace
 
 
 def open_sandbox(path: str, received_fd: int, own: tuple[int, int]) -> Sandbox:

@@ -9,20 +9,19 @@ from functools import partial
 from typing import Any
 
 from svc._core import netns
-from svc._core.cidr import Address, Cidr
+from svc._core.cidr import Address
 from svc.attach.context import Context
+from svc.attach.endpoints import StoredEndpoint, endpoints_of_node
 from svc.attach.handles import handle_of, plain_handle
 from svc.attach.record import ADDED, AttachmentId, Record, SessionKey
 from svc.attach.request import Attachment, Sandbox
-from svc.attach.sessions import Session
+from svc.attach.sessions import DatastoreSession
 from svc.attach.sources.base import AddressSource
-from svc.attach.sources.bypass import BYPASS
-from svc.attach.sources.own import POOLS_OF_SVC
+from svc.attach.sources.own import BYPASS, POOLS_OF_SVC
 from svc.call_trace import CallTrace
 from svc.dataplane.kernel import addresses_of, link_of
-from svc.model.endpoint import KIND, Workload, host_interface
+from svc.model.endpoint import Workload, host_interface
 from svc.model.errors import SvcError
-from svc.model.keys import ResourceQuery
 from svc.names import Names
 from svc.values import dataclass
 
@@ -42,7 +41,13 @@ Locate = Callable[[str, str, list[Address]], Origin | None]
 
 
 def restore_rows(
-    context: Context, session: Session, profile: str, trace: CallTrace, locate: Locate | None = None, *, again: bool = False
+    context: Context,
+    session: DatastoreSession,
+    profile: str,
+    trace: CallTrace,
+    locate: Locate | None = None,
+    *,
+    again: bool = False,
 ) -> bool:
     """Write a row for each interface of the session's deployment that has an endpoint of this node, and no row.
 
@@ -65,7 +70,7 @@ def restore_rows(
     return bool(links)
 
 
-def restore_own(context: Context, session: Session, own: Attachment, trace: CallTrace) -> bool:
+def restore_own(context: Context, session: DatastoreSession, own: Attachment, trace: CallTrace) -> bool:
     """Do as `restore_rows`, for a call whose attachment has no row.
 
     Also restore the attachment of the call if it has no endpoint, or no addresses from the pools.
@@ -108,7 +113,7 @@ def _write_row(context: Context, record: Record, trace: CallTrace) -> None:
     trace.warning(f"the journal lacked {record.id}: its row is restored from kernel and datastore")
 
 
-def _records_of_pairs(context: Context, session: Session, own: Attachment, sandbox: Sandbox) -> Iterator[Record]:
+def _records_of_pairs(context: Context, session: DatastoreSession, own: Attachment, sandbox: Sandbox) -> Iterator[Record]:
     """Yield records of interfaces without endpoint in the sandbox of the call, found by their interface pairs.
 
     These are the interface of the call, and those with addresses of the same handle. Without their rows, a DEL of the call's
@@ -128,7 +133,13 @@ def _records_of_pairs(context: Context, session: Session, own: Attachment, sandb
 
 
 def _record_of_pair(
-    context: Context, session: Session, own: Attachment, sandbox: Sandbox, host: Link, link: Link, addresses: list[Address]
+    context: Context,
+    session: DatastoreSession,
+    own: Attachment,
+    sandbox: Sandbox,
+    host: Link,
+    link: Link,
+    addresses: list[Address],
 ) -> Record:
     """Return the record of an interface pair. Its teardown releases only the addresses on the interface."""
     key = AttachmentId(own.id.network, own.id.container_id, link["name"])
@@ -140,7 +151,13 @@ def _record_of_pair(
 
 
 def _restored(
-    context: Context, session: Session, profile: str, key: AttachmentId, workload: Workload, host: Link, ips: list[Address]
+    context: Context,
+    session: DatastoreSession,
+    profile: str,
+    key: AttachmentId,
+    workload: Workload,
+    host: Link,
+    ips: list[Address],
 ) -> Record:
     """Return a record with the properties that the host interface and its addresses show."""
     record = Record.of(key, workload, SessionKey(session.settings, session.node, profile), session.names, context.boot_id)
@@ -164,48 +181,40 @@ def unknown_links(context: Context, names: Names) -> dict[str, Link]:
 
 
 def _records(
-    context: Context, session: Session, profile: str, links: dict[str, Link], locate: Locate | None, trace: CallTrace
+    context: Context, session: DatastoreSession, profile: str, links: dict[str, Link], locate: Locate | None, trace: CallTrace
 ) -> Iterator[Record]:
-    for entry in session.backend.list(ResourceQuery(KIND)):
-        spec = entry.value.spec
+    for entry in endpoints_of_node(session):
+        stored, spec = StoredEndpoint(entry.value), entry.value.spec
         link = links.get(str(spec.get("interfaceName")))
-        if link is None or spec.get("node") != session.node or not spec.get("containerID"):
+        if link is None or not stored.container:
             continue
-        handle, origin = _origin(session, spec, locate)
+        ifname = str(spec.get("endpoint") or "eth0")
+        handle, origin = _origin(session, stored, ifname, locate)
         if origin is None:
             trace.warning(f"interface {link['name']} has no row, and the datastore does not tell its network: it is left alone")
             continue
-        key = AttachmentId(origin.network, spec["containerID"], _ifname(spec))
+        key = AttachmentId(origin.network, stored.container, ifname)
         pod = str(spec.get("pod") or "")
         workload = Workload(key.container_id, pod, entry.value.namespace if pod else "")
-        record = _restored(context, session, profile, key, workload, link, _addresses(spec))
+        record = _restored(context, session, profile, key, workload, link, stored.addresses)
         record.mac = str(spec.get("mac") or "")
         record.handle = handle or plain_handle(key.network, key.container_id)
         origin.source.mark(record)
         yield record
 
 
-def _origin(session: Session, spec: dict[str, Any], locate: Locate | None) -> tuple[str, Origin | None]:
+def _origin(session: DatastoreSession, stored: StoredEndpoint, ifname: str, locate: Locate | None) -> tuple[str, Origin | None]:
     """Return the handle of the endpoint's addresses, and the origin with the network that the handle names.
 
     Addresses without a handle are not from the pools. The origin is then the result of `locate`, or the network that created
     a bare container's endpoint. It is None if the network is unknown.
     """
-    suffix = f".{spec['containerID']}"
-    addresses = _addresses(spec)
-    for address in addresses:
+    suffix = f".{stored.container}"
+    for address in stored.addresses:
         _, handle = session.ipam.pool_and_handle(address)
         if handle.endswith(suffix):
             return handle, Origin(handle.removesuffix(suffix).replace("..", "."), POOLS_OF_SVC)
-    origin = locate(spec["containerID"], _ifname(spec), addresses) if locate else None
-    if origin is None and not spec.get("pod") and spec.get("profiles"):
-        origin = Origin(str(spec["profiles"][0]))
+    origin = locate(stored.container, ifname, stored.addresses) if locate else None
+    if origin is None and not stored.resource.spec.get("pod") and stored.network:
+        origin = Origin(stored.network)
     return "", origin
-
-
-def _ifname(spec: dict[str, Any]) -> str:
-    return str(spec.get("endpoint") or "eth0")
-
-
-def _addresses(spec: dict[str, Any]) -> list[Address]:
-    return [Cidr.masked(text).first for text in spec.get("ipNetworks") or ()]

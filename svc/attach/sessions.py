@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import field
 
-from svc.attach.datastore_ready import Readiness, guarded
+from svc.attach.datastore_ready import DatastoreReadiness, ready_checked
+from svc.attach.journal import Journal
 from svc.attach.node_claim import NodeNameClaim
 from svc.attach.places import datastore_place
-from svc.attach.store_identity import Memory, StoreIdentity
+from svc.attach.store_identity import StoreIdentity
 from svc.attach.token_cache import without_secrets
 from svc.batching import Batcher
 from svc.datastore.api import Backend, Found
@@ -20,7 +21,6 @@ from svc.values import dataclass
 
 Settings = dict[str, str]
 OpenBackend = Callable[[Settings, Names], Backend]
-MemoryOf = Callable[[str], Memory]
 StoreKey = tuple[Names, tuple[tuple[str, str], ...]]
 
 
@@ -40,34 +40,21 @@ class Rows:
     left: frozenset[str] = frozenset()
 
 
-class NoMemory:
-    """A memory that stores nothing."""
-
-    def __init__(self, _name: str) -> None:
-        return
-
-    def read(self) -> str:
-        return ""
-
-    def write(self, _text: str) -> None:
-        return
-
-
 def _name(key: StoreKey) -> str:
-    """Return the name of a datastore in the memory, without secrets, because they may change."""
+    """Return the name of a datastore in the journal, without secrets, because they may change."""
     settings = ",".join(f"{name}={value}" for name, value in sorted(without_secrets(dict(key[1])).items()))
     return f"datastore {key[0].plugin} {settings}"
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class DatastoreSession:
     """An open datastore with the names of one deployment, and the IPAM of one node in it."""
 
     names: Names
     settings: Settings
     node: str
     backend: Backend
-    readiness: Readiness
+    readiness: DatastoreReadiness
     ipam: IpamService
     identity: StoreIdentity
     claim: NodeNameClaim | None = None  # None if the datastore belongs to one node
@@ -118,19 +105,13 @@ class Session:
             self.readiness.require()
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    backend: Backend
-    readiness: Readiness
-
-
 @dataclass(slots=True)
 class _Store:
-    """One datastore with its backend, which is opened at first use. Concurrent callers share one attempt to open it."""
+    """One datastore. Its backend is opened at first use; concurrent callers share one attempt."""
 
-    opening: Batcher[None, "_Opened"]
+    opening: Batcher[None, DatastoreReadiness]
     identity: StoreIdentity
-    opened: "_Opened | None" = None
+    opened: DatastoreReadiness | None = None
     used: float = field(default_factory=time.monotonic)
 
 
@@ -138,7 +119,7 @@ class SessionPool:
     """Sessions by names, settings and node. Thread-safe. A session that opens slowly does not delay the others.
 
     In a datastore that nodes share, `claimant` claims the node names; without a claimant, no name is claimed. `renews` is true
-    in an agent: its open sessions renew their claims. `memory` stores the identities of datastores.
+    in an agent: its open sessions renew their claims. `journal` stores the identities of datastores.
     """
 
     def __init__(
@@ -147,18 +128,18 @@ class SessionPool:
         claimant: Claimant | None = None,
         *,
         renews: bool = False,
-        memory: MemoryOf = NoMemory,
+        journal: Journal | None = None,
     ) -> None:
         self._open_backend = open_backend
-        self._memory = memory
+        self._journal = journal
         self._claimant = claimant
         self._renews = renews
         self._lock = threading.Lock()
         self._stores: dict[StoreKey, _Store] = {}
         self._replaced: list[tuple[float, Backend]] = []  # with the monotonic time of the replacement
-        self._sessions: dict[tuple[StoreKey, str], Session] = {}
+        self._sessions: dict[tuple[StoreKey, str], DatastoreSession] = {}
 
-    def get(self, names: Names, settings: Settings, node: str) -> Session:
+    def get(self, names: Names, settings: Settings, node: str) -> DatastoreSession:
         """Return the session. Raise CallerError if the settings are invalid, StoreError if the datastore cannot be opened."""
         key = store_key(names, settings)
         session = self._sessions.get((key, node))
@@ -168,7 +149,7 @@ class SessionPool:
         store.used = time.monotonic()
         return session
 
-    def _open(self, key: StoreKey, node: str) -> Session:
+    def _open(self, key: StoreKey, node: str) -> DatastoreSession:
         with self._lock:
             store = self._stores.get(key)
             if store is None:
@@ -182,29 +163,29 @@ class SessionPool:
     def _new_store(self, key: StoreKey) -> _Store:
         names, settings = key[0], dict(key[1])
 
-        def open_store(waiting: Sequence[None]) -> list[_Opened]:
-            before = store.opened
-            if before is None or not before.backend.is_current():
+        def open_store(waiting: Sequence[None]) -> list[DatastoreReadiness]:
+            opened = store.opened
+            if opened is None or not opened.backend.is_current():
                 backend = self._open_backend(settings, names)
-                if before is not None:
-                    self._replaced.append((time.monotonic(), before.backend))  # calls in flight may still use it
-                store.opened = _Opened(backend, Readiness(backend, store.identity))
-            assert store.opened is not None
-            return [store.opened] * len(waiting)
+                if opened is not None:
+                    self._replaced.append((time.monotonic(), opened.backend))  # calls in flight may still use it
+                opened = store.opened = DatastoreReadiness(backend, store.identity)
+            return [opened] * len(waiting)
 
-        identity = StoreIdentity(self._memory(_name(key)), f"datastore {settings['kind']}")
+        identity = StoreIdentity(f"datastore {settings['kind']}", self._journal, _name(key))
         store = _Store(Batcher(open_store, lambda: datastore_place(settings)), identity)
         return store
 
-    def _session(self, key: StoreKey, node: str, identity: StoreIdentity, opened: _Opened) -> Session:
+    def _session(self, key: StoreKey, node: str, identity: StoreIdentity, opened: DatastoreReadiness) -> DatastoreSession:
+        backend = opened.backend
         with self._lock:
             session = self._sessions.get((key, node))
-            if session is None or session.backend is not opened.backend:
+            if session is None or session.backend is not backend:
                 if session is not None and session.claim is not None:
                     session.claim.close()
-                claim = self._claim(opened.backend, node)
-                ipam = IpamService(guarded(opened.backend, opened.readiness, claim), node)
-                session = Session(key[0], dict(key[1]), node, opened.backend, opened.readiness, ipam, identity, claim)
+                claim = self._claim(backend, node)
+                ipam = IpamService(ready_checked(opened, claim), node)
+                session = DatastoreSession(key[0], dict(key[1]), node, backend, opened, ipam, identity, claim)
                 self._sessions[key, node] = session
             return session
 
@@ -213,7 +194,7 @@ class SessionPool:
             return None
         return NodeNameClaim(backend, node, self._claimant, renews=self._renews)
 
-    def open(self) -> list[Session]:
+    def open(self) -> list[DatastoreSession]:
         """Return the open sessions."""
         with self._lock:
             return list(self._sessions.values())

@@ -4,19 +4,16 @@ An ADD of a bare container to a second network under the same interface name cre
 name to the profiles of the first attachment's endpoint, and returns the first one's result.
 
 The row of such an attachment has `shares` set, and neither interface nor addresses. Its DEL removes only the name, because
-interface, addresses and endpoint belong to the first attachment (`svc.attach.sources.shared`).
+interface, addresses and endpoint belong to the first attachment (`SharedSource`).
 """
 
 from contextlib import suppress
 
 from svc.attach.context import Context
-from svc.attach.endpoints import edit_profiles
-from svc.attach.policy_profiles import ensure_profile
+from svc.attach.endpoints import edit_profiles, ensure_profile
 from svc.attach.record import ADDED, Record
-from svc.attach.request import AddRequest
-from svc.attach.sessions import Session
-from svc.attach.teardown import take_down
-from svc.call_trace import CallTrace
+from svc.attach.request import AddCall, AddRequest
+from svc.attach.teardown import tear_down
 from svc.datastore.api import NotFound
 from svc.model.endpoint import host_interface
 from svc.model.errors import Code, PluginError, SvcError
@@ -33,12 +30,13 @@ def can_join(refusal: SvcError) -> bool:
     return isinstance(refusal, PluginError) or refusal.code in _JOINABLE
 
 
-def join_interface(context: Context, session: Session, request: AddRequest, trace: CallTrace) -> Result | None:
+def join_interface(call: AddCall) -> Result | None:
     """Record the second attachment, and return the result of the first one; None if there is not an interface to join.
 
     Raise StoreError if the datastore or the journal fails.
     """
-    host = _host(context, session, request)
+    context, session, request, trace = call.context, call.session, call.request, call.trace
+    host = _host(call)
     if host is None or context.journal.get(request.id) is not None:  # the row of a failed ADD with a pending release
         return None
     session.require_ready()  # the ADD may have failed before it checked this
@@ -47,7 +45,7 @@ def join_interface(context: Context, session: Session, request: AddRequest, trac
     try:
         with trace.phase("endpoint"):
             context.journal.begin(record)
-            if session.names.network_profiles and not request.policy:
+            if session.names.network_profiles and not request.netconf.policy:
                 ensure_profile(session, request.id.network, pod=False)
             edit_profiles(session, record, add=True)
             record.state, record.result = ADDED, host.result
@@ -57,7 +55,7 @@ def join_interface(context: Context, session: Session, request: AddRequest, trac
         return None
     except BaseException:
         with suppress(SvcError):  # if it fails, the row stays for recovery
-            take_down(context, record, trace)
+            tear_down(context, record, trace)
         raise
     trace.info(f"{request.id.ifname} is there, for network {host.id.network!r}: this network has joined it")
     return Result.from_json(host.result or {})
@@ -66,8 +64,7 @@ def join_interface(context: Context, session: Session, request: AddRequest, trac
 def still_shares(context: Context, record: Record) -> bool:
     """Return whether the interface that a sharing attachment uses exists."""
     host = interface_owner(context, record)
-    link = context.kernel.find_link(index=host.host_index) if host else None
-    return host is not None and link is not None and link["name"] == host.host_name
+    return host is not None and context.is_live(host)
 
 
 def interface_owner(context: Context, record: Record) -> Record | None:
@@ -78,27 +75,21 @@ def interface_owner(context: Context, record: Record) -> Record | None:
     return None
 
 
-def _host(context: Context, session: Session, request: AddRequest) -> Record | None:
+def _host(call: AddCall) -> Record | None:
+    """Return the attachment of the same interface in the same datastore that has the requested address, if any."""
+    context, request = call.context, call.request
     if request.sandbox is None or request.workload.is_pod:
         return None
-    name = host_interface(session.names, request.workload, request.id.ifname)
+    same = (ADDED, context.boot_id, request.sandbox.identity, request.id.container_id, request.id.ifname, request.workload)
+    name = host_interface(call.session.names, request.workload, request.id.ifname)
     for other in context.journal.with_host_name(name):
-        if _is_same_interface(other, context, request) and _serves(other, request):
+        found = (other.state, other.boot_id, other.sandbox, other.id.container_id, other.id.ifname, other.workload)
+        if found == same and _serves(other, request):
             return other
     return None
 
 
-def _is_same_interface(other: Record, context: Context, request: AddRequest) -> bool:
-    assert request.sandbox is not None
-    return (other.state, other.boot_id, other.sandbox) == (ADDED, context.boot_id, request.sandbox.identity) and (
-        other.id.container_id,
-        other.id.ifname,
-        other.workload,
-    ) == (request.id.container_id, request.id.ifname, request.workload)
-
-
 def _serves(other: Record, request: AddRequest) -> bool:
-    """Return whether the attachment is in the datastore of the request, and has the requested address, if any."""
-    if other.session_key.without_secrets() != request.where.without_secrets():
+    if (other.session_key.store, other.node) != (request.where.store, request.where.node):
         return False
     return request.address is None or request.address in other.address_list()

@@ -1,54 +1,45 @@
 """STATUS: report whether an ADD would succeed now."""
 
 import os
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from svc.attach.context import Context
 from svc.attach.health import Dependency, Probe
 from svc.attach.places import datastore_place, orchestrator_place
 from svc.attach.record import SessionKey
-from svc.attach.sessions import Session
 from svc.attach.sources.base import AddressSource
 from svc.call_trace import CallTrace
 from svc.model.errors import CallerError, Code, PeerError, SvcError
-from svc.values import dataclass
+from svc.netconf import host_local
+from svc.netconf.netconf import IpamConf, NetConf
 
 _REMEDY = "look at its servers, at the network between, and at the program that gives the credentials, if there is one"
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The needs of a network's ADD apart from its address source.
-
-    These are the datastore, addresses of `versions` from `pools`, and the Kubernetes API if `orchestrator` is not empty. With
-    `policy`, an ADD also reads the pod there.
-    """
-
-    network: Hashable
-    where: SessionKey
-    versions: tuple[int, ...]
-    pools: dict[int, tuple[str, ...]]
-    orchestrator: tuple[tuple[str, str], ...] = ()
-    policy: bool = False
+def network_key(netconf: NetConf) -> tuple[str, str]:
+    """Return the key of a network for recorded failures: its name, and the `ipam` section of a delegated network."""
+    return netconf.name, str(netconf.raw["ipam"]) if netconf.ipam.is_delegated else ""
 
 
-def status(context: Context, wanted: Wanted, source: AddressSource, trace: CallTrace) -> None:
+def status(context: Context, netconf: NetConf, where: SessionKey, source: AddressSource, trace: CallTrace) -> None:
     """Raise PeerError, code 50, with the cause if an ADD would fail. Return or raise within 1 s."""
     for conflict in list(context.conflicts.values()):
         trace.warning(conflict)
-    if warning := source.warning(wanted.where.datastore["kind"]):
+    if warning := source.warning(where.datastore["kind"]):
         trace.warning(warning)
+    network = network_key(netconf)
     with not_ready():
-        found = [*dependencies(context, wanted), *source.dependencies(context, wanted.network)]
-        context.health.require(found, wanted.network, trace, only_add_tells=source.only_add_tells)
+        found = [*dependencies(context, netconf, where), *source.dependencies(context, network)]
+        context.health.require(found, network, trace, only_add_tells=source.only_add_tells)
 
 
-def dependencies(context: Context, wanted: Wanted) -> list[Dependency]:
+def dependencies(context: Context, netconf: NetConf, where: SessionKey) -> list[Dependency]:
     """Return the dependencies of an ADD of the network, without those of its address source."""
-    found = [_journal(context), _datastore(context, wanted)]
-    if wanted.orchestrator:
-        found.append(_orchestrator(context, wanted.orchestrator, policy=wanted.policy))
+    found = [_journal(context), _datastore(context, netconf.ipam, where)]
+    reads_api = netconf.policy or not netconf.ipam.is_delegated or host_local.families(netconf.raw)
+    if netconf.orchestrator and reads_api:
+        found.append(_orchestrator(context, netconf.orchestrator, policy=netconf.policy))
     return found
 
 
@@ -69,8 +60,8 @@ def _journal(context: Context) -> Dependency:
     return Dependency("journal", "the journal", "look at the disk of the state directory", look)
 
 
-def _datastore(context: Context, wanted: Wanted) -> Dependency:
-    where = wanted.where
+def _datastore(context: Context, ipam: IpamConf, where: SessionKey) -> Dependency:
+    versions, pools = ((), {}) if ipam.is_delegated else (ipam.versions, ipam.pools)
 
     def look(probe: Probe) -> None:
         _require_kubeconfig(where.datastore)
@@ -79,18 +70,14 @@ def _datastore(context: Context, wanted: Wanted) -> Dependency:
             session.readiness.require_unshared()
             if not session.backend.requires_node:  # a file, as fast to reach as the journal
                 session.backend.check_writable()
-        _require_room(session, wanted, probe)
+        session.require_claim()
+        session.backend.check_writable()
+        if versions:
+            probe.warnings += [f"an ADD passes {fault}" for fault in session.ipam.require_capacity(versions, pools)]
 
     store = where.profile, where.node, tuple(sorted(where.datastore.items()))
-    key = "datastore", store, wanted.versions, tuple(wanted.pools.items())
+    key = "datastore", store, versions, tuple(pools.items())
     return Dependency(key, datastore_place(where.datastore), _REMEDY, look)
-
-
-def _require_room(session: Session, wanted: Wanted, probe: Probe) -> None:
-    session.require_claim()
-    session.backend.check_writable()
-    if wanted.versions:
-        probe.warnings += [f"an ADD passes {fault}" for fault in session.ipam.require_capacity(wanted.versions, wanted.pools)]
 
 
 def _orchestrator(context: Context, access: tuple[tuple[str, str], ...], *, policy: bool) -> Dependency:

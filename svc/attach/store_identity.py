@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import Protocol
 
 import orjson
 
+from svc.attach.journal import Journal
 from svc.datastore.api import Backend, Position, StoreError
 from svc.values import dataclass
 
@@ -38,22 +38,16 @@ class Known:
     without_pools: bool = False
 
 
-class Memory(Protocol):
-    """The storage of an identity across restarts."""
-
-    def read(self) -> str:
-        """Return the text that was written last, or an empty string. Raise StoreError if it cannot be read."""
-
-    def write(self, text: str) -> None:
-        """Store the text. Raise StoreError if that fails."""
-
-
 class StoreIdentity:
-    """The identity of one datastore, shared by its sessions in this process. Thread-safe."""
+    """The identity of one datastore, shared by its sessions in this process. Thread-safe.
 
-    def __init__(self, memory: Memory, name: str) -> None:
-        self._memory = memory
-        self._name = name
+    The `journal` stores it under `key` across restarts.
+    """
+
+    def __init__(self, place: str, journal: Journal | None = None, key: str = "") -> None:
+        self._place = place
+        self._journal = journal
+        self._key = key
         self._lock = threading.Lock()
         self._known: Known | None = None
         self._setbacks: tuple[Backend | None, int] = (None, 0)
@@ -63,14 +57,14 @@ class StoreIdentity:
         """Compare the datastore, which has just answered, with its stored identity. Raise StoreError if this cannot be read."""
         position = backend.position()
         with self._lock:
-            known = self._known or _decoded(self._memory.read())
+            known = self._known or self._stored()
             reason = _difference(known, guid, position) or self._setback(backend, position)
             self._setbacks = (backend, position.setbacks)
             if known is None or not reason:
                 self._remember(_updated(known, guid, position), known)
                 return
             _log.warning("%s has lost data: %s; ADDs are held for %g s, live attachments are claimed again",
-                         self._name, reason, HOLD_SECONDS)  # fmt: skip
+                         self._place, reason, HOLD_SECONDS)  # fmt: skip
             self.changes += 1
             self._remember(Known(guid, position.cluster, position.revision, time.time(), True, True), known)
 
@@ -127,7 +121,15 @@ class StoreIdentity:
         if before is not None and (before is known or replace(before, revision=known.revision) == known):
             return
         with suppress(StoreError):  # the journal's disk may be full: the next change is stored again
-            self._memory.write(orjson.dumps(asdict(known)).decode())
+            if self._journal is not None:
+                self._journal.put_note(self._key, orjson.dumps(asdict(known)).decode())
+
+    def _stored(self) -> Known | None:
+        text = "" if self._journal is None else self._journal.note(self._key)
+        try:
+            return Known(**orjson.loads(text)) if text else None
+        except (ValueError, TypeError):
+            return None
 
     def _setback(self, backend: Backend, position: Position) -> str:
         before, setbacks = self._setbacks
@@ -155,10 +157,3 @@ def _updated(known: Known | None, guid: str, position: Position) -> Known:
     if same and revision == known.revision:
         return known
     return replace(known, guid=guid or known.guid, cluster=position.cluster or known.cluster, revision=revision)
-
-
-def _decoded(text: str) -> Known | None:
-    try:
-        return Known(**orjson.loads(text)) if text else None
-    except (ValueError, TypeError):
-        return None

@@ -3,24 +3,28 @@
 Each step is idempotent. Addresses are released last, because no other attachment may get an address while the interface exists.
 """
 
+from collections.abc import Iterator
+
 from svc import deadline
 from svc._core import netns
-from svc.attach import holdings
 from svc.attach.context import Context
 from svc.attach.datastore_ready import DatastoreLocked
-from svc.attach.holdings import Holdings
+from svc.attach.endpoints import can_delete, delete_endpoint
 from svc.attach.record import ADDED, ADDING, WAITING, Record
 from svc.attach.request import Sandbox
+from svc.attach.sources.base import Holdings
+from svc.attach.sources.select import source_of
 from svc.call_trace import CallTrace
 from svc.dataplane.kernel import delete_link, link_of
-from svc.datastore.api import StoreError
+from svc.datastore.api import Conflict, Delete, KeyedError, NotFound, StoreError, entry_of
 from svc.model.errors import SvcError
+from svc.model.keys import HandleKey, Key
 
 ANSWER_SECONDS = 5.0  # timeout of the first read from the datastore; if it is slower, the release is pending
 RELEASE_SECONDS = 10.0  # timeout of the whole release
 
 
-def take_down(context: Context, record: Record, trace: CallTrace, sandbox: Sandbox | None = None) -> bool:
+def tear_down(context: Context, record: Record, trace: CallTrace, sandbox: Sandbox | None = None) -> bool:
     """Remove the interface, then release what the attachment has in the datastore or from another IPAM plugin.
 
     If the release fails, record it durably as pending. Return whether no release is pending. Raise SvcError if the datastore
@@ -30,18 +34,22 @@ def take_down(context: Context, record: Record, trace: CallTrace, sandbox: Sandb
     if record.state == WAITING:  # nothing is attached yet
         context.journal.remove(record)
         return True
-    held = _held(context, record)
+    held = _read_holdings(context, record, trace)
     with trace.phase("unwire"):
         existed = unwire(context, record)
         if not existed and sandbox is not None and record.peer_index:
             existed = _remove_inside(record, sandbox)
     if isinstance(held, SvcError):
-        return _put_off(context, record, held, trace, existed=existed)
+        if not record.generation and not existed:  # it never existed, because an ADD writes its row first
+            known = f"nothing is known of {record.handle} on this node, and no release is pending"
+            trace.info(f"{known}; its datastore cannot be asked: {held}")
+            return True
+        return _retry_later(context, record, held, trace)
     try:
         with trace.phase("datastore"), deadline.limit(RELEASE_SECONDS):
-            settle(context, record, trace, held)
+            release_resources(held)
     except SvcError as failure:
-        return _note_release(context, record, failure, trace)
+        return _retry_later(context, record, failure, trace)
     try:
         context.journal.remove(record)
     except StoreError as failure:  # all is released: a repeated release of the row changes nothing
@@ -52,7 +60,7 @@ def take_down(context: Context, record: Record, trace: CallTrace, sandbox: Sandb
 def defer_release(context: Context, record: Record) -> None:
     """Remove the interface and record the release as pending, without a request to the datastore, which is known to fail."""
     unwire(context, record)
-    owe(context, record)
+    record_pending_release(context, record)
 
 
 def unwire(context: Context, record: Record) -> bool:
@@ -76,19 +84,59 @@ def _remove_inside(record: Record, sandbox: Sandbox) -> bool:
     return True
 
 
-def settle(context: Context, record: Record, trace: CallTrace, held: Holdings) -> None:
-    """Delete the endpoint and release the addresses. Raise PeerError."""
-    has_endpoint = record.is_wired and not record.shares and not is_another_networks(context, record)
-    holdings.release(context, record, held, trace, has_endpoint=has_endpoint)
+def release_resources(held: Holdings) -> None:
+    """Delete the endpoint of the attachment and release its addresses, if possible in the same write.
+
+    An endpoint never stays after its addresses are released. Raise PeerError if a write fails.
+    """
+    session, source = held.session, source_of(held.record)
+    extra_write = _deletion(held)
+    if extra_write is not None and not (source.has_handle and session.backend.atomic):
+        _delete(held, extra_write)
+        extra_write = None
+    try:
+        done = source.release(held, extra_write)
+    except KeyedError as failure:
+        if extra_write is None or failure.key != extra_write.key:
+            raise
+        delete_endpoint(session, held.record)  # another writer has changed the endpoint since it was read
+        source.release(Holdings(held.context, session, held.record, held.trace), None)
+        return
+    if extra_write is not None and not done:  # no address was to be released
+        _delete(held, extra_write)
 
 
-def owe(context: Context, record: Record) -> None:
+def _deletion(held: Holdings) -> Delete | None:
+    """Return the write that deletes the endpoint at its revision; None if the attachment has none.
+
+    Delete an endpoint that was not read. Raise StoreError if that fails or the endpoint cannot be decoded.
+    """
+    record = held.record
+    if not record.is_wired or record.shares or is_another_networks(held.context, record):
+        return None
+    if held.endpoint is None:
+        delete_endpoint(held.session, record)
+        return None
+    entry = entry_of(held.endpoint)
+    return Delete(entry.key, entry.revision) if entry is not None and can_delete(entry.value, record) else None
+
+
+def _delete(held: Holdings, extra_write: Delete) -> None:
+    try:
+        held.session.backend.write([extra_write])
+    except NotFound:
+        return
+    except Conflict:
+        delete_endpoint(held.session, held.record)
+
+
+def record_pending_release(context: Context, record: Record) -> None:
     """Record the release as pending. The agent retries it, also after a restart.
 
     Raise StoreError if the journal cannot be written, PeerError if the state directory was removed or replaced.
     """
     context.require_state()
-    context.journal.owe(record)
+    context.journal.record_pending_release(record)
 
 
 def is_another_networks(context: Context, record: Record) -> bool:
@@ -99,8 +147,13 @@ def is_another_networks(context: Context, record: Record) -> bool:
     if record.host_index:
         return False
     same = (record.id.container_id, record.id.ifname)
-    others = (other for other in context.journal.with_host_name(record.host_name) if other.id != record.id)
+    others = others_of_interface(context, record)
     return any(other.state == ADDED and (other.id.container_id, other.id.ifname) == same for other in others)
+
+
+def others_of_interface(context: Context, record: Record) -> Iterator[Record]:
+    """Return the other attachments whose host interface has, or had, the same name."""
+    return (other for other in context.journal.with_host_name(record.host_name) if other.id != record.id)
 
 
 def _unrecorded_index(context: Context, record: Record) -> int:
@@ -112,8 +165,7 @@ def _unrecorded_index(context: Context, record: Record) -> int:
     if link is None:
         return 0
     index = int(link["index"])
-    others = (other for other in context.journal.with_host_name(record.host_name) if other.id != record.id)
-    return 0 if any(_may_own(context, other, index) for other in others) else index
+    return 0 if any(_may_own(context, other, index) for other in others_of_interface(context, record)) else index
 
 
 def _may_own(context: Context, other: Record, index: int) -> bool:
@@ -124,27 +176,15 @@ def _may_own(context: Context, other: Record, index: int) -> bool:
     return other.boot_id == context.boot_id and (other.host_index == index or other.state == ADDING)
 
 
-def _put_off(context: Context, record: Record, failure: SvcError, trace: CallTrace, *, existed: bool) -> bool:
-    """Record the release as pending because the datastore has failed. Return whether no release is pending.
-
-    An attachment without a row and without an interface never existed, because an ADD writes its row first.
-    """
-    if not record.generation and not existed:
-        known = f"nothing is known of {record.handle} on this node, and no release is pending"
-        trace.info(f"{known}; its datastore cannot be asked: {failure}")
-        return True
-    return _note_release(context, record, failure, trace)
-
-
-def _note_release(context: Context, record: Record, failure: SvcError, trace: CallTrace) -> bool:
+def _retry_later(context: Context, record: Record, failure: SvcError, trace: CallTrace) -> bool:
     """Record the release as pending, and return False."""
     trace.warning(f"release of {record.handle} is pending and will be retried: {failure}")
-    owe(context, record)
+    record_pending_release(context, record)
     return False
 
 
-def _held(context: Context, record: Record) -> Holdings | SvcError:
-    """Return what the datastore has of the attachment, or the failure of the first request.
+def _read_holdings(context: Context, record: Record, trace: CallTrace) -> Holdings | SvcError:
+    """Read the endpoint and the handle with the readiness of the datastore. Return the failure of the first request.
 
     The caller sends no further request after a failure, because each may time out. Raise DatastoreLocked if it is locked.
     """
@@ -153,7 +193,13 @@ def _held(context: Context, record: Record) -> Holdings | SvcError:
             session = context.session(record.session_key)
             if record.state != ADDED:  # a write of its ADD, whose process has ended, may still be in flight
                 session.fence()
-            return holdings.read(session, record)
+            keys: dict[str, Key] = {}
+            if record.is_wired and not record.shares:
+                keys["endpoint"] = record.endpoint_key(session.names)
+            if source_of(record).has_handle:
+                keys["handle"] = HandleKey(record.handle)
+            found = session.require_ready(tuple(keys.values()))
+            return Holdings(context, session, record, trace, **dict(zip(keys, found, strict=True)))
     except DatastoreLocked:
         raise
     except SvcError as failure:

@@ -18,18 +18,18 @@ def without_secrets(settings: Settings) -> Settings:
     return {name: value for name, value in settings.items() if name not in _SECRETS}
 
 
-class Credentials:
+class TokenCache:
     """The tokens of this process, by the other settings of their datastore. Thread-safe."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[tuple[str, str], ...], Settings] = {}
 
-    def learn(self, settings: Settings) -> None:
+    def store(self, settings: Settings) -> None:
         """Store the token of a call, or its absence, if the kind of datastore can have one."""
         if settings["kind"] in _KINDS:
             self._known[_key(settings)] = {name: settings[name] for name in _SECRETS if name in settings}
 
-    def completed(self, settings: Settings) -> Settings:
+    def with_token(self, settings: Settings) -> Settings:
         """Return the settings with the token that was stored last, if any."""
         if settings["kind"] not in _KINDS:
             return settings

@@ -3,12 +3,10 @@
 import time
 from typing import NoReturn
 
-from svc.attach.context import Context
-from svc.attach.record import Record
-from svc.attach.request import AddRequest
-from svc.attach.sessions import Session
-from svc.call_trace import CallTrace
-from svc.model.endpoint import has_endpoint
+from svc.attach.endpoints import needs_endpoint
+from svc.attach.record import WAITING, Record
+from svc.attach.request import AddCall
+from svc.attach.sessions import DatastoreSession
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.field_errors import without_query
 from svc.waits.wait import Resumable, Suspended, Wait, WaitOutcome
@@ -18,106 +16,101 @@ STORE_SECONDS = 60.0  # upper bound of the waits of an ADD for its datastore
 STATUS_DIRECTORY = "endpoint-status"  # under the run directory of the deployment
 
 
-def await_gates(context: Context, request: AddRequest, row: Record, trace: CallTrace) -> Resumable[bool]:
+def await_gates(call: AddCall, row: Record) -> Resumable[bool]:
     """Wait until all readiness gates are ready. Return whether that took longer than STALE_SECONDS.
 
     `row` is the call's row in the journal, with the deadline of the wait. Raise PeerError if a gate is not ready in time, or
     the agent stops. Raise CallerError if the container is no longer wanted, Suspended if the call continues in another process.
     """
-    settings = request.gates
+    settings = call.request.netconf.gates
     began = time.monotonic()
-    with trace.phase("gates"):
-        wait = context.gates().wait(settings, began + _left(row.waits_until))
+    with call.trace.phase("gates"):
+        wait = call.context.gates().wait(settings, began + _left(row.waits_until))
         yield wait
     outcome = wait.outcome or WaitOutcome.TIMEOUT
-    _suspend_if_stopping(context, request, row, outcome)
-    context.metrics.count("gate_waits_total", outcome=outcome.value)
+    _suspend_if_stopping(call, row, outcome)
+    call.context.metrics.count("gate_waits_total", outcome=outcome.value)
     if outcome is not WaitOutcome.READY:
         states = [f"{without_query(url)}: {answer.text}" for url, answer in wait.answers.items()]
         closed = sum(not answer.ready for answer in wait.answers.values())
         _refuse(outcome, f"{closed} of {len(states)} readiness gates", settings.seconds, "; ".join(states))
-    context.journal.require(row)
+    call.context.journal.require(row)
     return time.monotonic() - began > STALE_SECONDS
 
 
-def must_wait(session: Session) -> bool:
+def must_wait(session: DatastoreSession) -> bool:
     """Return whether `await_store` would wait. Raise StoreError."""
     return (session.claim is not None and session.claim.is_undecided()) or session.held_seconds() > 0
 
 
-def await_store(context: Context, session: Session, request: AddRequest, row: Record, trace: CallTrace) -> Resumable[bool]:
+def await_store(call: AddCall, row: Record) -> Resumable[bool]:
     """Wait until the node claim is decided and the hold after a data loss of the datastore is over. Return whether it waited.
 
     Raise CallerError if the container is no longer wanted, Suspended if the call continues in another process. Raise
     PeerError if the agent stops or another machine has the node claim, StoreError if the datastore fails.
     """
-    waited = False
+    session, waited = call.session, False
     while (wait := _wait_for_store(session)) is not None:
         waited = True
-        with trace.phase("datastore"):
+        with call.trace.phase("datastore"):
             yield wait
         outcome = wait.outcome or WaitOutcome.TIMEOUT
-        _suspend_if_stopping(context, request, row, outcome)
+        _suspend_if_stopping(call, row, outcome)
         if outcome in (WaitOutcome.DISCONNECTED, WaitOutcome.DELETED, WaitOutcome.SHUTDOWN):
             _refuse(outcome, f"claims in the datastore of node {session.node!r}", 0, "earlier claims are waited for")
-        context.journal.require(row)
+        call.context.journal.require(row)
         session.require_claim()
     return waited
 
 
-def _wait_for_store(session: Session) -> Wait | None:
+def _wait_for_store(session: DatastoreSession) -> Wait | None:
     wait = session.claim.decision() if session.claim is not None else None
     if wait is None and (seconds := session.held_seconds()) > 0:
         wait = Wait(time.monotonic() + seconds)
     return wait
 
 
-def _suspend_if_stopping(context: Context, request: AddRequest, row: Record, outcome: WaitOutcome) -> None:
-    if outcome is not WaitOutcome.SHUTDOWN or not request.resumable:
+def _suspend_if_stopping(call: AddCall, row: Record, outcome: WaitOutcome) -> None:
+    if outcome is not WaitOutcome.SHUTDOWN or not call.request.resumable:
         return
-    context.require_state()
-    if not row.outlives:
+    call.context.require_state()
+    if row.state == WAITING and not row.outlives:
         row.outlives = True
-        context.journal.update(row)
+        call.context.journal.update(row)
     raise Suspended(row.generation)
 
 
-def waits_for_policy(session: Session, request: AddRequest) -> bool:
+def waits_for_policy(call: AddCall, record: Record) -> bool:
     """Return whether the ADD must wait for the policy of the attachment's endpoint."""
-    workload = request.workload
-    wanted = request.policy_setup.seconds > 0 and request.sandbox is not None and workload.is_pod
-    return wanted and has_endpoint(session.names, workload, request.id.ifname)
+    return call.request.netconf.policy_setup.seconds > 0 and record.workload.is_pod and needs_endpoint(call.session, record)
 
 
-def await_policy(context: Context, session: Session, request: AddRequest, row: Record, trace: CallTrace) -> Resumable[None]:
+def wait_for_policy(call: AddCall, row: Record) -> Resumable[None]:
     """Wait until the policy of a pod's endpoint is in place, or the deadline in `row` is over. On timeout, log a warning.
 
     Raise CallerError if the container is no longer wanted, Suspended if the call continues in another process.
     """
-    if not waits_for_policy(session, request):
+    if not waits_for_policy(call, row):
         return
     from svc.waits.policy import file_name  # imported late: few calls wait for policy
 
-    workload = request.workload
-    name = file_name(workload.orchestrator(session.names), workload.namespace, workload.pod, request.id.ifname)
-    directory = request.policy_setup.directory or f"{session.names.run_dir}/{STATUS_DIRECTORY}"
+    names, trace, workload = call.session.names, call.trace, row.workload
+    name = file_name(workload.orchestrator(names), workload.namespace, workload.pod, row.id.ifname)
+    directory = call.request.netconf.policy_setup.directory or f"{names.run_dir}/{STATUS_DIRECTORY}"
     with trace.phase("policy"):
         deadline = time.monotonic() + _left(row.waits_until)
-        wait = context.status_files().wait(directory, name, row.addresses, deadline)
+        wait = call.context.status_files().wait(directory, name, row.addresses, deadline)
         if wait.outcome is None:
             yield wait
     outcome = wait.outcome or WaitOutcome.TIMEOUT
-    if outcome is WaitOutcome.SHUTDOWN and request.resumable:
-        context.require_state()
-        raise Suspended(row.generation)
-    context.metrics.count("policy_waits_total", outcome=outcome.value)
+    _suspend_if_stopping(call, row, outcome)
+    call.context.metrics.count("policy_waits_total", outcome=outcome.value)
     if outcome in (WaitOutcome.DISCONNECTED, WaitOutcome.DELETED):
         _refuse(outcome, "", 0, "")
-    context.journal.require(row)
+    call.context.journal.require(row)
     if outcome is not WaitOutcome.READY:
-        reason = (
-            "the agent stops" if outcome is WaitOutcome.SHUTDOWN else f"not set up in {trace.phases['policy'] / 1000:.1f} s"
-        )
+        stops = outcome is WaitOutcome.SHUTDOWN
+        reason = "the agent stops" if stops else f"not set up in {trace.phases['policy'] / 1000:.1f} s"
         trace.warning(f"policy: {reason}: the pod starts without: {wait.path!r}: {wait.why_not_ready()}")
 
 

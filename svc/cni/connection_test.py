@@ -7,7 +7,7 @@ from typing import Any
 
 from svc import deadline
 from svc.attach.context import NamesOf
-from svc.attach.sessions import Session, SessionPool
+from svc.attach.sessions import DatastoreSession, SessionPool
 from svc.cni.call_io import CallInput
 from svc.cni.verbs import session_key
 from svc.model.errors import PeerError, SvcError
@@ -36,7 +36,7 @@ def _outcomes(names_of: NamesOf, sessions: SessionPool, inputs: CallInput) -> It
     yield "network configuration", "ok"
     where = session_key(netconf, names, inputs.profile)
     kind = where.datastore["kind"]
-    session: Session = _in_time(f"datastore {kind}", lambda: sessions.get(names, where.datastore, where.node))
+    session: DatastoreSession = _in_time(f"datastore {kind}", lambda: sessions.get(names, where.datastore, where.node))
     _in_time(f"datastore {kind}", session.require_ready)
     yield f"datastore {kind}", "ok, ready"
     if kubeconfig := _kubeconfig(netconf.raw):

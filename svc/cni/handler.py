@@ -10,12 +10,12 @@ import orjson
 
 from svc import deadline
 from svc.attach.context import Context
+from svc.attach.status import network_key
 from svc.call_trace import CallTrace
 from svc.cni import results
 from svc.cni.call_io import CallInput, Reply
 from svc.cni.calllog import write_lines
 from svc.cni.environment import parse_environment
-from svc.cni.needs import memory_key
 from svc.cni.verbs import HANDLERS, Invocation, attach
 from svc.model import cni_versions
 from svc.model.errors import CallerError, InternalError, SvcError
@@ -98,7 +98,7 @@ class _Answer:
         self._version = version = cni_versions.negotiate(netconfs.decode(inputs.stdin).get("cniVersion"))
         cni_versions.require(call.verb, version)
         self.netconf = netconf = netconfs.parse(inputs.stdin, names, lenient=call.verb == "DEL")
-        self._context.credentials.learn(netconf.datastore.to_json())
+        self._context.tokens.store(netconf.datastore.to_json())
         trace.set_level(netconf.log_level)
         trace.fields["network"] = netconf.name
         invocation = Invocation(self._context, inputs, call, netconf, version, trace, names)
@@ -115,7 +115,7 @@ class _Answer:
             return
         has_freed = self.verb == "DEL" and error is None and self.netconf.ipam.is_delegated
         if self.verb == "ADD" or has_freed:
-            self._context.health.record(memory_key(self.netconf), error)
+            self._context.health.record(network_key(self.netconf), error)
 
     def _names(self, verb: str) -> Names:
         """Return the names profile of the executable.

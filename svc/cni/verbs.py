@@ -9,7 +9,7 @@ from svc.attach.add import add
 from svc.attach.check import check
 from svc.attach.context import Context
 from svc.attach.delete import delete
-from svc.attach.gc import collect
+from svc.attach.gc import collect_garbage
 from svc.attach.record import AttachmentId, SessionKey
 from svc.attach.request import AddRequest, Attachment, Sandbox, open_sandbox
 from svc.attach.restore import restore_for_call
@@ -20,7 +20,6 @@ from svc.call_trace import CallTrace
 from svc.cni import results
 from svc.cni.call_io import CallInput
 from svc.cni.environment import Call
-from svc.cni.needs import families, pools, wanted_by
 from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code, PeerError
 from svc.model.result import Result
@@ -55,14 +54,6 @@ class Invocation:
     def where(self) -> SessionKey:
         lenient, ipam = self.call.verb == "DEL", self.call.ipam
         return session_key(self.netconf, self.names, self.inputs.profile, lenient=lenient, ipam=ipam)
-
-    @property
-    def versions(self) -> tuple[int, ...]:
-        return families(self.netconf)
-
-    @property
-    def pools(self) -> dict[int, tuple[str, ...]]:
-        return pools(self.netconf)
 
     def args(self) -> Args:
         lenient = self.call.verb == "DEL"
@@ -147,7 +138,7 @@ def _gc(invocation: Invocation) -> None:
             details="GC without a list would remove every attachment of the network: give it, or null for none",
         )
     network, where = invocation.netconf.name, invocation.where
-    collect(invocation.context, network, valid, where, invocation.trace, invocation.source)
+    collect_garbage(invocation.context, network, valid, where, invocation.trace, invocation.source)
 
 
 def _status(invocation: Invocation) -> None:
@@ -156,10 +147,10 @@ def _status(invocation: Invocation) -> None:
         where = invocation.where
         if not invocation.call.ipam:
             mtu(netconf, invocation.names)
-        wanted, source = wanted_by(netconf, where), invocation.source
+        source = invocation.source
     if invocation.context.restart_reason:
         invocation.trace.warning(invocation.context.restart_reason)
-    status(invocation.context, wanted, source, invocation.trace)
+    status(invocation.context, netconf, where, source, invocation.trace)
 
 
 HANDLERS: dict[str, Callable[[Invocation], None]] = {
@@ -177,21 +168,11 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
         workload=invocation.workload(args),
         sandbox=sandbox,
         where=invocation.where,
-        versions=invocation.versions,
-        pools=invocation.pools,
+        netconf=netconf,
         address=Address(args.ip) if args.ip and source.uses_pools else None,
         mtu=mtu(netconf, invocation.names) if sandbox else 0,
-        queues=netconf.num_queues,
-        allow_ip_forwarding=netconf.allow_ip_forwarding,
-        orchestrator=netconf.orchestrator,
-        policy=netconf.policy,
         pod_uid=args.pod_uid,
-        labels=() if args.has_pod else netconf.labels,
-        gates=netconf.gates,
-        policy_setup=netconf.policy_setup,
-        routes=netconf.routes,
         source=source,
-        features=netconf.features,
         intent=invocation.inputs.intent,
         resumable=invocation.inputs.resumable,
     )

@@ -85,6 +85,16 @@ class IpamConf:
         """Return True if another plugin assigns the addresses."""
         return self.type == host_local.TYPE
 
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Return the families of which an ADD assigns an address."""
+        return (4,) * self.assign_ipv4 + (6,) * self.assign_ipv6
+
+    @property
+    def pools(self) -> dict[int, tuple[str, ...]]:
+        """Return the pools that an ADD may use, by family; empty means any."""
+        return {4: self.ipv4_pools, 6: self.ipv6_pools}
+
 
 @dataclass(frozen=True, slots=True)
 class NetConf:

@@ -12,7 +12,7 @@ from harness.datastores import set_ready
 from harness.ipam import handles, holdings, put_node, put_pool
 from harness.polling import wait_until
 from svc.attach import node_claim
-from svc.attach.datastore_ready import Readiness, guarded
+from svc.attach.datastore_ready import DatastoreReadiness, ready_checked
 from svc.attach.node_claim import NodeNameClaim
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, Forbidden, NotFound
 from svc.ipam.requests import Assign, Release
@@ -147,7 +147,7 @@ def test_assignment_planned_before_a_takeover_never_lands(
     put_node(backend, "node1")
     put_pool(backend, "pool", "10.65.0.0/28", blockSize=28)
     claim = _ready_claim(backend, claim_of)
-    store = guarded(backend, Readiness(backend), claim)
+    store = ready_checked(DatastoreReadiness(backend), claim)
     ipam = IpamService(store, "node1")
     ipam.assign(Assign("net.c1", {}))
     before = holdings(backend), handles(backend)
@@ -183,7 +183,7 @@ def test_fence_cuts_off_earlier_processes_and_not_the_own_session(backend: Backe
     for check in stale:
         with pytest.raises(Conflict):
             backend.write([check, Create(HandleKey("net.c1"), Handle({}))])
-    guarded(backend, Readiness(backend), claim).write([Create(HandleKey("net.c2"), Handle({}))])
+    ready_checked(DatastoreReadiness(backend), claim).write([Create(HandleKey("net.c2"), Handle({}))])
     assert bool(stale) == backend.atomic
 
 
@@ -191,7 +191,7 @@ def test_fence_cuts_off_earlier_processes_and_not_the_own_session(backend: Backe
 def test_write_claims_again_where_the_claim_is_gone(backend: Backend, claim_of: MakeClaim) -> None:
     claim = _ready_claim(backend, claim_of)
     backend.write([Delete(NodeClaimKey("node1")), Delete(NodeFenceKey("node1"))])
-    guarded(backend, Readiness(backend), claim).write([Create(HandleKey("net.c1"), Handle({}))])
+    ready_checked(DatastoreReadiness(backend), claim).write([Create(HandleKey("net.c1"), Handle({}))])
     assert stored(backend).claimant == HERE
 
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from contract.samples import create, handle
-from svc.attach.datastore_ready import KEY, DatastoreLocked, Readiness, guarded
+from svc.attach.datastore_ready import KEY, DatastoreLocked, DatastoreReadiness, ready_checked
 from svc.datastore.api import Backend, Conflict, Create, Delete, NotFound, Update
 from svc.model.errors import Code
 from svc.model.keys import HandleKey
@@ -35,7 +35,7 @@ def is_there(backend: Backend, name: str) -> bool:
 def test_locked_store_is_refused(backend: Backend, ready: bool | None) -> None:
     put_ready(backend, ready)
     with pytest.raises(DatastoreLocked) as caught:
-        Readiness(backend).require()
+        DatastoreReadiness(backend).require()
     assert caught.value.code == Code.DATASTORE_LOCKED
 
 
@@ -43,11 +43,11 @@ def test_store_without_the_flag_is_refused(backend: Backend) -> None:
     put_ready(backend, True)
     backend.write([Delete(KEY, backend.get(KEY).revision)])
     with pytest.raises(DatastoreLocked, match="not initialised"):
-        Readiness(backend).require()
+        DatastoreReadiness(backend).require()
 
 
 def test_flag_is_read_anew_each_time(backend: Backend) -> None:
-    readiness = Readiness(backend)
+    readiness = DatastoreReadiness(backend)
     for ready in (True, False, True):
         put_ready(backend, ready)
         if ready:
@@ -60,7 +60,7 @@ def test_flag_is_read_anew_each_time(backend: Backend) -> None:
 def test_guarded_writes_notice_a_lock_behind_their_back(backend: Backend) -> None:
     """Also when what was read last said otherwise; and nothing is written."""
     put_ready(backend, True)
-    store = guarded(backend, Readiness(backend))
+    store = ready_checked(DatastoreReadiness(backend))
     if not backend.atomic:  # it cannot ask within a write
         assert store is backend
         return
@@ -76,7 +76,7 @@ def test_guarded_writes_notice_a_lock_behind_their_back(backend: Backend) -> Non
 
 def test_change_of_something_else_in_the_flags_resource_is_no_lock(backend: Backend) -> None:
     put_ready(backend, True)
-    store = guarded(backend, Readiness(backend))
+    store = ready_checked(DatastoreReadiness(backend))
     create(store, HandleKey("a"), handle(1))
     put_ready(backend, True, clusterType="x")
     create(store, HandleKey("b"), handle(1))
@@ -84,7 +84,7 @@ def test_change_of_something_else_in_the_flags_resource_is_no_lock(backend: Back
 
 def test_other_conflicts_are_told_as_they_are(backend: Backend) -> None:
     put_ready(backend, True)
-    store = guarded(backend, Readiness(backend))
+    store = ready_checked(DatastoreReadiness(backend))
     create(store, HandleKey("a"), handle(1))
     with pytest.raises(Conflict) as caught:
         create(store, HandleKey("a"), handle(1))
@@ -93,7 +93,7 @@ def test_other_conflicts_are_told_as_they_are(backend: Backend) -> None:
 
 def test_many_ask_at_once(backend: Backend) -> None:
     put_ready(backend, True)
-    readiness, failures = Readiness(backend), list[BaseException]()
+    readiness, failures = DatastoreReadiness(backend), list[BaseException]()
 
     def ask() -> None:
         try:

@@ -67,7 +67,7 @@ def works_from_end_to_end(node: ClusterNode, pod: Pod) -> None:
 def test_killed_agent_leaves_nothing_of_an_add(node: ClusterNode, web: Pod, step: str, when: str) -> None:
     """After the last step it is complete, though the reply was not sent: the same ADD is answered with what it got."""
     kill_at(node, web, step, when)
-    if (step, when) == (ADD_STEPS["note_result"], "after"):
+    if (step, when) == (ADD_STEPS["record_result"], "after"):
         assert faults([node]) == []
     else:
         assert remains([node]) == []

@@ -25,7 +25,7 @@ MINE = (sys.executable, kill_point.__file__)
 AGENT, ONE_SHOT = "svc.agent.main", "svc.cni.__main__"
 DELETE_STEPS = {
     "unwire": "svc.attach.teardown:unwire",
-    "settle": "svc.attach.teardown:settle",
+    "release_resources": "svc.attach.teardown:release_resources",
     "forget": "svc.attach.journal:Journal.remove",
 }
 
@@ -85,7 +85,7 @@ def test_killed_one_shot_add_leaves_nothing(node: Node, pod: Pod, step: str, whe
     """After the last step it is complete, though the reply was not sent: the runtime's DEL takes it down."""
     assert call_once(pod, "ADD", step, when).returncode == -signal.SIGKILL
     node.start_agent()
-    if (step.endswith("note_result"), when) == (True, "after"):
+    if (step.endswith("record_result"), when) == (True, "after"):
         assert faults(node) == []
         pod.delete()
     assert remains(node) == []
@@ -101,7 +101,7 @@ def test_killed_agent_leaves_nothing_of_an_add(node: Node, pod: Pod, step: str, 
     assert "closed the connection" in called.output["msg"]
     assert node.wait_agent() == -signal.SIGKILL
     node.start_agent()
-    if (step.endswith("note_result"), when) == (True, "after"):
+    if (step.endswith("record_result"), when) == (True, "after"):
         first = audit(node).records[0].addresses
         pod.add()
         assert pod.addresses == first

@@ -25,8 +25,7 @@ from harness.state import store_of
 from svc._core.cidr import Address
 from svc.attach import store_identity
 from svc.attach.datastore_ready import KEY as READY
-from svc.attach.datastore_ready import Readiness
-from svc.attach.sessions import NoMemory
+from svc.attach.datastore_ready import DatastoreReadiness
 from svc.attach.store_identity import StoreIdentity
 from svc.datastore.api import Backend
 from svc.datastore.open import EMBEDDED_FILE
@@ -247,10 +246,10 @@ def test_etcd_restored_from_an_older_snapshot(
 
 def test_etcd_is_known_by_its_cluster_id(own_etcd: Cluster) -> None:
     """Another one with the clusterGUID of before, whose revisions have come further."""
-    identity = StoreIdentity(NoMemory(""), "datastore etcdv3")
+    identity = StoreIdentity("datastore etcdv3")
     with session(EtcdSite(own_etcd)) as store:
         put(store, READY, _information("guid"))
-        Readiness(store, identity).require()
+        DatastoreReadiness(store, identity).require()
         before = store.position()
     (member,) = own_etcd.members
     member.kill()
@@ -260,7 +259,7 @@ def test_etcd_is_known_by_its_cluster_id(own_etcd: Cluster) -> None:
     with session(EtcdSite(own_etcd)) as store:
         for _ in range(before.revision + 1):
             put(store, READY, _information("guid"))
-        Readiness(store, identity).require()
+        DatastoreReadiness(store, identity).require()
         assert store.position().revision > before.revision
     assert identity.changes == 1
 

@@ -158,7 +158,7 @@ def test_pending_release_outlives_the_file_under_the_agent(web: Pod, cluster_nod
         web.delete()
         cluster_node.kill_agent()
     with closing(Journal(cluster_node.state_dir / "journal.db")) as journal:
-        assert [each.id.container_id for each in journal.owed()] == [web.container]
+        assert [each.id.container_id for each in journal.pending_releases()] == [web.container]
     cluster_node.start_agent()
     wait_until(lambda: cluster_remains([cluster_node]) == [])
     assert "its content is written back" in cluster_node.log.read_text()

@@ -159,12 +159,12 @@ def add_pending(node: Node, network: str = "net") -> None:
     with closing(Journal(node.state_dir / "journal.db")) as journal:
         for number in range(PENDING):
             key = AttachmentId(network, f"gone-{number}", "eth0")
-            journal.owe(Record(key, "added", "", (0, 0), "node1", SILENT, "", ""))
+            journal.record_pending_release(Record(key, "added", "", (0, 0), "node1", SILENT, "", ""))
 
 
 def pending(node: Node) -> int:
     with closing(Journal(node.state_dir / "journal.db")) as journal:
-        return len(journal.owed())
+        return len(journal.pending_releases())
 
 
 def test_releases_of_a_silent_datastore_hold_up_no_call(own_pods: MakePod, node: Node) -> None:

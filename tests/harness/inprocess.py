@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
+from unittest.mock import patch
 
 from harness.audit import IpamAudit
 from harness.fault_injection import Faults, FaultyBackend, FaultyJournal
 from harness.netns import Netns
 from harness.node import POOL4, POOL6
+from harness.requests import netconf
 from svc._core.cidr import Address
 from svc._core.netns import own_netns_identity
 from svc.attach.add import add
@@ -42,9 +44,8 @@ class Host:
         self.journal_faults = Faults()
         self.trace = CallTrace("test", "DEBUG")
         self.store: Backend = EmbeddedStore(directory / "store.db")
-        self.context = Context(lambda _: DEFAULT, directory, lambda *_: FaultyBackend(self.store, self.faults))
-        self.context.journal.close()
-        self.context.journal = FaultyJournal(directory / "journal.db", self.journal_faults)
+        with patch("svc.attach.context.Journal", lambda path: FaultyJournal(path, self.journal_faults)):
+            self.context = Context(lambda _: DEFAULT, directory, lambda *_: FaultyBackend(self.store, self.faults))
         self._apply_pools()
 
     def _apply_pools(self) -> None:
@@ -61,7 +62,7 @@ class Host:
         address: str = "",
     ) -> Result:  # fmt: skip
         wanted = Address(address) if address else None
-        request = AddRequest(_id(container, ifname), Workload(container), sandbox, WHERE, versions, {}, wanted)
+        request = AddRequest(_id(container, ifname), Workload(container), sandbox, WHERE, netconf(versions), wanted)
         return run_blocking(add(self.context, request, self.trace))
 
     def delete(self, sandbox: Sandbox | None, *, container: str = "c1", ifname: str = "eth0") -> None:
@@ -73,7 +74,7 @@ class Host:
     def recover(self) -> int:
         """What an agent does after its start; the number of attachments that it could not take down."""
         recovery = Recovery(self.context)
-        return sum(not recovery.take_down(record, CallTrace("test")) for record in interrupted(self.context))
+        return sum(not recovery.tear_down(record, CallTrace("test")) for record in interrupted(self.context))
 
     # what there is
 

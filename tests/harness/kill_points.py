@@ -2,7 +2,7 @@
 
 import pytest
 
-_ADD = ("note_intent", "take_addresses", "wire", "write_endpoint", "note_result")
+_ADD = ("record_intent", "assign_addresses", "wire", "write_endpoint", "record_result")
 
 ADD_STEPS = {step: f"svc.attach.add:AddTransaction.{step}" for step in _ADD}
 

@@ -4,7 +4,7 @@ import pytest
 
 from harness.backend_wrappers import NonAtomic, Reading
 from harness.inprocess import WHERE, Host
-from svc.attach.gc import collect
+from svc.attach.gc import collect_garbage
 from svc.call_trace import CallTrace
 from svc.model.keys import BlockKey, BlockQuery, HandleKey, HandleQuery
 
@@ -23,7 +23,7 @@ def test_gc_lists_blocks_once(host: Host, atomic: bool) -> None:
     for name in names:
         host.add(None, container=name)
     reading.read.clear()
-    collect(host.context, "net", [(name, "eth0") for name in names], WHERE, CallTrace("test"))
+    collect_garbage(host.context, "net", [(name, "eth0") for name in names], WHERE, CallTrace("test"))
     found = [what for what in reading.read if isinstance(what, OF_ADDRESSES)]
     assert found == [BlockQuery(), *([] if atomic else [HandleQuery()])]
     assert len(host.context.journal.all()) == PODS

@@ -30,7 +30,7 @@ def jobs(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator["Queue[Job]"]:
     host.faults.arm(Kind.OUTAGE)
     for name in names:
         host.delete(None, container=name)
-    assert len(host.context.journal.owed()) == OWED
+    assert len(host.context.journal.pending_releases()) == OWED
     waiting: Queue[Job] = Queue()
     maintenance = Maintenance(host.context, waiting.put, PAUSED.__contains__)
     periodic = Periodic(maintenance.tasks())
@@ -51,13 +51,13 @@ def run_next(jobs: "Queue[Job]") -> None:
 def test_one_at_a_time_while_the_datastore_fails(host: Host, jobs: "Queue[Job]") -> None:
     for _ in range(3):
         run_next(jobs)
-    assert len(host.context.journal.owed()) == OWED
+    assert len(host.context.journal.pending_releases()) == OWED
 
 
 def test_all_are_paid_when_it_is_back(host: Host, jobs: "Queue[Job]") -> None:
     run_next(jobs)
     host.faults.heal()
-    while host.context.journal.owed():
+    while host.context.journal.pending_releases():
         run_next(jobs)
     assert host.left_over() == []
 
@@ -72,9 +72,9 @@ def test_one_that_can_never_be_paid_does_not_keep_the_others(
         return "c0" not in str(key) and retry_release(context, key, trace)  # type: ignore[arg-type]
 
     monkeypatch.setattr(module, "retry_release", pay)
-    while len(host.context.journal.owed()) > 1:
+    while len(host.context.journal.pending_releases()) > 1:
         run_next(jobs)
-    assert [record.id.container_id for record in host.context.journal.owed()] == ["c0"]
+    assert [record.id.container_id for record in host.context.journal.pending_releases()] == ["c0"]
 
 
 def test_round_that_fails_is_not_the_last(host: Host, jobs: "Queue[Job]") -> None:
@@ -92,12 +92,12 @@ def test_container_that_waits_does_not_keep_the_others(host: Host, jobs: "Queue[
     PAUSED.add("c0")
     run_next(jobs)  # of a round from before, perhaps
     host.heal()
-    while len(host.context.journal.owed()) > 1:
+    while len(host.context.journal.pending_releases()) > 1:
         job = jobs.get(timeout=PATIENCE)
         job.run(job)
-    assert [record.id.container_id for record in host.context.journal.owed()] == ["c0"]
+    assert [record.id.container_id for record in host.context.journal.pending_releases()] == ["c0"]
     PAUSED.clear()
     last = jobs.get(timeout=PATIENCE)
     assert last.key == "c0"
     last.run(last)
-    assert host.context.journal.owed() == []
+    assert host.context.journal.pending_releases() == []

@@ -9,6 +9,7 @@ import pytest
 from harness.kube import Kube, running
 from harness.netns import Netns
 from harness.orch import install, put_core_node, put_pod
+from harness.requests import netconf
 from svc._core.cidr import Cidr
 from svc.attach.add import add
 from svc.attach.check import check
@@ -72,7 +73,7 @@ def annotations(cluster: Kube) -> dict[str, str]:
 def test_a_pod_is_attached_and_detached(cluster: Kube, context: Context, sandbox: Sandbox) -> None:
     """Addresses as custom resources, the endpoint on the pod; a repeated ADD has the same result; at the end none is held."""
     workload, key, trace = Workload("c1", "web-0", "default"), AttachmentId("net", "c1", "eth0"), CallTrace("test")
-    request = AddRequest(key, workload, sandbox, WHERE, (4, 6), {}, None)
+    request = AddRequest(key, workload, sandbox, WHERE, netconf((4, 6)))
     result = run_blocking(add(context, request, trace))
     addresses = [str(Cidr.masked(str(ip.address))) for ip in result.ips]
     assert annotations(cluster) == {"containerID": "c1", "podIP": addresses[0], "podIPs": ",".join(addresses)}

@@ -23,7 +23,7 @@ from svc.model.resource import Resource
 
 pytestmark = pytest.mark.root
 
-STEPS = ("note_intent", "take_addresses", "wire", "write_endpoint", "note_result")
+STEPS = ("record_intent", "assign_addresses", "wire", "write_endpoint", "record_result")
 UNDO = ("delete_endpoint", "unwire", "release")
 FAILURES: list[type[BaseException]] = [PeerError, RuntimeError, KeyboardInterrupt]
 
@@ -73,7 +73,7 @@ def test_step_that_fails_leaves_nothing(
 def test_failed_rollback_leaves_a_pending_release(host: Host, sandbox: Sandbox, undo: str) -> None:
     """The caller gets the cause of the ADD's failure, not of the rollback's; the release is retried as soon as possible."""
     with pytest.MonkeyPatch.context() as patch:
-        fail_step(patch, "note_result", PeerError, after=False)
+        fail_step(patch, "record_result", PeerError, after=False)
         fail_undo(patch, undo)
         with pytest.raises(PeerError, match="the step failed"):
             host.add(sandbox)
@@ -88,7 +88,7 @@ def test_failed_rollback_leaves_a_pending_release(host: Host, sandbox: Sandbox, 
 def test_address_is_held_while_its_interface_stays(host: Host, sandbox: Sandbox) -> None:
     """Another container would get it while the old interface still answers for it."""
     with pytest.MonkeyPatch.context() as patch:
-        fail_step(patch, "note_result", PeerError, after=False)
+        fail_step(patch, "record_result", PeerError, after=False)
         fail_undo(patch, "unwire")
         with pytest.raises(PeerError, match="the step failed"):
             host.add(sandbox)
@@ -102,7 +102,7 @@ def test_failed_add_of_a_second_interface_spares_the_first(host: Host, sandbox: 
     """Both share a handle."""
     first = host.add(sandbox)
     with pytest.MonkeyPatch.context() as patch:
-        fail_step(patch, "note_result", PeerError, after=True)
+        fail_step(patch, "record_result", PeerError, after=True)
         with pytest.raises(PeerError):
             host.add(sandbox, ifname="eth1")
     assert pod.links() == ["eth0"]
@@ -239,7 +239,7 @@ def test_outage_of_store_and_journal_is_made_good_by_the_next_start(tmp_path: Pa
     """Neither a rollback nor a journal entry is possible: the intent alone says what to take down."""
     with Host(tmp_path, netns) as host:
         with pytest.MonkeyPatch.context() as patch:
-            fail_step(patch, "note_result", PeerError, after=False)
+            fail_step(patch, "record_result", PeerError, after=False)
             host.journal_faults.arm(Kind.OUTAGE, 3)
             host.faults.arm(Kind.OUTAGE, 10, "write")
             with pytest.raises(PeerError, match="the step failed"):
@@ -255,7 +255,7 @@ def test_next_add_retries_the_pending_release_of_a_failed_one(host: Host, sandbo
     """A runtime that tries again need not wait for anybody. Addresses and endpoint are there when the outage begins."""
     host.faults.arm(Kind.OUTAGE, 10, "write")
     with pytest.MonkeyPatch.context() as patch:
-        fail_step(patch, "note_result", PeerError, after=False)
+        fail_step(patch, "record_result", PeerError, after=False)
         with pytest.raises(PeerError, match="the step failed"):
             host.add(sandbox)
     assert host.left_over() != []

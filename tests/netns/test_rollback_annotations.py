@@ -11,13 +11,14 @@ import pytest
 from harness.fault_injection import Kind
 from harness.inprocess import WHERE, Host, opened
 from harness.netns import Netns
+from harness.requests import netconf
 from svc._core.cidr import Address
 from svc.attach.add import AddTransaction
 from svc.attach.addressing import resolve_current_addressing
 from svc.attach.datastore_ready import DatastoreLocked
 from svc.attach.delete import delete
 from svc.attach.record import AttachmentId
-from svc.attach.request import AddRequest, Attachment, Sandbox
+from svc.attach.request import AddCall, AddRequest, Attachment, Sandbox
 from svc.call_trace import CallTrace
 from svc.datastore.api import Update
 from svc.ipam.requests import Assign, Release
@@ -32,7 +33,7 @@ from svc.orch.pod_info import Namespace, PodInfo
 
 pytestmark = pytest.mark.root
 
-STEPS = ("note_intent", "take_addresses", "wire", "write_endpoint", "note_result")
+STEPS = ("record_intent", "assign_addresses", "wire", "write_endpoint", "record_result")
 WAYS: dict[str, dict[str, Any]] = {
     "given": {"ipAddrs": ["fd65::9", "10.65.0.9"]},
     "unmanaged": {"ipAddrsNoIpam": ["203.0.113.9", "fd65::9"]},
@@ -63,9 +64,9 @@ def addition(host: Host, sandbox: Sandbox, pod: PodInfo, container: str = "c1") 
     session = host.context.session(WHERE)
     workload = Workload(container, "web-0", "default")
     key = AttachmentId("net", container, "eth0")
-    request = AddRequest(key, workload, sandbox, WHERE, (4, 6), {}, features=Features(True, True))
-    addressing = resolve_current_addressing(session.names, request, pod, host.trace)
-    return AddTransaction(host.context, session, request, addressing, host.trace)
+    request = AddRequest(key, workload, sandbox, WHERE, netconf((4, 6), features=Features(True, True)))
+    call = AddCall(host.context, session, request, host.trace)
+    return AddTransaction(call, resolve_current_addressing(call, pod))
 
 
 def attach(host: Host, sandbox: Sandbox, notes: dict[str, Any], container: str = "c1") -> Result:

@@ -10,7 +10,7 @@ import pytest
 from harness.inprocess import Host, opened
 from harness.netns import Netns, run
 from svc._core import netns
-from svc.attach import add as adding
+from svc.attach.context import Context
 from svc.attach.record import DELETING
 from svc.attach.request import Sandbox
 from svc.dataplane import plan
@@ -65,14 +65,14 @@ def test_interface_that_keeps_coming_back_leaves_nothing(
     host: Host, sandbox: Sandbox, pod: Netns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another program on the node creates it again and again: the runtime gets an error, and has nothing to clean up."""
-    remove = adding._remove_stale_interface
+    remove = Context.remove_interface
 
-    def remove_and_restore(*arguments: object) -> None:
-        remove(*arguments)  # type: ignore[arg-type]
+    def remove_and_restore(context: Context, name: str) -> None:
+        remove(context, name)
         run("ip", "link", "add", HOST_NAME, "type", "bridge")
 
     run("ip", "link", "add", HOST_NAME, "type", "bridge")
-    monkeypatch.setattr(adding, "_remove_stale_interface", remove_and_restore)
+    monkeypatch.setattr(Context, "remove_interface", remove_and_restore)
     with pytest.raises(PeerError, match="keeps coming back"):
         host.add(sandbox)
     assert host.audit().entries() == []

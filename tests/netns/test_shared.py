@@ -7,6 +7,7 @@ import pytest
 
 from harness.fault_injection import Kind
 from harness.inprocess import WHERE, Host
+from harness.requests import netconf
 from svc.attach.add import add
 from svc.attach.check import check
 from svc.attach.delete import delete
@@ -33,7 +34,7 @@ def first(host: Host, sandbox: Sandbox) -> Result:
 
 
 def join(host: Host, sandbox: Sandbox) -> Result:
-    request = AddRequest(SECOND, CONTAINER, sandbox, WHERE, (4, 6), {})
+    request = AddRequest(SECOND, CONTAINER, sandbox, WHERE, netconf((4, 6)))
     return run_blocking(add(host.context, request, host.trace))
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from harness.requests import netconf
 from simulation.agent import UNKNOWN, Agent, Body, Call, answered
 from simulation.blocking import Current
 from simulation.patches import Hooks
@@ -14,7 +15,7 @@ from simulation.world import IFNAME, NETWORK, NODES, Container, World
 from svc.attach.add import add
 from svc.attach.context import Context
 from svc.attach.delete import delete
-from svc.attach.gc import collect
+from svc.attach.gc import collect_garbage
 from svc.attach.request import AddRequest, Attachment
 from svc.call_trace import CallTrace
 from svc.cni.call_io import INTENT, CallInput, Reply
@@ -155,7 +156,7 @@ class Runtime:
         valid = [(each.name, IFNAME) for each in self.world.containers.values() if each.node == node and not each.gone]
 
         def body(context: Context, trace: CallTrace, _intent: int) -> Resumable[None]:
-            collect(context, NETWORK, valid, self.world.where(node), trace)
+            collect_garbage(context, NETWORK, valid, self.world.where(node), trace)
             yield from ()
 
         self._collecting.append(node)
@@ -190,8 +191,8 @@ class Runtime:
 
         def body(context: Context, trace: CallTrace, intent: int) -> Resumable[None]:
             request = AddRequest(
-                container.id, world.workload(container), container.open(), world.where(container.node), (4,), {},
-                gates=GATE if gated else NO_GATES, intent=intent, resumable=True,
+                container.id, world.workload(container), container.open(), world.where(container.node),
+                netconf(gates=GATE if gated else NO_GATES), intent=intent, resumable=True,
             )  # fmt: skip
             container.waiting.discard(number)
             yield from add(context, request, trace)

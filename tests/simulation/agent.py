@@ -114,7 +114,7 @@ class Agent:
 
     def _recover_one(self, recovery: Recovery, record: Record, _: Job) -> None:
         if not self._stopped:
-            recovery.take_down(record, CallTrace("recovery"))
+            recovery.tear_down(record, CallTrace("recovery"))
 
     def _drain(self, lock: StateLock) -> None:
         self._maintenance.stop()

@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
+from harness.requests import netconf
 from svc._core.cidr import Address
 from svc.attach.addressing import resolve_addressing
 from svc.attach.record import AttachmentId, SessionKey
@@ -37,8 +38,9 @@ def chosen(
 ) -> Addressing:
     """Without annotations, of a pod that is not read."""
     request = AddRequest(
-        AttachmentId("net", "c1", ifname), Workload("c1", "web-0", "default"), None, SessionKey({}, "node1"), versions,
-        {4: ("four",), 6: ("six",)}, Address(address) if address else None, features=Features(True, True), **more,
+        AttachmentId("net", "c1", ifname), Workload("c1", "web-0", "default"), None, SessionKey({}, "node1"),
+        netconf(versions, features=Features(True, True), four=("four",), six=("six",)),
+        Address(address) if address else None, **more,
     )  # fmt: skip
     pod = None if notes is None else {"metadata": {"annotations": noted(notes)}}
     return resolve_addressing(DEFAULT, request, PodInfo(pod, Namespace(annotations=noted(namespace or {}))), trace)

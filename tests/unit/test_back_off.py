@@ -35,7 +35,9 @@ class Agent:
 
     def owe(self, datastore: str, container: str) -> None:
         key = AttachmentId("net", container, "eth0")
-        self._journal.owe(Record(key, DELETING, "", (0, 0), "node1", {"kind": "embedded", "file": datastore}, "", ""))
+        self._journal.record_pending_release(
+            Record(key, DELETING, "", (0, 0), "node1", {"kind": "embedded", "file": datastore}, "", "")
+        )
 
     def pass_periods(self, number: int) -> None:
         for _ in range(number):

@@ -84,7 +84,7 @@ def test_records_are_found_by_what_they_share(journal: Journal) -> None:
     assert journal.of_container("net", "c1") == [first, second]
     assert journal.of_network("net") == [first, second, other]
     assert journal.with_host_name("svc0") == [first, other, foreign]
-    assert journal.owed() == [foreign]
+    assert journal.pending_releases() == [foreign]
     assert len(journal.all()) == 4
 
 
@@ -184,7 +184,7 @@ def test_row_of_a_later_intent_is_not_touched(journal: Journal) -> None:
     journal.begin(later)
     assert later.generation > earlier.generation > 0
     journal.remove(earlier)
-    for work in (journal.update, journal.require, journal.owe):
+    for work in (journal.update, journal.require, journal.record_pending_release):
         with pytest.raises(IntentLost):
             work(earlier)
     journal.require(later)
@@ -221,8 +221,8 @@ def test_pending_release_is_noted_without_a_row(journal: Journal) -> None:
     one = record(state=ADDING)
     journal.begin(one)
     journal.remove(one)
-    journal.owe(one)
-    assert journal.owed() == [record(state=DELETING)]
+    journal.record_pending_release(one)
+    assert journal.pending_releases() == [record(state=DELETING)]
 
 
 # versions of the file

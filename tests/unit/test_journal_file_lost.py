@@ -65,7 +65,7 @@ def test_content_is_written_back(journal: Journal, path: Path, lose: Callable[[P
     journal.put_note("whose", "ours")
     lose(path)
     journal.begin(second)
-    journal.owe(first)
+    journal.record_pending_release(first)
     losses, changes = journal.losses, journal.changes
     journal.restore_file()
     assert (journal.losses, journal.changes) == (losses, changes)
@@ -74,8 +74,8 @@ def test_content_is_written_back(journal: Journal, path: Path, lose: Callable[[P
     journal.begin(third)
     with closing(Journal(path)) as other:
         assert {each.id for each in other.all()} == {identity(number) for number in range(3)}
-        assert [each.generation for each in other.owed()] == [first.generation]
-        assert other.owed()[0].state == DELETING
+        assert [each.generation for each in other.pending_releases()] == [first.generation]
+        assert other.pending_releases()[0].state == DELETING
         assert other.note("whose") == "ours"
         later = record(identity(9))
         other.begin(later)
@@ -87,9 +87,9 @@ def test_pending_release_is_never_noted_in_a_file_that_is_gone(journal: Journal,
     one = record()
     journal.begin(one)
     remove(path)
-    journal.owe(one)
+    journal.record_pending_release(one)
     with closing(Journal(path)) as other:
-        assert [each.id for each in other.owed()] == [one.id]
+        assert [each.id for each in other.pending_releases()] == [one.id]
 
 
 def test_what_stood_in_its_place_is_kept(journal: Journal, path: Path) -> None:

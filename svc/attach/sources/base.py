@@ -8,11 +8,13 @@ from svc._core.cidr import Address
 from svc.attach.context import Context
 from svc.attach.health import Dependency
 from svc.attach.record import Record
-from svc.attach.sessions import Session
+from svc.attach.sessions import DatastoreSession
 from svc.call_trace import CallTrace
 from svc.datastore.api import Delete, Found
 from svc.ipam.requests import ExtraWrite
 from svc.model.annotations import AnnotationSettings
+from svc.model.ipam import Handle
+from svc.model.resource import Resource
 from svc.model.result import Dns, IpConfig, Route
 from svc.names import Names
 from svc.orch.pod_info import PodInfo
@@ -26,7 +28,8 @@ Valid = frozenset[tuple[str, str]]
 class Addressing:
     """The addressing of an ADD: address families with their pools, or fixed `addresses`.
 
-    `wishes` are the annotation settings of `pod` and of its namespace.
+    `wishes` are the annotation settings of `pod` and of its namespace. `renewed` resolves the addressing again from the current
+    namespace; it returns None if the namespace has not changed.
     """
 
     pod: PodInfo
@@ -35,7 +38,6 @@ class Addressing:
     addresses: tuple[Address, ...]
     wishes: AnnotationSettings
     renewed: "Callable[[], Addressing | None]"
-    """A function that resolves the addressing again from the current namespace; None if the namespace has not changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,23 @@ class Assignment:
     """
 
     context: Context
-    session: Session
+    session: DatastoreSession
     record: Record
     addressing: Addressing
     extra_write: ExtraWrite | None
     trace: CallTrace
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """An attachment to release, with its endpoint and its handle in the datastore; None if they were not read."""
+
+    context: Context
+    session: DatastoreSession
+    record: Record
+    trace: CallTrace
+    endpoint: Found[Resource] | None = None
+    handle: Found[Handle] | None = None
 
 
 class AddressSource(ABC):
@@ -90,40 +104,31 @@ class AddressSource(ABC):
         """
         return self
 
-    def require_own_handle(self, context: Context, session: Session, record: Record) -> None:  # noqa: B027
+    def require_own_handle(self, context: Context, session: DatastoreSession, record: Record) -> None:  # noqa: B027
         """Raise PeerError if another attachment has addresses under the handle of the new one."""
 
     def assign(self, _wanted: Assignment) -> AssignedAddresses:
         """Assign all addresses of the attachment, or raise SvcError. `release` reverts also an interrupted assignment."""
         return AssignedAddresses((), ())
 
-    def adopt(self, _session: Session, _record: Record, _addressing: Addressing) -> tuple[Route, ...]:
+    def adopt(self, _session: DatastoreSession, _record: Record, _addressing: Addressing) -> tuple[Route, ...]:
         """Complete a restored record, and return the routes that its ADD returned. Raise SvcError if that fails."""
         return ()
 
     # an attachment, by its record
 
     @abstractmethod
-    def why_not_held(self, session: Session, record: Record, trace: CallTrace) -> str:
+    def why_not_held(self, session: DatastoreSession, record: Record, trace: CallTrace) -> str:
         """Return why the attachment does not have its addresses now, or an empty string if it has them.
 
         Raise PeerError if that cannot be determined.
         """
 
     @abstractmethod
-    def release(
-        self,
-        context: Context,
-        session: Session,
-        record: Record,
-        trace: CallTrace,
-        extra_write: Delete | None,
-        handle: Found | None,
-    ) -> bool:
+    def release(self, held: Holdings, extra_write: Delete | None) -> bool:
         """Release the addresses of this attachment only. Return whether `extra_write` was written too.
 
-        `handle` is the stored handle, if it was read. Raise KeyedError with the key of `extra_write` if that write conflicts,
-        PeerError if the release fails. Idempotent.
+        Raise KeyedError with the key of `extra_write` if that write conflicts, PeerError if the release fails. Idempotent.
         """
 
     def complete(self, record: Record) -> None:  # noqa: B027
@@ -135,7 +140,9 @@ class AddressSource(ABC):
         """Return why the source cannot release addresses, or an empty string if it can."""
         return ""
 
-    def collect(self, _context: Context, _session: Session, _network: str, _valid: Valid, _trace: CallTrace) -> list[str]:
+    def run_gc(
+        self, _context: Context, _session: DatastoreSession, _network: str, _valid: Valid, _trace: CallTrace
+    ) -> list[str]:
         """Release addresses of the network without an attachment, or run the plugin's GC. Return the failures."""
         return []
 

@@ -16,11 +16,11 @@ from svc.attach.context import Context
 from svc.attach.health import Dependency, Probe
 from svc.attach.plugin_exec import find, run_plugin
 from svc.attach.record import Record
-from svc.attach.sessions import Session
-from svc.attach.sources.base import Addressing, AddressSource, AssignedAddresses, Assignment, Valid
+from svc.attach.sessions import DatastoreSession
+from svc.attach.sources.base import Addressing, AddressSource, AssignedAddresses, Assignment, Holdings, Valid
 from svc.attach.sources.local_ranges import exhausted
 from svc.call_trace import CallTrace, new_request_id
-from svc.datastore.api import Delete, Found
+from svc.datastore.api import Delete
 from svc.model.annotations import ADDRESSES, FAMILIES, POOLS, UNMANAGED, AnnotationSettings
 from svc.model.errors import Code, PeerError, PluginError
 from svc.model.result import IpConfig, Result, Route
@@ -89,13 +89,13 @@ class DelegatedSource(AddressSource):
         assert given is not None
         return _assigned(self.plugin, given)
 
-    def adopt(self, _session: Session, record: Record, _addressing: Addressing) -> tuple[Route, ...]:
+    def adopt(self, _session: DatastoreSession, record: Record, _addressing: Addressing) -> tuple[Route, ...]:
         self.mark(record)
         return tuple(Route(str(route["dst"])) for route in self.netconf["ipam"].get("routes") or ())
 
     # an attachment, by its record
 
-    def why_not_held(self, _session: Session, record: Record, trace: CallTrace) -> str:
+    def why_not_held(self, _session: DatastoreSession, record: Record, trace: CallTrace) -> str:
         """Run the plugin's CHECK, and return its error or an empty string.
 
         A record that was restored without a call lacks CNI_NETNS, so CHECK is not possible. Return an empty string for it.
@@ -108,21 +108,19 @@ class DelegatedSource(AddressSource):
             return str(refusal)
         return ""
 
-    def release(
-        self, _context: Context, _session: Session, record: Record, trace: CallTrace, extra: Delete | None, handle: Found | None
-    ) -> bool:
+    def release(self, held: Holdings, extra_write: Delete | None) -> bool:
         """Run the plugin's DEL. Return False.
 
         Ignore a failure if the data directory of the plugin is not a directory, because it then holds no address.
         """
-        assert (extra, handle) == (None, None), "has_handle is false"
+        assert extra_write is None, "has_handle is false"
         try:
-            self._run("DEL", record, trace)
+            self._run("DEL", held.record, held.trace)
         except PluginError as refusal:
             folder = self.release_netconf["ipam"].get("dataDir", "")
             if not os.path.lexists(folder) or os.path.isdir(folder):
                 raise
-            trace.warning(f"{refusal}: it has no directory for addresses, so no release is pending")
+            held.trace.warning(f"{refusal}: it has no directory for addresses, so no release is pending")
         return False
 
     def complete(self, record: Record) -> None:
@@ -146,7 +144,9 @@ class DelegatedSource(AddressSource):
             return failure.msg
         return ""
 
-    def collect(self, _context: Context, _session: Session, _network: str, _valid: Valid, trace: CallTrace) -> list[str]:
+    def run_gc(
+        self, _context: Context, _session: DatastoreSession, _network: str, _valid: Valid, trace: CallTrace
+    ) -> list[str]:
         """Run the plugin's GC, if its version has one. Return the failures."""
         valid = {name: value for name, value in self.netconf.items() if name.startswith("cni.dev/")}
         try:

@@ -1,28 +1,62 @@
-"""Addresses from the pools of the datastore."""
+"""Addresses from the pools of the datastore, and addresses that bypass IPAM."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from svc._core.cidr import Address
 from svc.attach.context import Context
-from svc.attach.previous_sandbox import PreviousSandbox
+from svc.attach.endpoints import stored_endpoint
+from svc.attach.handles import handle_of
 from svc.attach.record import Record
-from svc.attach.sessions import Session
+from svc.attach.sessions import DatastoreSession
 from svc.attach.sources import pool_gc, pool_release
-from svc.attach.sources.base import Addressing, AddressSource, AssignedAddresses, Assignment, Valid
-from svc.attach.sources.bypass import BYPASS
+from svc.attach.sources.base import Addressing, AddressSource, AssignedAddresses, Assignment, Holdings, Valid
 from svc.call_trace import CallTrace
 from svc.dataplane.plan import GATEWAY4, GATEWAY6
-from svc.datastore.api import Delete, Found
-from svc.ipam.requests import Allocation, Assign
+from svc.datastore.api import Delete
+from svc.ipam.requests import Allocation, Assign, ReleaseTarget
 from svc.model.annotations import ADDRESSES, FAMILIES, POOLS, AnnotationSettings
 from svc.model.errors import Code, SvcError
 from svc.model.result import IpConfig, Route
-from svc.timestamps import to_nanoseconds
 
 REFUSALS = (Code.NO_ADDRESS, Code.POOL, Code.ADDRESS_UNAVAILABLE)  # errors that changed annotations of the namespace may avoid
+
+
+class BypassSource(AddressSource):
+    """Addresses that annotations name. No datastore records them, so the author must avoid conflicts (rule R5)."""
+
+    plugin = ""
+
+    def mark(self, record: Record) -> None:
+        record.unmanaged = True
+
+    def assign(self, wanted: Assignment) -> AssignedAddresses:
+        wanted.session.require_ready()  # no later write checks this
+        addresses = wanted.addressing.addresses
+        for address in addresses:
+            _warn_of_conflict(wanted, str(address), *wanted.session.ipam.pool_and_handle(address))
+        self.mark(wanted.record)
+        interface = 1 if wanted.record.is_wired else None
+        return AssignedAddresses(addresses, tuple(IpConfig(str(address.host()), interface) for address in addresses))
+
+    def why_not_held(self, _session: DatastoreSession, _record: Record, _trace: CallTrace) -> str:
+        return ""
+
+    def release(self, held: Holdings, extra_write: Delete | None) -> bool:
+        """Release only addresses that a failed ADD may have left under the handle."""
+        return pool_release.release(held, extra_write, ())
+
+
+BYPASS: Final = BypassSource()
+
+
+def _warn_of_conflict(wanted: Assignment, address: str, pool: str, holder: str) -> None:
+    if holder:
+        wanted.trace.warning(f"address {address} bypasses IPAM, where {holder} holds it: both will answer for it")
+    elif pool:
+        remedy = "set it aside with an IPReservation"
+        wanted.trace.warning(f"address {address} bypasses IPAM, which may assign it to others of pool {pool}: {remedy}")
 
 
 class PoolSource(AddressSource):
@@ -34,7 +68,7 @@ class PoolSource(AddressSource):
     def __init__(self, *, point_to_point: bool = False) -> None:
         self._point_to_point = point_to_point
 
-    def require_own_handle(self, context: Context, session: Session, record: Record) -> None:
+    def require_own_handle(self, context: Context, session: DatastoreSession, record: Record) -> None:
         pool_release.require_own_handle(context, session, record)
 
     def assign(self, wanted: Assignment) -> AssignedAddresses:
@@ -55,30 +89,22 @@ class PoolSource(AddressSource):
             _add_annotations(refusal, wanted.addressing.wishes)
             raise
 
-    def adopt(self, session: Session, record: Record, addressing: Addressing) -> tuple[Route, ...]:
+    def adopt(self, session: DatastoreSession, record: Record, addressing: Addressing) -> tuple[Route, ...]:
         if record.unmanaged or addressing.wishes.addresses:
             return ()
         allocations = session.ipam.allocations(record.handle, record.address_list())
         return tuple(Route(f"{each.address}/{each.block.length}") for each in allocations)
 
-    def why_not_held(self, session: Session, record: Record, _trace: CallTrace) -> str:
+    def why_not_held(self, session: DatastoreSession, record: Record, _trace: CallTrace) -> str:
         if session.ipam.holds(record.handle, record.address_list()):
             return ""
         return f"the datastore does not say that {', '.join(record.addresses)} belong to {record.handle}"
 
-    def release(
-        self,
-        context: Context,
-        session: Session,
-        record: Record,
-        trace: CallTrace,
-        extra_write: Delete | None,
-        handle: Found | None,
-    ) -> bool:
-        return pool_release.release(context, session, record, trace, extra_write, handle, record.address_list())
+    def release(self, held: Holdings, extra_write: Delete | None) -> bool:
+        return pool_release.release(held, extra_write, held.record.address_list())
 
-    def collect(self, context: Context, session: Session, network: str, valid: Valid, trace: CallTrace) -> list[str]:
-        return pool_gc.collect(context, session, network, valid, trace)
+    def run_gc(self, context: Context, session: DatastoreSession, network: str, valid: Valid, trace: CallTrace) -> list[str]:
+        return pool_gc.release_unknown(context, session, network, valid, trace)
 
     def _assign(self, wanted: Assignment) -> AssignedAddresses:
         if wanted.addressing.wishes.unmanaged:
@@ -94,18 +120,47 @@ POOLS_OF_SVC: Final = PoolSource()
 
 
 def _assign_fixed(wanted: Assignment) -> AssignedAddresses:
-    """Assign the addresses that annotations name. Release the addresses of previous sandboxes of the pod."""
-    previous = PreviousSandbox.of(wanted.context, wanted.session, wanted.record)
+    """Assign the addresses that annotations name. Release the addresses of previous sandboxes of the pod.
+
+    A pod has one sandbox at a time. When the runtime adds the next one, it no longer uses the previous one, even without a DEL.
+    """
+    previous = _addresses_of_previous(wanted) if wanted.record.is_wired else ()
     try:
         assigned = _assign_from_pools(wanted)
     except SvcError as refusal:
         if not previous or refusal.code != Code.ADDRESS_UNAVAILABLE:
             raise
-        previous.tear_down()
+        _tear_down_previous(wanted, previous)
         assigned = _assign_from_pools(wanted)
     else:
-        previous.tear_down()
+        _tear_down_previous(wanted, previous)
     return replace(assigned, routes=()) if wanted.record.is_wired else assigned
+
+
+def _addresses_of_previous(wanted: Assignment) -> tuple[ReleaseTarget, ...]:
+    """Return the addresses of the pod's previous sandboxes, each with the handle of its sandbox.
+
+    The journal has them, and for lost rows the endpoint. Raise StoreError if either cannot be read.
+    """
+    record, session = wanted.record, wanted.session
+    found = [
+        ReleaseTarget(address, other.handle)
+        for other in wanted.context.journal.with_host_name(record.host_name)
+        if other.id.container_id != record.id.container_id and not other.unmanaged
+        for address in other.address_list()
+    ]
+    stored = stored_endpoint(session, record)
+    if stored is not None and stored.container and not stored.is_of(record):
+        handle = handle_of(session.names, record.id.network, stored.container)
+        found += [ReleaseTarget(address, handle) for address in stored.addresses]
+    return tuple(dict.fromkeys(found))
+
+
+def _tear_down_previous(wanted: Assignment, held: tuple[ReleaseTarget, ...]) -> None:
+    """Remove the interface, whose name the new sandbox needs, then release the addresses. Raise SvcError if either fails."""
+    if held:
+        wanted.context.remove_interface(wanted.record.host_name)
+        wanted.session.ipam.release_addresses(held)
 
 
 def _assign_from_pools(wanted: Assignment) -> AssignedAddresses:
@@ -113,7 +168,7 @@ def _assign_from_pools(wanted: Assignment) -> AssignedAddresses:
     assigned = session.ipam.assign(
         Assign(
             handle=record.handle,
-            attributes=_owner(session, record),
+            attributes=record.owner(),
             versions=addressing.versions,
             pools=dict(addressing.pools),
             addresses=addressing.addresses,
@@ -130,13 +185,6 @@ def _assign_from_pools(wanted: Assignment) -> AssignedAddresses:
         tuple(_route(record, allocation) for allocation in allocations),
         has_endpoint=assigned.has_extra,
     )
-
-
-def _owner(session: Session, record: Record) -> dict[str, str]:
-    owner = {"node": session.node, "timestamp": to_nanoseconds(time.time_ns())}
-    if record.workload.is_pod:
-        owner |= {"pod": record.pod, "namespace": record.namespace}
-    return owner
 
 
 def _ip(record: Record, allocation: Allocation, *, is_fixed: bool) -> IpConfig:
@@ -158,7 +206,7 @@ def _route(record: Record, allocation: Allocation) -> Route:
     return Route(f"{allocation.address}/{allocation.block.length}" if record.is_wired else str(allocation.block))
 
 
-def _point_to_point(session: Session, assigned: AssignedAddresses) -> AssignedAddresses:
+def _point_to_point(session: DatastoreSession, assigned: AssignedAddresses) -> AssignedAddresses:
     """Return the result for ptp.
 
     ptp sets the gateway on the host interface, and routes the whole network of the address there. It programs routes before
@@ -169,7 +217,7 @@ def _point_to_point(session: Session, assigned: AssignedAddresses) -> AssignedAd
     return AssignedAddresses(assigned.addresses, tuple(_beyond_next_hop(session, address) for address in addresses), routes)
 
 
-def _beyond_next_hop(session: Session, address: Address) -> IpConfig:
+def _beyond_next_hop(session: DatastoreSession, address: Address) -> IpConfig:
     """Return the address with a gateway, in a network of at least two addresses.
 
     ptp replaces the kernel's route of the network, and the kernel adds no route for a single address.

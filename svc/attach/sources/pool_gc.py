@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from svc._core.cidr import Address, Cidr
 from svc.attach.context import Context
 from svc.attach.handles import container_of, handle_of
-from svc.attach.record import ADDED, Record
-from svc.attach.sessions import Session
+from svc.attach.sessions import DatastoreSession
 from svc.attach.sources.base import Valid
 from svc.call_trace import CallTrace
 from svc.ipam.blocks import allocations
@@ -17,7 +16,7 @@ from svc.model.errors import SvcError
 from svc.model.keys import Host
 
 
-def collect(context: Context, session: Session, network: str, valid: Valid, trace: CallTrace) -> list[str]:
+def release_unknown(context: Context, session: DatastoreSession, network: str, valid: Valid, trace: CallTrace) -> list[str]:
     """Release the addresses of the network that this node assigned and no attachment has. Return the failures.
 
     Such addresses remain if a row or a handle was lost. An address of an attachment in `valid` whose interface exists is never
@@ -69,7 +68,7 @@ class _Shown:
         return {handle: addresses for handle, addresses in self.here.items() if handle not in self.others}
 
 
-def _shown(session: Session, prefix: str) -> _Shown:
+def _shown(session: DatastoreSession, prefix: str) -> _Shown:
     """Read all blocks once, and return their content for handles with this prefix."""
     shown, own = _Shown(), Host(session.node)
     for block in read_blocks(session.backend):
@@ -85,7 +84,7 @@ def _shown(session: Session, prefix: str) -> _Shown:
     return shown
 
 
-def _without_addresses(session: Session, shown: _Shown) -> dict[str, Sequence[Cidr]]:
+def _without_addresses(session: DatastoreSession, shown: _Shown) -> dict[str, Sequence[Cidr]]:
     """Return the blocks of each handle that counts addresses although no block has any of them.
 
     Omit handles whose blocks all have the affinity of other nodes. Such a handle remains in a store without transactions if a
@@ -102,15 +101,6 @@ def _alive(context: Context, network: str, valid: Valid) -> frozenset[Address]:
     return frozenset(
         address
         for record in context.journal.of_network(network)
-        if (record.id.container_id, record.id.ifname) in valid and _is_alive(context, record)
+        if (record.id.container_id, record.id.ifname) in valid and context.is_live(record)
         for address in record.address_list()
     )
-
-
-def _is_alive(context: Context, record: Record) -> bool:
-    if record.state != ADDED or record.boot_id != context.boot_id:
-        return False
-    if not record.is_wired:
-        return True  # another plugin has made the interface, so only the runtime knows
-    link = context.kernel.find_link(index=record.host_index)
-    return link is not None and link["name"] == record.host_name

@@ -4,55 +4,46 @@ from contextlib import suppress
 
 from svc._core.cidr import Address
 from svc.attach.context import Context
-from svc.attach.endpoints import endpoint_owner
+from svc.attach.endpoints import stored_endpoint
 from svc.attach.handles import is_ambiguous, pairs_of
 from svc.attach.record import Record
-from svc.attach.sessions import Session
-from svc.call_trace import CallTrace
-from svc.datastore.api import Delete, Found, NotFound
+from svc.attach.sessions import DatastoreSession
+from svc.attach.sources.base import Holdings
+from svc.datastore.api import Delete, NotFound
 from svc.ipam.requests import Release, ReleaseTarget
 from svc.model.errors import Code, PeerError
-from svc.model.ipam import Handle
 
 
-def release(
-    context: Context,
-    session: Session,
-    record: Record,
-    trace: CallTrace,
-    extra_write: Delete | None,
-    handle: Found[Handle] | None,
-    addresses: tuple[Address, ...],
-) -> bool:
+def release(held: Holdings, extra_write: Delete | None, addresses: tuple[Address, ...]) -> bool:
     """Release the addresses of the handle, except those of other attachments with the same handle.
 
     `addresses` are the known addresses of the attachment. Return whether `extra_write` was written too. Raise KeyedError with
     the key of `extra_write` if that write conflicts, PeerError if the release fails.
     """
+    session, record = held.session, held.record
     if record.older_handle or record.recorded_only:
-        return _release_unrecorded(context, session, record, extra_write, trace)
-    keep = _addresses_of_others(context, record)
+        return _release_unrecorded(held, extra_write)
+    keep = _addresses_of_others(held, record.handle)
     own = tuple(address for address in addresses if address not in keep)
-    return session.ipam.release(Release(record.handle, keep, own, extra_write), handle) and session.backend.atomic
+    return session.ipam.release(Release(record.handle, keep, own, extra_write), held.handle) and session.backend.atomic
 
 
-def _release_unrecorded(
-    context: Context, session: Session, record: Record, extra_write: Delete | None, trace: CallTrace
-) -> bool:
+def _release_unrecorded(held: Holdings, extra_write: Delete | None) -> bool:
     """Release the addresses that the datastore shows for an attachment without a row. Return whether `extra_write` is done."""
+    session, record = held.session, held.record
     if extra_write is not None:
         with suppress(NotFound):
             session.backend.write([extra_write])
     if record.older_handle and not session.ipam.owners_of(record.handle):
-        _release_older(context, session, record, trace)
+        _release_older(held)
     if record.recorded_only:
         _release_addresses(session, record.handle, record.address_list())
     else:
-        session.ipam.release(Release(record.handle, _addresses_of_others(context, record)))
+        session.ipam.release(Release(record.handle, _addresses_of_others(held, record.handle)))
     return extra_write is not None
 
 
-def require_own_handle(context: Context, session: Session, record: Record) -> None:
+def require_own_handle(context: Context, session: DatastoreSession, record: Record) -> None:
     """Raise PeerError if another attachment has the handle of the new one.
 
     The journal shows it, or the handle has allocations that the journal does not show for this container.
@@ -60,7 +51,7 @@ def require_own_handle(context: Context, session: Session, record: Record) -> No
     if not is_ambiguous(session.names, record.id.network, record.id.container_id):
         return
     own = (record.id.network, record.id.container_id)
-    sharing = _sharing(context, record)
+    sharing = _sharing(context, record, record.handle)
     others = [f"container {each.id.container_id!r} of network {each.id.network!r}" for each in sharing if _pair(each) != own]
     if not others and session.names.plain_handles:
         known = {address for each in sharing for address in each.address_list()}
@@ -74,19 +65,20 @@ def require_own_handle(context: Context, session: Session, record: Record) -> No
         )
 
 
-def _release_older(context: Context, session: Session, record: Record, trace: CallTrace) -> None:
+def _release_older(held: Holdings) -> None:
     """Release the addresses that this node allocated for this workload under the older form of the handle.
 
     The endpoint of this attachment is already deleted. An existing one is of another sandbox, which may have these addresses.
     """
-    container, _ = endpoint_owner(session, record)
-    if container not in (None, record.id.container_id):
+    session, record = held.session, held.record
+    stored = stored_endpoint(session, record)
+    if stored is not None and stored.container and not stored.is_of(record):
         return
-    others = _addresses_of_others(context, record, record.older_handle)
+    others = _addresses_of_others(held, record.older_handle)
     owners = session.ipam.owners_of(record.older_handle)
     found = [address for address, owner in owners.items() if address not in others and _is_owner(record, owner)]
     if found:
-        trace.info(f"{', '.join(map(str, found))} of handle {record.older_handle} are released, its older form")
+        held.trace.info(f"{', '.join(map(str, found))} of handle {record.older_handle} are released, its older form")
         _release_addresses(session, record.older_handle, tuple(found))
 
 
@@ -96,21 +88,20 @@ def _is_owner(record: Record, owner: dict[str, str]) -> bool:
     return all(owner.get(name, text) == text for name, text in given.items())
 
 
-def _release_addresses(session: Session, handle: str, addresses: tuple[Address, ...]) -> None:
+def _release_addresses(session: DatastoreSession, handle: str, addresses: tuple[Address, ...]) -> None:
     freed = session.ipam.release_addresses([ReleaseTarget(address, handle) for address in addresses])
     for refusal in freed.refused.values():
         if isinstance(refusal, PeerError):  # any other: the handle does not have the address any more
             raise refusal
 
 
-def _addresses_of_others(context: Context, record: Record, handle: str = "") -> frozenset[Address]:
-    others = (other for other in _sharing(context, record, handle) if not other.unmanaged)
+def _addresses_of_others(held: Holdings, handle: str) -> frozenset[Address]:
+    others = (other for other in _sharing(held.context, held.record, handle) if not other.unmanaged)
     return frozenset(address for other in others for address in other.address_list())
 
 
-def _sharing(context: Context, record: Record, handle: str = "") -> list[Record]:
-    """Return the other attachments with the same handle, of this container or of another pair with the same plain form."""
-    handle = handle or record.handle
+def _sharing(context: Context, record: Record, handle: str) -> list[Record]:
+    """Return the other attachments with the handle, of this container or of another pair with the same plain form."""
     own = _pair(record)
     found = context.journal.of_container(*own, except_for=record.id.ifname)
     for pair in pairs_of(handle):

@@ -72,7 +72,7 @@ def pending() -> None:
 def get(context: CliContext) -> None:
     """Show the pending releases of this node."""
     with node_state.open_journal(context.state_dir) as journal:
-        documents = [_document(record, context.state_dir) for record in journal.owed()]
+        documents = [_document(record, context.state_dir) for record in journal.pending_releases()]
     rows = [[_text(document[field]) for field in _COLUMNS] for document in documents]
     context.answer(documents, table([field.upper() for field in _COLUMNS], rows))
 
