@@ -47,7 +47,7 @@ _NEWER_PLUGINS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What to install, and where. The directories are absolute; without `conf_dir` no network is configured.
+    """What to install, and where. The directories are absolute. If `conf_dir` is None, no network is configured.
 
     `netconf` is a user's part of the network list, `installation` the operator's resource. `host_conf_dir` is the path of
     `conf_dir` on the host."""

@@ -38,33 +38,33 @@ _Loader.add_constructor(f"{_TAG}timestamp", lambda _, node: Written(node.value, 
 
 
 def read(data: bytes, source: str, api_version: str, kind: str, texts: Sequence[str] = ()) -> list[Resource]:
-    """Return the resources of a file, all of one kind. Raise CallerError naming every fault; `source` opens its message.
+    """Return the resources of a file, all of one kind. Raise CallerError with every error; `source` opens its message.
 
     `texts` are the paths of the fields of `spec` whose type is string, with "[]" for the items of an array."""
-    faults = FieldErrors(source, Code.DECODING_FAILURE)
-    nodes = [item for node in _parse(data, source) for item in _listed(node, kind, "", faults)]
+    errors = FieldErrors(source, Code.DECODING_FAILURE)
+    nodes = [item for node in _parse(data, source) for item in _listed(node, kind, "", errors)]
     paths = [*_TEXTS, *(f"spec.{path}" for path in texts)]
     resources = []
     for number, node in enumerate(nodes, 1):
         prefix = f"document {number}: " if len(nodes) > 1 else ""
-        _check_quotes(prefix, node, paths, faults)
-        resources.append(_resource(prefix, _value_of(node), api_version, kind, faults))
-    faults.raise_if_any()
+        _check_quotes(prefix, node, paths, errors)
+        resources.append(_resource(prefix, _value_of(node), api_version, kind, errors))
+    errors.raise_if_any()
     if not resources:
         raise CallerError(f"{source} is empty", details=f"give at least one {kind}", code=Code.DECODING_FAILURE)
     return resources
 
 
-def object_at(where: str, value: Any, faults: FieldErrors) -> dict[str, Any]:
+def object_at(where: str, value: Any, errors: FieldErrors) -> dict[str, Any]:
     """Return the object; an empty one for null and for other types, which are reported."""
     if isinstance(value, dict):
         return value
     if value is not None:
-        faults.add(where, value, f"is {json_kind(value)}", "give an object")
+        errors.add(where, value, f"is {json_kind(value)}", "give an object")
     return {}
 
 
-def _listed(node: Node, kind: str, where: str, faults: FieldErrors) -> Iterator[Node]:
+def _listed(node: Node, kind: str, where: str, errors: FieldErrors) -> Iterator[Node]:
     """Yield the resources of an array, or of a List, also of Lists in it; else the node itself."""
     named, items = _field(node, "kind"), _field(node, "items")
     if isinstance(node, SequenceNode) and not where:
@@ -72,61 +72,61 @@ def _listed(node: Node, kind: str, where: str, faults: FieldErrors) -> Iterator[
     elif named is None or not str(named.value).endswith("List"):
         yield node
     elif items is None:
-        faults.missing(f"{where}items", f"a {named.value} has its resources there: give an array of objects of kind {kind}")
+        errors.missing(f"{where}items", f"a {named.value} has its resources there: give an array of objects of kind {kind}")
     elif not isinstance(items, SequenceNode):
         value = _value_of(items)
         if value is not None:
-            faults.add(f"{where}items", value, f"is {json_kind(value)}", f"give an array of objects of kind {kind}")
+            errors.add(f"{where}items", value, f"is {json_kind(value)}", f"give an array of objects of kind {kind}")
     else:
         for index, item in enumerate(items.value):
-            yield from _listed(item, kind, f"{where}items[{index}].", faults)
+            yield from _listed(item, kind, f"{where}items[{index}].", errors)
 
 
-def _check_quotes(prefix: str, node: Node, paths: Sequence[str], faults: FieldErrors) -> None:
+def _check_quotes(prefix: str, node: Node, paths: Sequence[str], errors: FieldErrors) -> None:
     """Report text without quotes that YAML reads as another type, such as a date. Show it as written."""
     for path in paths:
         for where, value in _unquoted(node, path.replace("[]", ".[]").split(".")):
             if value.kind != "null" or not where.startswith("spec."):  # null in `spec` counts as absent
-                faults.add(
+                errors.add(
                     f"{prefix}{where}", value, f"is {value.kind}", "give text" if value.kind == "null" else "put it in quotes"
                 )
 
 
-def _resource(prefix: str, document: Any, api_version: str, kind: str, faults: FieldErrors) -> Resource:
+def _resource(prefix: str, document: Any, api_version: str, kind: str, errors: FieldErrors) -> Resource:
     if not isinstance(document, dict):
-        faults.add(prefix + "document", document, f"is {json_kind(document)}", f"give an object of kind {kind}")
+        errors.add(prefix + "document", document, f"is {json_kind(document)}", f"give an object of kind {kind}")
         return Resource(kind, {})
     for field, wanted in (("apiVersion", api_version), ("kind", kind)):
         if document.get(field, wanted) != wanted:
-            faults.add(prefix + field, document[field], f"is not {wanted!r}", f"set it to {wanted}")
+            errors.add(prefix + field, document[field], f"is not {wanted!r}", f"set it to {wanted}")
         elif field not in document:
-            faults.missing(prefix + field, f"set it to {wanted}")
-    refuse_unknown(prefix, document, _FIELDS, faults)
-    metadata = object_at(prefix + "metadata", document.get("metadata"), faults)
-    refuse_unknown(f"{prefix}metadata.", metadata, (*_METADATA, *_FOREIGN), faults)
-    labels = _read_texts(f"{prefix}metadata.labels", metadata.get("labels"), faults)
-    _read_texts(f"{prefix}metadata.annotations", metadata.get("annotations"), faults)
-    for fault in label_faults(labels):
-        faults.add(f"{prefix}{fault.field}", fault.value, fault.problem, fault.remedy)
+            errors.missing(prefix + field, f"set it to {wanted}")
+    refuse_unknown(prefix, document, _FIELDS, errors)
+    metadata = object_at(prefix + "metadata", document.get("metadata"), errors)
+    refuse_unknown(f"{prefix}metadata.", metadata, (*_METADATA, *_FOREIGN), errors)
+    labels = _read_texts(f"{prefix}metadata.labels", metadata.get("labels"), errors)
+    _read_texts(f"{prefix}metadata.annotations", metadata.get("annotations"), errors)
+    for error in label_faults(labels):
+        errors.add(f"{prefix}{error.field}", error.value, error.problem, error.remedy)
     kept = {field: metadata[field] for field in _METADATA if field in metadata}
-    return Resource(kind, kept, object_at(prefix + "spec", document.get("spec"), faults))
+    return Resource(kind, kept, object_at(prefix + "spec", document.get("spec"), errors))
 
 
-def refuse_unknown(prefix: str, given: Mapping[str, Any], known: Sequence[str], faults: FieldErrors) -> None:
+def refuse_unknown(prefix: str, given: Mapping[str, Any], known: Sequence[str], errors: FieldErrors) -> None:
     """Report fields that are not `known`."""
     for field in given:
         if field not in known:
-            faults.add(f"{prefix}{field}", given[field], "is not known", f"leave it out; known are {', '.join(known)}")
+            errors.add(f"{prefix}{field}", given[field], "is not known", f"leave it out; known are {', '.join(known)}")
 
 
-def _read_texts(where: str, value: Any, faults: FieldErrors) -> dict[str, Any]:
+def _read_texts(where: str, value: Any, errors: FieldErrors) -> dict[str, Any]:
     """Return the named fields of an object. Report objects and arrays in it; `_check_quotes` reports scalars."""
-    pairs: dict[Any, Any] = object_at(where, value, faults)
+    pairs: dict[Any, Any] = object_at(where, value, errors)
     for name, text in pairs.items():
         if not isinstance(name, str):
-            faults.add(f"{where} key", name, f"is {json_kind(name)}", "put it in quotes")
+            errors.add(f"{where} key", name, f"is {json_kind(name)}", "put it in quotes")
         elif isinstance(text, dict | list):
-            faults.add(f"{where}.{name}", text, f"is {json_kind(text)}", "give text")
+            errors.add(f"{where}.{name}", text, f"is {json_kind(text)}", "give text")
     return {name: text for name, text in pairs.items() if isinstance(name, str)}
 
 

@@ -83,23 +83,23 @@ class Listing:
 
 def read(data: bytes, source: str, names: Names) -> OperatorSettings:
     """Return the settings of the resource. Raise CallerError with every error of the document."""
-    faults = FieldErrors(source, Code.INVALID_NETCONF)
+    errors = FieldErrors(source, Code.INVALID_NETCONF)
     documents = _read_manifest(data, source, names)
     if len(documents) > 1 or documents[0].name != NAME:
-        faults.add("metadata.name", documents[-1].name, "is not the operator's", f"give one {KIND}, {NAME!r}")
+        errors.add("metadata.name", documents[-1].name, "is not the operator's", f"give one {KIND}, {NAME!r}")
     spec = documents[0].spec
     where = f"spec.{names.operator_network}"
-    network = object_at(where, spec.get(names.operator_network), faults)
-    cni = object_at("spec.cni", spec.get("cni"), faults)
-    ipam = object_at("spec.cni.ipam", cni.get("ipam"), faults)
-    _choice("spec.cni.type", cni.get("type"), (names.operator_plugin,), faults)
-    kind = _choice("spec.cni.ipam.type", ipam.get("type", ipam.get("plugin")), (names.operator_plugin, HOST_LOCAL), faults)
+    network = object_at(where, spec.get(names.operator_network), errors)
+    cni = object_at("spec.cni", spec.get("cni"), errors)
+    ipam = object_at("spec.cni.ipam", cni.get("ipam"), errors)
+    _choice("spec.cni.type", cni.get("type"), (names.operator_plugin,), errors)
+    kind = _choice("spec.cni.ipam.type", ipam.get("type", ipam.get("plugin")), (names.operator_plugin, HOST_LOCAL), errors)
     found = OperatorSettings(
-        families=_families(f"{where}.ipPools", network.get("ipPools"), faults),
-        policy_seconds=_seconds(f"{where}.{_SECONDS}", network.get(_SECONDS), faults),
+        families=_families(f"{where}.ipPools", network.get("ipPools"), errors),
+        policy_seconds=_seconds(f"{where}.{_SECONDS}", network.get(_SECONDS), errors),
         host_local=kind == HOST_LOCAL,
     )
-    faults.raise_if_any()
+    errors.raise_if_any()
     return found
 
 
@@ -107,18 +107,18 @@ def read_pools(data: bytes, source: str, names: Names) -> Listing:
     """Return the pools of a resource. Raise CallerError with every error of its settings, else of its pools."""
     is_host_local = read(data, source, names).host_local
     network = _read_manifest(data, source, names)[0].spec.get(names.operator_network) or {}
-    faults = FieldErrors(source, Code.INVALID_NETCONF)
+    errors = FieldErrors(source, Code.INVALID_NETCONF)
     where, bgp = f"spec.{names.operator_network}", network.get("bgp") or "Enabled"
-    _check_word(f"{where}.bgp", bgp, _SWITCH, faults)
+    _check_word(f"{where}.bgp", bgp, _SWITCH, errors)
     given = network.get("ipPools")
     unlisted: list[Json] = [] if is_host_local else [{"cidr": DEFAULT_CIDR}]
     listed = []
     for index, pool in enumerate(unlisted if given is None else given):
-        if _is_valid(f"{where}.ipPools[{index}]", pool, faults):
+        if _is_valid(f"{where}.ipPools[{index}]", pool, errors):
             field = f"{where}.ipPools[{index}].encapsulation"
-            _check_encapsulation(field, _encapsulation(pool), Cidr(pool["cidr"]), is_host_local, bgp == "Enabled", faults)
+            _check_encapsulation(field, _encapsulation(pool), Cidr(pool["cidr"]), is_host_local, bgp == "Enabled", errors)
             listed.append(_resource(pool))
-    faults.raise_if_any()
+    errors.raise_if_any()
     return Listing(tuple(listed), is_given=given is not None)
 
 
@@ -127,61 +127,61 @@ def _read_manifest(data: bytes, source: str, names: Names) -> list[Resource]:
     return manifest.read(data, source, names.operator_api_version, KIND, texts)
 
 
-def _choice(where: str, value: Any, allowed: tuple[str, ...], faults: FieldErrors) -> str:
+def _choice(where: str, value: Any, allowed: tuple[str, ...], errors: FieldErrors) -> str:
     if value is not None and value not in allowed:
-        faults.add(where, value, "is not served", f"give {' or '.join(allowed)}, or leave it out")
+        errors.add(where, value, "is not served", f"give {' or '.join(allowed)}, or leave it out")
     return str(value or "")
 
 
-def _families(where: str, pools: Any, faults: FieldErrors) -> frozenset[int]:
+def _families(where: str, pools: Any, errors: FieldErrors) -> frozenset[int]:
     if pools is not None and not isinstance(pools, list):
-        faults.add(where, pools, f"is {json_kind(pools)}", "give an array of objects with a cidr each")
+        errors.add(where, pools, f"is {json_kind(pools)}", "give an array of objects with a cidr each")
         return frozenset()
-    cidrs = [object_at(f"{where}[{index}]", pool, faults).get("cidr") for index, pool in enumerate(pools or ())]
-    return frozenset(family for index, cidr in enumerate(cidrs) if (family := _family(f"{where}[{index}].cidr", cidr, faults)))
+    cidrs = [object_at(f"{where}[{index}]", pool, errors).get("cidr") for index, pool in enumerate(pools or ())]
+    return frozenset(family for index, cidr in enumerate(cidrs) if (family := _family(f"{where}[{index}].cidr", cidr, errors)))
 
 
-def _family(where: str, cidr: Any, faults: FieldErrors) -> int:
+def _family(where: str, cidr: Any, errors: FieldErrors) -> int:
     """Return the family of a CIDR; 0 if it is invalid."""
     try:
         return int(Cidr(cidr).version)
-    except (TypeError, ValueError) as fault:
-        faults.add(where, cidr, f"is not a CIDR ({fault})", "give ADDRESS/LENGTH")
+    except (TypeError, ValueError) as error:
+        errors.add(where, cidr, f"is not a CIDR ({error})", "give ADDRESS/LENGTH")
         return 0
 
 
-def _seconds(where: str, value: Any, faults: FieldErrors) -> int | None:
+def _seconds(where: str, value: Any, errors: FieldErrors) -> int | None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
-    faults.add(where, value, "is no number of seconds", "give 0, which is off, or more")
+    errors.add(where, value, "is no number of seconds", "give 0, which is off, or more")
     return None
 
 
-def _check_word(where: str, value: Any, words: Json, faults: FieldErrors) -> None:
+def _check_word(where: str, value: Any, words: Json, errors: FieldErrors) -> None:
     if value is not None and str(value) not in words:
-        faults.add(where, value, "is not known", f"give {', '.join(words)}, or leave it out")
+        errors.add(where, value, "is not known", f"give {', '.join(words)}, or leave it out")
 
 
-def _is_valid(where: str, pool: Json, faults: FieldErrors) -> bool:
+def _is_valid(where: str, pool: Json, errors: FieldErrors) -> bool:
     """Report the errors of a listed pool on its own; return whether it has none."""
-    before = len(faults.found)
-    refuse_unknown(f"{where}.", pool, _POOL_FIELDS, faults)
+    before = len(errors.found)
+    refuse_unknown(f"{where}.", pool, _POOL_FIELDS, errors)
     for field, words in (("encapsulation", _ENCAPSULATIONS), ("natOutgoing", _SWITCH)):
-        _check_word(f"{where}.{field}", pool.get(field), words, faults)
+        _check_word(f"{where}.{field}", pool.get(field), words, errors)
     if not isinstance(disabled := pool.get("disableNewAllocations", False), bool):
-        faults.add(f"{where}.disableNewAllocations", disabled, f"is {json_kind(disabled)}", "give true or false")
-    return len(faults.found) == before
+        errors.add(f"{where}.disableNewAllocations", disabled, f"is {json_kind(disabled)}", "give true or false")
+    return len(errors.found) == before
 
 
-def _check_encapsulation(where: str, value: str, cidr: Cidr, is_host_local: bool, has_bgp: bool, faults: FieldErrors) -> None:
+def _check_encapsulation(where: str, value: str, cidr: Cidr, is_host_local: bool, has_bgp: bool, errors: FieldErrors) -> None:
     """Report an encapsulation that does not go with the pool's family, or with the IPAM or the BGP of the cluster."""
     is_vxlan = value.startswith("VXLAN")
     if cidr.version == 6 and value.startswith("IPIP"):
-        faults.add(where, value, "is not for IPv6", "give None, VXLAN or VXLANCrossSubnet")
+        errors.add(where, value, "is not for IPv6", "give None, VXLAN or VXLANCrossSubnet")
     if is_host_local and is_vxlan:
-        faults.add(where, value, f"does not go with {HOST_LOCAL}", "give None, or IPIP or IPIPCrossSubnet for IPv4")
+        errors.add(where, value, f"does not go with {HOST_LOCAL}", "give None, or IPIP or IPIPCrossSubnet for IPv4")
     if not (is_host_local or has_bgp or is_vxlan):
-        faults.add(where, value, "needs BGP", "give VXLAN or VXLANCrossSubnet, or set bgp to Enabled")
+        errors.add(where, value, "needs BGP", "give VXLAN or VXLANCrossSubnet, or set bgp to Enabled")
 
 
 def _encapsulation(pool: Json) -> str:
@@ -221,7 +221,7 @@ def apply_pools(backend: Backend, listing: Listing, names: Names, now: datetime)
     label = _Label(f"app.{names.orch_domain}/managed-by", names.operator_manager)
     present = {pool.name: pool for pool in resources.get(backend, POOL)}
     wanted = [_named(pool, present, listing.pools) for pool in listing.pools]
-    resources.refuse(POOL, _foreign_faults(wanted, present, label))
+    resources.refuse(POOL, _foreign_errors(wanted, present, label))
     for pool in wanted:
         labels = present[pool.name].labels if pool.name in present else {}
         pool.metadata["labels"] = {**labels, label.key: label.value}
@@ -251,7 +251,7 @@ def _is_listed(pool: Resource, wanted: Sequence[Resource]) -> bool:
     return any(pool.name == each.name and pools.cidr_of(pool) == Cidr(each.spec["cidr"]) for each in wanted)
 
 
-def _foreign_faults(wanted: Sequence[Resource], present: Present, label: _Label) -> Iterator[tuple[str, str]]:
+def _foreign_errors(wanted: Sequence[Resource], present: Present, label: _Label) -> Iterator[tuple[str, str]]:
     """Yield why a pool of the same name or CIDR that does not belong to the resource cannot be adopted."""
     for pool in wanted:
         for other in present.values():
@@ -275,7 +275,10 @@ def _differences(other: Resource, pool: Resource, label: _Label) -> Iterator[str
 
 
 def _remove(backend: Backend, pool: Resource) -> str:
-    taken = pools.retire(backend, pool)
+    """Delete the pool, or only disable it while addresses of it are taken; return what was done."""
+    taken = pools.count_taken(backend, pools.cidr_of(pool))
     if not taken:
+        pools.delete(backend, pool.name)
         return "deleted"
+    pools.disable(backend, pool.name)
     return f"disabled: {pools.format_taken(taken)}; repeat the command after their release to delete it"

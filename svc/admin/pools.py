@@ -47,21 +47,22 @@ def delete(backend: Backend, name: str) -> None:
     cidr = cidr_of(stored.require(backend, POOL, name).value)
     if cidr is not None:
         _refuse_used(backend, name, cidr, "delete the workloads that hold them first")
-        _disable(backend, name)
+        disable(backend, name)
         while _remove_blocks(backend, cidr):  # until none is found: a claim may have been in progress
             remedy = "they were taken during the deletion, and the pool is disabled now: delete it again"
             _refuse_used(backend, name, cidr, remedy)
     backend.write([Delete(ResourceKey(POOL, name))], durable=True)
 
 
-def retire(backend: Backend, pool: Resource) -> int:
-    """Delete the pool, or only disable it while addresses of it are taken; return how many are. Raise as `delete`."""
-    taken = count_taken(backend, cidr_of(pool))
-    if taken:
-        _disable(backend, pool.name)
-    else:
-        delete(backend, pool.name)
-    return taken
+def disable(backend: Backend, name: str) -> None:
+    """Prevent new claims on blocks of the pool. Raise StoreError."""
+
+    def disabled(pool: Resource | None) -> Resource | None:
+        if pool is None or pool.spec.get("disabled") is True:
+            return pool
+        return with_defaults(replace(pool, spec=pool.spec | {"disabled": True}))
+
+    backend.update(ResourceKey(POOL, name), disabled, durable=True)
 
 
 def check(backend: Backend, resources: Sequence[Resource], leaving: Sequence[Resource]) -> None:
@@ -161,17 +162,6 @@ def _refuse_used(backend: Backend, name: str, cidr: Cidr, remedy: str) -> None:
     taken = count_taken(backend, cidr)
     if taken:
         raise CallerError(f"IP pool {name!r} is in use: {format_taken(taken)}", details=remedy, code=Code.POOL)
-
-
-def _disable(backend: Backend, name: str) -> None:
-    """Prevent new claims on blocks of the pool."""
-
-    def disabled(pool: Resource | None) -> Resource | None:
-        if pool is None or pool.spec.get("disabled") is True:
-            return pool
-        return with_defaults(replace(pool, spec=pool.spec | {"disabled": True}))
-
-    backend.update(ResourceKey(POOL, name), disabled, durable=True)
 
 
 def _remove_blocks(backend: Backend, cidr: Cidr) -> int:

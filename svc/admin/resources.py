@@ -121,8 +121,8 @@ def _code_of(kind: str) -> Code:
     return Code.INVALID_NETCONF if kind == NODE else Code.POOL
 
 
-def _lines(faults: Iterable[FieldError]) -> Iterator[str]:
-    return (f"{fault}: {fault.remedy}" for fault in faults)
+def _lines(errors: Iterable[FieldError]) -> Iterator[str]:
+    return (f"{error}: {error.remedy}" for error in errors)
 
 
 # Reservations
@@ -132,7 +132,7 @@ def apply_reservations(backend: Backend, reservations: Sequence[Resource], now: 
     """Create or update reservations, durably: all of them if the store is atomic, else in their order.
 
     Return what was done to each. Raise CallerError, before anything is written, with every error; StoreError."""
-    check(RESERVATION, reservations, lambda reservation: _lines(_reservation_faults(reservation)))
+    check(RESERVATION, reservations, lambda reservation: _lines(_reservation_errors(reservation)))
 
     def step() -> list[str]:
         steps = [change(backend.find(ResourceKey(RESERVATION, each.name)), each, now) for each in reservations]
@@ -142,7 +142,7 @@ def apply_reservations(backend: Backend, reservations: Sequence[Resource], now: 
     return retry("the list of IP reservations", step)
 
 
-def _reservation_faults(reservation: Resource) -> Iterator[FieldError]:
+def _reservation_errors(reservation: Resource) -> Iterator[FieldError]:
     yield from name_fault(reservation)
     for name, value in reservation.spec.items():
         if name != CIDRS:

@@ -27,7 +27,7 @@ class _OutputError(Exception):
 
 
 class _Output:
-    """A text stream whose errors, as on a full disk, are told from those of other files."""
+    """A text stream whose errors, as on a full disk, differ from those of other files."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -119,25 +119,14 @@ def _versioned(command: click.Command) -> click.Command:
     return command
 
 
+_PATH = click.Path(path_type=Path)
 _version_option = click.version_option(__version__, prog_name="svcctl", message="%(prog)s %(version)s")
 
 
 @_version_option
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--state-dir",
-    type=click.Path(path_type=Path),
-    default=DEFAULT.state_dir,
-    show_default=True,
-    help="The agent's state directory.",
-)
-@click.option(
-    "--run-dir",
-    type=click.Path(path_type=Path),
-    default=DEFAULT.run_dir,
-    show_default=True,
-    help="Directory of the agent's socket.",
-)
+@click.option("--state-dir", type=_PATH, default=DEFAULT.state_dir, show_default=True, help="The agent's state directory.")
+@click.option("--run-dir", type=_PATH, default=DEFAULT.run_dir, show_default=True, help="Directory of the agent's socket.")
 @click.option(
     "-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Output format."
 )
@@ -147,7 +136,7 @@ _version_option = click.version_option(__version__, prog_name="svcctl", message=
 @click.option(
     "--netconf",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=_PATH,
     help="Network configuration, or list, that names the datastore.  [default: $SVC_NETCONF, else the installed network]",
 )
 @click.option("--embedded", is_flag=True, help="Use the embedded store of the state directory, whatever is installed.")

@@ -44,7 +44,7 @@ def test_every_add_and_status_names_the_pool(cluster_node: ClusterNode, sandbox:
 def test_svcctl_lists_the_pool_with_its_fault(cluster_node: ClusterNode) -> None:
     """Beside the others, in every form."""
     heading, *rows = cluster_node.ctl("pool", "get").stdout.splitlines()
-    assert heading.endswith("FAULT")
+    assert heading.endswith("ERROR")
     assert [FAULT in row for row in sorted(rows)] == [row.startswith("odd") for row in sorted(rows)]
     assert FAULT in cluster_node.ctl("pool", "get", "odd", "-o", "json").stderr
     assert f"Not counted: {FAULT}" in cluster_node.ctl("ipam", "show").stdout

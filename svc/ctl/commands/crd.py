@@ -10,6 +10,7 @@ import click
 from svc.ctl.cli_context import CliContext, echo_yaml
 from svc.datastore.open import open_client
 from svc.deploy import cluster
+from svc.names import Names
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _RULE: Final = "lower-case letters, digits{} and '-', a letter or digit first and last"
@@ -17,12 +18,20 @@ _KINDS: Final = {  # characters at most, form, remedy
     "namespace": (63, re.compile(_LABEL), _RULE.format("")),
     "service account": (253, re.compile(rf"{_LABEL}(\.{_LABEL})*"), _RULE.format(", '.'")),
 }
-_GROUPS = click.Choice(["backing", "plain"])
+
+
+def _api_version(context: click.Context, _option: click.Parameter, group: str) -> str:
+    names: Names = context.obj.names
+    return names.crd_api_version if group == "backing" else names.api_version
+
+
 _group_option = click.option(
     "--group",
-    type=_GROUPS,
+    "api_version",
+    type=click.Choice(["backing", "plain"]),
     default="backing",
     show_default=True,
+    callback=_api_version,
     help="API group of the resources: the one behind the API, or the API's own.",
 )
 
@@ -47,17 +56,17 @@ def crd() -> None:
 @crd.command("print")
 @_group_option
 @click.pass_obj
-def print_definitions(context: CliContext, group: str) -> None:
+def print_definitions(context: CliContext, api_version: str) -> None:
     """Print the resource definitions, in YAML."""
-    echo_yaml(cluster.definitions(context.names, _api_version(context, group)))
+    echo_yaml(cluster.definitions(context.names, api_version))
 
 
 @crd.command("role")
 @_group_option
 @click.pass_obj
-def print_role(context: CliContext, group: str) -> None:
+def print_role(context: CliContext, api_version: str) -> None:
     """Print the ClusterRole that the plugin needs, in YAML."""
-    echo_yaml([cluster.role(context.names, _api_version(context, group))])
+    echo_yaml([cluster.role(context.names, api_version)])
 
 
 @crd.command("binding")
@@ -88,13 +97,9 @@ def print_binding(context: CliContext, service_account: str, namespace: str) -> 
     "--kubeconfig", envvar="KUBECONFIG", required=True, help="Kubeconfig of a user who can create CustomResourceDefinitions."
 )
 @click.pass_obj
-def apply(context: CliContext, group: str, kubeconfig: str) -> None:
+def apply(context: CliContext, api_version: str, kubeconfig: str) -> None:
     """Create or update the resource definitions."""
     with closing(open_client({"kubeconfig": kubeconfig})) as client:
-        for name in cluster.apply(client, cluster.definitions(context.names, _api_version(context, group))):
+        for name in cluster.apply(client, cluster.definitions(context.names, api_version)):
             click.echo(f"{name} applied")
     click.echo(f"cluster: Kubernetes API of kubeconfig {kubeconfig}")
-
-
-def _api_version(context: CliContext, group: str) -> str:
-    return context.names.crd_api_version if group == "backing" else context.names.api_version

@@ -56,7 +56,7 @@ def install(context: CliContext, /, watch: bool, apply_pools: bool, **options: A
     `svcctl uninstall` puts it back."""
     _require_effect(options, watch=watch, apply_pools=apply_pools)
     context = context.with_own_names
-    folders = {f"--{name.replace('_', '-')}": options[name] for name in ("bin_dir", "conf_dir", "unit_dir")}
+    folders = {_flag(name): options[name] for name in ("bin_dir", "conf_dir", "unit_dir")}
     installer.require_directories(folders | {"--state-dir": context.state_dir, "--run-dir": context.run_dir})
     wanted = _installation(context, options)
     listed = None
@@ -96,20 +96,19 @@ def _require_effect(options: Mapping[str, Any], *, watch: bool, apply_pools: boo
     has_network, has_token = options["conf_dir"] is not None, options["datastore"] == "orch"
     if watch and not (has_network and has_token):
         raise click.UsageError("--watch needs --conf-dir and --datastore orch: nothing else has a token")
-    if has_token:
-        _require(has_network, "--datastore orch", "--conf-dir: it is about the network")
-    for name, has_effect, needed in (
-        *((name, has_network, "--conf-dir: it is about the network") for name in _OF_THE_NETWORK),
-        ("service_account", has_token, "--datastore orch: nothing else has a token"),
-        ("unit_dir", options["systemd"], "--systemd: it is about the unit"),
+    of_network = [("--datastore orch", has_token), *((_flag(name), options[name]) for name in _OF_THE_NETWORK)]
+    for option, is_given, has_effect, needed in (
+        *((option, is_given, has_network, "--conf-dir: it is about the network") for option, is_given in of_network),
+        ("--service-account", options["service_account"], has_token, "--datastore orch: nothing else has a token"),
+        ("--apply-pools", apply_pools, options["installation"], "--installation: it lists the pools"),
+        ("--unit-dir", options["unit_dir"], options["systemd"], "--systemd: it is about the unit"),
     ):
-        _require(has_effect or not options[name], f"--{name.replace('_', '-')}", needed)
-    _require(options["installation"] or not apply_pools, "--apply-pools", "--installation: it lists the pools")
+        if is_given and not has_effect:
+            raise click.UsageError(f"{option} needs {needed}")
 
 
-def _require(has_effect: bool, option: str, needed: str) -> None:
-    if not has_effect:
-        raise click.UsageError(f"{option} needs {needed}")
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _installation(context: CliContext, options: Mapping[str, Any]) -> Installation:
