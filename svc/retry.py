@@ -1,7 +1,6 @@
 """Repeated attempts: the back-off between them, and the number of attempts of a compare-and-swap."""
 
 import random
-import threading
 import time
 from collections.abc import Iterator
 
@@ -29,10 +28,6 @@ class Backoff:
     def sleep(self) -> None:
         """Sleep until the next attempt."""
         time.sleep(self.next())
-
-    def wait(self, ended: threading.Event) -> bool:
-        """Wait until the next attempt and return False. Return True as soon as the event is set."""
-        return ended.wait(self.next())
 
     def reset(self) -> None:
         """Set the delay to the minimum."""

@@ -66,10 +66,7 @@ class Update(Generic[V_co]):
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Deletion of a key. It fails with Conflict if the key has another revision; None matches any revision.
-
-    It fails with NotFound if the key does not exist.
-    """
+    """Deletion of a key. It fails as an Update does. The revision None matches any revision."""
 
     key: Key
     revision: str | None = None

@@ -41,7 +41,6 @@ def restore(source: Path, path: Path, names: Names, now: datetime) -> Path | Non
     is not an intact store, PeerError if a file cannot be written or another process has the store open. After an error the
     store is unchanged.
     """
-    _require_readable(source)
     with _file_errors(path), sqlite.draft_of(path, os.replace) as draft:
         _take_backup(source, draft, names)
         return _keep(path, now)
@@ -64,15 +63,12 @@ def _copy(source: Path, draft: Path, journal_mode: str) -> None:
             writer.execute(f"PRAGMA journal_mode = {journal_mode}")
 
 
-def _require_readable(source: Path) -> None:
-    """Raise CallerError with the reason if the file cannot be opened, because SQLite does not report the reason."""
+def _take_backup(source: Path, draft: Path, names: Names) -> None:
+    """Copy the backup to the draft. Raise CallerError with the reason if it is not an intact store."""
     try:
-        source.open("rb").close()
+        source.open("rb").close()  # because SQLite does not report why it cannot open a file
     except OSError as error:
         raise _refused(source, str(error.strerror)) from None
-
-
-def _take_backup(source: Path, draft: Path, names: Names) -> None:
     try:
         _copy(source, draft, "WAL")
         with closing(sqlite.connect(draft)) as copy:

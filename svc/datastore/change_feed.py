@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from svc.datastore.api import Entry, Event
-from svc.datastore.watching import PresentKeys
+from svc.datastore.watching import Listing, PresentKeys
 from svc.model.keys import Key
 from svc.values import dataclass
 
@@ -25,10 +25,6 @@ class Change:
     key: Key
     number: int
     entry: Callable[[], Entry | None]
-
-
-Listing = Callable[[], tuple[int, Sequence[Entry]]]
-"""Returns the number of the last transaction, and the present entries at it."""
 
 
 class Watcher:

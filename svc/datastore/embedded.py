@@ -157,10 +157,7 @@ class EmbeddedStore(Backend):
         return tuple(numbers.get(kind, 0) for kind in kinds)
 
     def position(self) -> Position:
-        """Return the newest transaction number. It is lower than before if the file was replaced by an older copy.
-
-        A session detects the replacement when it opens the file.
-        """
+        """Return the newest transaction number. A session that opens an older copy of the file has a lower one."""
         return Position(revision=self._newest)
 
     def watch(self, query: Query) -> Watcher:

@@ -13,8 +13,7 @@ class Generations:
     def __init__(self, watch: Callable[[str], Reconnecting[Any]]) -> None:
         self._watch = watch
         self._lock = threading.Lock()
-        self._asked: set[str] = set()
-        self._counters: dict[str, _Counter] = {}
+        self._counters: dict[str, _Counter | None] = {}  # None for a kind that was asked for once
         self._closed = False
 
     def current(self, kind: str) -> int:
@@ -26,7 +25,7 @@ class Generations:
         """End the watches and their threads."""
         with self._lock:
             self._closed = True
-            counters = tuple(self._counters.values())
+            counters = tuple(filter(None, self._counters.values()))
         for counter in counters:
             counter.close()
         for counter in counters:
@@ -34,12 +33,11 @@ class Generations:
 
     def _begin(self, kind: str) -> int:
         with self._lock:
-            if kind not in self._asked or self._closed:
-                self._asked.add(kind)
+            if kind not in self._counters or self._closed:
+                self._counters.setdefault(kind)
                 return 0
-            if kind not in self._counters:
-                self._counters[kind] = _Counter(kind, self._watch(kind))
-            return self._counters[kind].current()
+            counter = self._counters[kind] = self._counters[kind] or _Counter(kind, self._watch(kind))
+            return counter.current()
 
 
 class _Counter:

@@ -179,10 +179,7 @@ def in_transaction(connection: sqlite3.Connection, work: Callable[[], Result]) -
 
 
 def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
-    """Create the database `path` with the content that `fill` writes, durably and in one step. Keep an existing file.
-
-    Raise OSError or sqlite3.Error if that fails.
-    """
+    """Create a database that `fill` fills, durably and in one step. Keep an existing file. Raise OSError, sqlite3.Error."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):  # another process has created it, with the same content
         with draft_of(path) as draft, closing(connect(draft)) as connection:
@@ -192,10 +189,7 @@ def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
 
 
 def write_copy(connection: sqlite3.Connection, path: Path) -> None:
-    """Copy the connection's database to the new file `path`, durably and in one step.
-
-    Raise OSError if the file exists or cannot be written, sqlite3.Error if the copy fails.
-    """
+    """Copy the connection's database to the new file `path`, durably and in one step. Raise OSError, sqlite3.Error."""
     with draft_of(path) as draft, closing(connect(draft)) as copy:
         connection.backup(copy)
 
@@ -225,10 +219,7 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Return a connection to an existing file, without implicit transactions. Raise sqlite3.Error if that fails.
-
-    Any thread may use it, but only one at a time.
-    """
+    """Return a connection to an existing file, without implicit transactions, for one thread at a time. Raise sqlite3.Error."""
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )

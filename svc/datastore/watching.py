@@ -17,6 +17,9 @@ MIN_BACKOFF = 0.1  # seconds before a stream is opened again
 Step = TypeVar("Step")
 AnyWatch = TypeVar("AnyWatch", bound=Watch)
 
+Listing = Callable[[], tuple[int, Sequence[Entry]]]
+"""Returns the number of the last transaction, and the present entries at it."""
+
 _log = logging.getLogger(__name__)
 
 

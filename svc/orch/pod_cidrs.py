@@ -29,9 +29,7 @@ def node_ranges(node: Json, wanted: Iterable[int]) -> dict[int, str]:
 
 
 def uses_pod_cidr(environment: Mapping[str, str]) -> bool:
-    """Return True if the environment says that addresses come from pod CIDRs. Blocks then do not show which node has an
-    address.
-    """
+    """Return True if the environment says that addresses come from pod CIDRs, so that blocks do not show the node of one."""
     return environment.get(VARIABLE, "").lower() in _TRUE
 
 

@@ -100,9 +100,7 @@ def live(store: OrchStore) -> None:
         *(store._kind_watch(kind)._collection().path for kind in kinds),
         "/api/v1/namespaces",
     ):  # as generations and caches follow them
-        stream = store.client.watch(path, store.client.list(path).revision)
-        stream.close()
-        stream.release()
+        store.client.watch(path, store.client.list(path).revision).close()
 
 
 def _write_everything(store: OrchStore) -> None:

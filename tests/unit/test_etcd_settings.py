@@ -210,12 +210,12 @@ def test_an_etcd_node_loads_no_dns() -> None:
 def test_messages_are_those_of_etcd3() -> None:
     """Rebuilt where the package's own modules do not import; they leave the default pool of descriptors alone."""
     program = """
-from svc.datastore.etcd import messages
+from svc.datastore.etcd.messages import rpc
 import etcd3
 from google.protobuf import descriptor_pool
-assert etcd3.etcdrpc.TxnRequest is messages.TxnRequest
-request = messages.RangeRequest(key=b"k", sort_order="DESCEND")
-assert messages.RangeRequest.FromString(request.SerializeToString()) == request
+assert etcd3.etcdrpc.TxnRequest is rpc.TxnRequest
+request = rpc.RangeRequest(key=b"k", sort_order="DESCEND")
+assert rpc.RangeRequest.FromString(request.SerializeToString()) == request
 try:
     descriptor_pool.Default().FindFileByName("kv.proto")
 except KeyError:

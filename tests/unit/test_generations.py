@@ -22,5 +22,7 @@ def test_no_number_stays_after_an_unexpected_end_of_the_watch() -> None:
     with closing(Generations(lambda kind: Broken(kind, 1.0))) as generations:
         generations.current("IPPool")
         generations.current("IPPool")
-        generations._counters["IPPool"].thread.join()
+        counter = generations._counters["IPPool"]
+        assert counter is not None
+        counter.thread.join()
         assert len({generations.current("IPPool") for _ in range(3)}) == 3

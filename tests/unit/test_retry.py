@@ -1,7 +1,6 @@
 """Delays between attempts, and the attempts of a compare-and-swap."""
 
 import itertools
-import threading
 
 import pytest
 
@@ -34,13 +33,6 @@ def test_reset_begins_with_the_minimum() -> None:
     assert [backoff.next() for _ in range(3)] == [MINIMUM, 2 * MINIMUM, 4 * MINIMUM]
     backoff.reset()
     assert backoff.next() == MINIMUM
-
-
-def test_wait_ends_with_the_event() -> None:
-    ended = threading.Event()
-    assert not Backoff(0.001, 0.001).wait(ended)
-    ended.set()
-    assert Backoff(1000.0, 1000.0).wait(ended)
 
 
 def test_attempts_pause_before_every_fourth(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from svc import deadline
 from svc.call_trace import explain
 from svc.datastore.api import Forbidden, Position, StoreError
 from svc.datastore.etcd.error_hints import NO_ANSWER_IN_TIME, remedy_for
-from svc.datastore.etcd.messages import KVStub, Message, RangeRequest, WatchRequest, WatchResponse
+from svc.datastore.etcd.messages import Message, rpc
 from svc.datastore.etcd.settings import Cluster, Endpoint
 from svc.datastore.etcd.tls import Tls
 from svc.model.errors import SvcError
@@ -53,7 +53,7 @@ _OPTIONS = (
 )
 _NO_ANSWER = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED", "INTERNAL", "UNKNOWN")  # status codes
 _WITH_LEADER = (("hasleader", "true"),)  # without a leader the server ends the watch, instead of leaving it silent
-_KNOCK = RangeRequest(key=b"\0", keys_only=True)
+_KNOCK = rpc.RangeRequest(key=b"\0", keys_only=True)
 _NOT_CONNECTED = ("failed to connect", "errors resolving", "DNS resolution failed")
 
 
@@ -108,7 +108,7 @@ class EtcdConnection:
         self._rediscovering = threading.Lock()
         self._discover = discover
         self.position = Position()
-        self._failed = False  # whether a call has failed at all servers since the last discovery
+        self.has_failed = False  # whether a call has failed at all servers since the last discovery
         self._closed = False
         self._use(cluster)
 
@@ -121,7 +121,7 @@ class EtcdConnection:
     def budget(self) -> "RetryBudget":
         """Return the time and attempt budget of one call, which starts now. Rediscover the servers if the last call failed."""
         until = time.monotonic() + deadline.remaining(CALL_SECONDS)
-        if self._failed and self._cluster.discovered:
+        if self.has_failed and self._cluster.discovered:
             self._rediscover()
         return RetryBudget(self, len(self._servers), until)
 
@@ -136,10 +136,6 @@ class EtcdConnection:
             for knock in [server.range.future(_KNOCK, timeout=seconds, wait_for_ready=True) for server in servers]:
                 knock.add_done_callback(lambda _: then())
 
-    def give_up(self) -> None:
-        """Record that a call has failed at all servers."""
-        self._failed = True
-
     def range(self, request: Message, seconds: float) -> Message:
         what = "list" if request.range_end else "get"
         return self._call(lambda server: server.range(request, timeout=seconds), lambda: f"{what} {_text(request.key)}")
@@ -150,7 +146,7 @@ class EtcdConnection:
     def watch(self, create: Message, seconds: float | None = None) -> Stream:
         """Open a watch; with `seconds`, it ends after that time."""
         server = self._server()
-        request = WatchRequest(create_request=create)
+        request = rpc.WatchRequest(create_request=create)
         call = self._on(server, lambda: server.watch(request, timeout=seconds, metadata=_WITH_LEADER))
         return Stream(call, lambda step: self._on(server, step), self._place(server))
 
@@ -172,23 +168,21 @@ class EtcdConnection:
         if not self._rediscovering.acquire(blocking=False):
             return
         try:
-            if self._failed:
-                self._failed = False
-                self._use_found(self._discover())
+            if not self.has_failed:
+                return
+            self.has_failed = False
+            found = self._discover()
+            if set(found.endpoints) != set(self._cluster.endpoints):
+                _log.info("etcd's servers are now %s", ", ".join(map(str, found.endpoints)))
+                with self._lock:
+                    left = tuple(self._servers)
+                    self._use(found)
+                for server in left:
+                    server.close()
         except SvcError as failure:
             _log.warning("etcd's servers cannot be looked up again: %s", failure)
         finally:
             self._rediscovering.release()
-
-    def _use_found(self, cluster: Cluster) -> None:
-        if set(cluster.endpoints) == set(self._cluster.endpoints):
-            return
-        _log.info("etcd's servers are now %s", ", ".join(map(str, cluster.endpoints)))
-        with self._lock:
-            left = tuple(self._servers)
-            self._use(cluster)
-        for server in left:
-            server.close()
 
     def _server(self) -> "_Server":
         with self._lock:
@@ -297,7 +291,7 @@ class RetryBudget:
         self.may_have_arrived = self.may_have_arrived or not failure.unreachable
         pause = 0.0 if self._failed % self._servers else self._backoff.next()
         if self._unreachable >= UNREACHABLE_ROUNDS * self._servers or time.monotonic() + pause >= self._until:
-            self._connection.give_up()
+            self._connection.has_failed = True
             raise failure
         if pause and failure.unreachable:
             connected = threading.Event()
@@ -318,13 +312,13 @@ class _Server:
         else:
             credentials = grpc.ssl_channel_credentials(tls.roots, tls.key, tls.certificate)
             channel = grpc.secure_channel(target, credentials, _OPTIONS)
-        stub = KVStub(channel)
+        stub = rpc.KVStub(channel)
         self.range, self.txn, self.close = stub.Range, stub.Txn, channel.close
         # The watch sends one request. A unary-stream call needs no sending thread; the generated stub would start one.
         self.watch = channel.unary_stream(
             "/etcdserverpb.Watch/Watch",
-            request_serializer=WatchRequest.SerializeToString,
-            response_deserializer=WatchResponse.FromString,
+            request_serializer=rpc.WatchRequest.SerializeToString,
+            response_deserializer=rpc.WatchResponse.FromString,
         )
 
 

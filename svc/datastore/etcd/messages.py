@@ -53,15 +53,5 @@ _prepare()
 
 from etcd3 import etcdrpc  # noqa: E402  after the replacements
 
-KVStub = etcdrpc.KVStub
-Compare = etcdrpc.Compare
-DeleteRangeRequest = etcdrpc.DeleteRangeRequest
-PutRequest = etcdrpc.PutRequest
-RangeRequest = etcdrpc.RangeRequest
-RequestOp = etcdrpc.RequestOp
-TxnRequest = etcdrpc.TxnRequest
-WatchCreateRequest = etcdrpc.WatchCreateRequest
-WatchRequest = etcdrpc.WatchRequest
-WatchResponse = etcdrpc.WatchResponse
-
-Message = Any  # etcd3 has no types
+rpc: Any = etcdrpc  # etcd3 has no types
+Message = Any

@@ -1,7 +1,4 @@
-"""Servers and credentials from the settings of a network configuration (spec section 2.2).
-
-The servers can be discovered by SRV records (RFC 2782), with the service names of etcd's tools.
-"""
+"""Servers and credentials from the settings of a network configuration (spec section 2.2)."""
 
 import logging
 import re
@@ -15,7 +12,7 @@ from svc.datastore.api import StoreError
 from svc.datastore.etcd.tls import FILES, Tls, load_tls
 from svc.imports import whole_imports
 from svc.model.errors import Code
-from svc.model.field_errors import FieldErrors
+from svc.model.field_errors import FieldErrors, without_credentials
 from svc.values import dataclass
 
 AUTHORITY = "127.0.0.1:2379"
@@ -93,7 +90,7 @@ def _urls(given: Mapping[str, str], faults: FieldErrors) -> tuple[list[str], tup
         return discover(domain, faults), ("etcd_discovery_srv", domain)
     if endpoints:
         texts = [text.strip() for text in endpoints.split(",") if text.strip()]
-        return texts, ("etcd_endpoints", _without_password(endpoints))
+        return texts, ("etcd_endpoints", ",".join(map(without_credentials, endpoints.split(","))))
     return _deprecated(given, faults)
 
 
@@ -121,19 +118,15 @@ def _parse(text: str, origin: tuple[str, str], faults: FieldErrors) -> SplitResu
             return url
     except ValueError:  # a port that is not a number, or unbalanced brackets
         pass
-    faults.add(origin[0], _without_password(text), "is no URL of an etcd server", _EXAMPLE)
+    faults.add(origin[0], text, "is no URL of an etcd server", _EXAMPLE)
     return None
 
 
-def _without_password(text: str) -> str:
-    """Mask credentials, which a URL of etcd may not contain and an error must not show."""
-    return re.sub(r"//[^/,]*@", "//...@", text)
-
-
 def discover(domain: str, faults: FieldErrors) -> list[str]:
-    """Return the servers' URLs by priority, and at random by weight. If the domain has none, return [] and add a field error.
+    """Return the URLs in a domain's SRV records (RFC 2782): by priority, and at random by weight.
 
-    Raise StoreError if the DNS servers of the system do not answer. A query takes at most DISCOVERY_SECONDS.
+    If the domain has none, return [] and add a field error. Raise StoreError if the system's DNS servers do not answer within
+    DISCOVERY_SECONDS.
     """
     with whole_imports():  # imported here, because dnspython is large and rarely needed
         from dns.exception import DNSException

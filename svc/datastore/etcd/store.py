@@ -17,9 +17,9 @@ from svc.atomic_file import file_version
 from svc.datastore.api import Backend, Entries, Entry, Event, Found, NotFound, Position, UndecodableEntry, Write, found_by
 from svc.datastore.etcd import txn
 from svc.datastore.etcd.connection import EtcdConnection
-from svc.datastore.etcd.messages import Message, RangeRequest
+from svc.datastore.etcd.messages import Message, rpc
 from svc.datastore.etcd.settings import read_settings
-from svc.datastore.etcd.watch import Listing, QueryWatch, Span, SpanWatch
+from svc.datastore.etcd.watch import QueryWatch, Span, SpanWatch
 from svc.datastore.generations import Generations
 from svc.datastore.watching import EventStream, OpenWatches
 from svc.model.keys import IPAM_CONFIG, IpamConfigKey, Key, Query, ResourceQuery
@@ -55,7 +55,7 @@ class EtcdStore(Backend):
         return all(file_version(path) == version for path, version in self._files.items())
 
     def get(self, key: Key) -> Entry:
-        request = RangeRequest(key=self._codec.path(key).encode())
+        request = rpc.RangeRequest(key=self._codec.path(key).encode())
         answer = self._connection.budget().range(request)
         return self._valid(key, txn.first(answer.kvs))
 
@@ -66,7 +66,7 @@ class EtcdStore(Backend):
         return [found_by(lambda key: self._valid(key, stored[key]), key) for key in keys]
 
     def list(self, query: Query) -> Entries:
-        return self._listing(query).entries
+        return self._listing(query)[1]
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:  # noqa: ARG002
         """Apply all writes or none. Writes are always durable, because etcd syncs before it answers."""
@@ -108,17 +108,17 @@ class EtcdStore(Backend):
             message = f"etcd ({self._origin}) holds no valid document at {self._codec.path(key)}: {error}"
             raise UndecodableEntry(message, details="delete the key, or restore it from a copy") from error
 
-    def _listing(self, query: Query) -> Listing:
-        """Return the entries of a query at one revision, and the revision."""
+    def _listing(self, query: Query) -> tuple[int, Entries]:
+        """Return a revision, and the entries of a query at it."""
         first, end = self._span(query)
-        request = RangeRequest(key=first, range_end=end, limit=PAGE)
+        request = rpc.RangeRequest(key=first, range_end=end, limit=PAGE)
         budget, entries = self._connection.budget(), Entries()
         while True:
             answer = budget.range(request)
             self._gather(query, answer.kvs, entries)
             request.revision = request.revision or answer.header.revision
             if not answer.more:
-                return Listing(request.revision, entries)
+                return request.revision, entries
             request.key = answer.kvs[-1].key + b"\0"
 
     def _counted(self, kind: str) -> Span:

@@ -30,23 +30,19 @@ class Tls:
 
 
 def load_tls(given: Mapping[str, str], faults: FieldErrors) -> Tls | None:
-    """Return the certificates and the key. If a file cannot be used, return None and add field errors.
-
-    All certificates of the CA file are trusted.
-    """
+    """Return the certificates and the key. If a file cannot be used, return None and add field errors."""
     before = len(faults.found)
-    _require_pair(given, faults)
-    roots = _certificates(_ROOTS, given, faults) if _ROOTS in given else _system_roots(faults)
-    certificate, key = _certificates(_CERTIFICATE, given, faults), _read(_KEY, given, faults)
-    if len(faults.found) == before and certificate is not None:
-        _check_pair(given, faults)
-    return Tls(roots or b"", certificate, key) if len(faults.found) == before else None
-
-
-def _require_pair(given: Mapping[str, str], faults: FieldErrors) -> None:
     for name, other in ((_CERTIFICATE, _KEY), (_KEY, _CERTIFICATE)):
         if name in given and other not in given:
             faults.add(name, given[name], f"needs {other}", f"set {other} as well, or remove {name}")
+    roots = _certificates(_ROOTS, given, faults) if _ROOTS in given else _system_roots(faults)
+    certificate, key = _certificates(_CERTIFICATE, given, faults), _read(_KEY, given, faults)
+    if len(faults.found) == before and certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if problem := load_pair(context, given[_CERTIFICATE], given[_KEY]):
+            remedy = f"name the private key of {_CERTIFICATE} = {given[_CERTIFICATE]!r}, in PEM and without a password"
+            faults.add(_KEY, given[_KEY], f"is no key for the certificate: it {problem}", remedy)
+    return Tls(roots or b"", certificate, key) if len(faults.found) == before else None
 
 
 def _read(name: str, given: Mapping[str, str], faults: FieldErrors) -> bytes | None:
@@ -81,10 +77,3 @@ def _system_roots(faults: FieldErrors) -> bytes | None:
         return found.read_bytes()
     faults.missing(_ROOTS, "set it, or install the system's root certificates (package ca-certificates)")
     return None
-
-
-def _check_pair(given: Mapping[str, str], faults: FieldErrors) -> None:
-    certificate, key = given[_CERTIFICATE], given[_KEY]
-    if problem := load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), certificate, key):
-        remedy = f"name the private key of {_CERTIFICATE} = {certificate!r}, in PEM and without a password"
-        faults.add(_KEY, key, f"is no key for the certificate: it {problem}", remedy)

@@ -23,16 +23,7 @@ from svc.datastore.api import (
     Write,
 )
 from svc.datastore.etcd.connection import Compacted, EtcdConnection, NoResponse
-from svc.datastore.etcd.messages import (
-    Compare,
-    DeleteRangeRequest,
-    Message,
-    PutRequest,
-    RangeRequest,
-    RequestOp,
-    TxnRequest,
-    WatchCreateRequest,
-)
+from svc.datastore.etcd.messages import Message, rpc
 from svc.model.keys import Key
 from svc.model.kv_codec import Codec
 from svc.values import dataclass
@@ -57,11 +48,6 @@ class Change:
     def is_check(self) -> bool:
         return isinstance(self.write, Check)
 
-    @property
-    def known_revision(self) -> int:
-        """Return the expected revision, which the cluster has had; 0 if the write has none."""
-        return self.expected if 0 < self.expected < _NEVER else 0
-
     def entry(self, revision: int) -> Entry | None:
         write = self.write
         return Entry(write.key, write.value, str(revision)) if isinstance(write, Create | Update) else None
@@ -69,20 +55,20 @@ class Change:
     def compares(self, since: int | None) -> list[Message]:
         """Return the conditions of the write. With `since`, the state "present" means present at a revision up to that one."""
         if self.expected == _ABSENT:
-            return [Compare(result=Compare.EQUAL, target=Compare.VERSION, key=self.path, version=0)]
+            return [rpc.Compare(result=rpc.Compare.EQUAL, target=rpc.Compare.VERSION, key=self.path, version=0)]
         if self.expected != _PRESENT:
-            return [Compare(result=Compare.EQUAL, target=Compare.MOD, key=self.path, mod_revision=self.expected)]
-        present = Compare(result=Compare.GREATER, target=Compare.VERSION, key=self.path, version=0)
+            return [rpc.Compare(result=rpc.Compare.EQUAL, target=rpc.Compare.MOD, key=self.path, mod_revision=self.expected)]
+        present = rpc.Compare(result=rpc.Compare.GREATER, target=rpc.Compare.VERSION, key=self.path, version=0)
         if since is None:
             return [present]
-        return [present, Compare(result=Compare.LESS, target=Compare.MOD, key=self.path, mod_revision=since + 1)]
+        return [present, rpc.Compare(result=rpc.Compare.LESS, target=rpc.Compare.MOD, key=self.path, mod_revision=since + 1)]
 
     def operations(self) -> list[Message]:
         if self.is_check:
             return []
         if self.data is None:
-            return [RequestOp(request_delete_range=DeleteRangeRequest(key=self.path))]
-        return [RequestOp(request_put=PutRequest(key=self.path, value=self.data))]
+            return [rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=self.path))]
+        return [rpc.RequestOp(request_put=rpc.PutRequest(key=self.path, value=self.data))]
 
     def refusal(self, found: Any) -> KeyedError | None:
         """Return the error if the key is not in the expected state, else None. `found` is its KeyValue, or None."""
@@ -129,7 +115,7 @@ def _number(revision: str) -> int:
 
 def _request(changes: Sequence[Change], since: int | None = None) -> Message:
     """Return the request of a transaction. A retry gives `since`, a revision before the first attempt."""
-    return TxnRequest(
+    return rpc.TxnRequest(
         compare=[compare for each in changes for compare in each.compares(since)],
         success=[operation for each in changes for operation in each.operations()],
         failure=_reads(each.path for each in changes),
@@ -137,18 +123,18 @@ def _request(changes: Sequence[Change], since: int | None = None) -> Message:
 
 
 def _reads(paths: Iterable[bytes], revision: int = 0) -> list[Message]:
-    return [RequestOp(request_range=RangeRequest(key=path, revision=revision)) for path in paths]
+    return [rpc.RequestOp(request_range=rpc.RangeRequest(key=path, revision=revision)) for path in paths]
 
 
 def reading(paths: Iterable[bytes], revision: int = 0) -> Message:
     """Return a request that reads these keys at one revision, by default the present one."""
-    return TxnRequest(success=_reads(paths, revision))
+    return rpc.TxnRequest(success=_reads(paths, revision))
 
 
 def impossible(path: bytes) -> Message:
     """Return a request with a write of this key that is never applied."""
-    never = Compare(result=Compare.LESS, target=Compare.VERSION, key=path, version=0)
-    return TxnRequest(compare=[never], success=[RequestOp(request_put=PutRequest(key=path, value=b""))])
+    never = rpc.Compare(result=rpc.Compare.LESS, target=rpc.Compare.VERSION, key=path, version=0)
+    return rpc.TxnRequest(compare=[never], success=[rpc.RequestOp(request_put=rpc.PutRequest(key=path, value=b""))])
 
 
 def states(answer: Message) -> list[Any]:
@@ -198,8 +184,8 @@ class Commit:
     def _known_revision(self) -> int:
         """Return a revision that the cluster had before the first attempt. This transaction did not make any older change."""
         if not self._connection.seen:
-            self._budget.range(RangeRequest(key=self._changes[0].path, keys_only=True))
-        return max(self._connection.seen, *(each.known_revision for each in self._changes))
+            self._budget.range(rpc.RangeRequest(key=self._changes[0].path, keys_only=True))
+        return max(self._connection.seen, *(each.expected for each in self._changes if each.expected != _NEVER))
 
     def _wait(self, failure: NoResponse) -> None:
         try:
@@ -246,7 +232,7 @@ class Commit:
 
     def _first_change(self, path: bytes, revision: int) -> int:
         """Return the revision of the first change of a key after a revision. The caller knows that it exists."""
-        request = WatchCreateRequest(key=path, start_revision=revision + 1)
+        request = rpc.WatchCreateRequest(key=path, start_revision=revision + 1)
 
         def first_event(seconds: float) -> int:
             with closing(self._connection.watch(request, seconds)) as stream:

@@ -5,38 +5,31 @@ after the last revision that it has received. If etcd has compacted that revisio
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from svc.datastore.api import Entries, Event
+from svc.datastore.api import Event
 from svc.datastore.etcd.connection import Compacted, EtcdConnection, NoResponse
-from svc.datastore.etcd.messages import Message, WatchCreateRequest
-from svc.datastore.watching import PresentKeys, Reconnecting, Step
+from svc.datastore.etcd.messages import Message, rpc
+from svc.datastore.watching import Listing, PresentKeys, Reconnecting
 from svc.model.errors import SvcError
-from svc.values import dataclass
 
 MAX_BACKOFF = 5.0  # seconds
 
 Span = tuple[bytes, bytes]  # first key, and the key after the last one
+Read = Callable[[Message], Event | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """Entries that were present at one revision."""
-
-    revision: int
-    entries: Entries
-
-
-Reading = Callable[[Message], Event | None]
-"""Returns the event for a KeyValue; None if the key does not match the query."""
-
-
-class _EtcdWatch(Reconnecting[Step]):
-    """Watch of one span of keys."""
+class SpanWatch(Reconnecting[Any]):
+    """Watch of the changes of a span of keys from now on, which yields the WatchResponses of etcd."""
 
     def __init__(self, connection: EtcdConnection, span: Span, what: str) -> None:
         super().__init__(what, MAX_BACKOFF)
         self._connection = connection
         self._span = span
+
+    def is_change(self, step: Message) -> bool:
+        """Return whether keys may have changed: the answer has events, or the watch has just been created."""
+        return bool(step.created or step.events)
 
     def _is_refusal(self, failure: SvcError) -> bool:
         return not isinstance(failure, NoResponse)
@@ -44,33 +37,25 @@ class _EtcdWatch(Reconnecting[Step]):
     def _before_retry(self, seconds: float) -> None:
         self._connection.connect(seconds)
 
+    def _attempt(self) -> Iterator[Any]:
+        return self._answers()
+
     def _answers(self, *, revision: int = 0) -> Iterator[Message]:
         """Yield WatchResponses from a revision on; by default from the present one."""
         key, end = self._span
-        create = WatchCreateRequest(key=key, range_end=end, start_revision=revision, progress_notify=bool(revision))
+        create = rpc.WatchCreateRequest(key=key, range_end=end, start_revision=revision, progress_notify=bool(revision))
         stream = self._connection.watch(create)
         with self._closing(stream.close):
             while True:
                 yield stream.receive()
 
 
-class SpanWatch(_EtcdWatch[Message]):
-    """Watch of the changes from now on, which yields the WatchResponses of etcd."""
-
-    def _attempt(self) -> Iterator[Message]:
-        return self._answers()
-
-    def is_change(self, step: Message) -> bool:
-        """Return whether keys may have changed: the answer has events, or the watch has just been created."""
-        return bool(step.created or step.events)
-
-
-class QueryWatch(_EtcdWatch[Sequence[Event]]):
-    """Watch of the events of a query."""
+class QueryWatch(SpanWatch):
+    """Watch of a query, which yields the events of each step. `read` returns None for a KeyValue that does not match."""
 
     raises_refusals = True
 
-    def __init__(self, connection: EtcdConnection, span: Span, listing: Callable[[], Listing], read: Reading) -> None:
+    def __init__(self, connection: EtcdConnection, span: Span, listing: Listing, read: Read) -> None:
         super().__init__(connection, span, span[0].decode())
         self._listing = listing
         self._read = read
@@ -79,9 +64,9 @@ class QueryWatch(_EtcdWatch[Sequence[Event]]):
 
     def _attempt(self) -> Iterator[Sequence[Event]]:
         if not self._next:
-            listing = self._listing()
-            self._next = listing.revision + 1
-            yield self._present.listed((entry.key, (entry,)) for entry in listing.entries)
+            revision, entries = self._listing()
+            self._next = revision + 1
+            yield self._present.listed((entry.key, (entry,)) for entry in entries)
         try:
             for answer in self._answers(revision=self._next):
                 yield self._events(answer)

@@ -23,7 +23,6 @@ from svc import __version__, deadline
 from svc.call_trace import explain
 from svc.datastore.api import StoreError
 from svc.datastore.orch.auth import ApiAuth, Credentials
-from svc.datastore.orch.stream import Stream
 from svc.retry import Backoff
 from svc.values import dataclass
 
@@ -139,8 +138,11 @@ class Client:
     def delete(self, path: str, body: Json) -> Json:
         return self._call("DELETE", path, body)
 
-    def watch(self, path: str, revision: str, *, accept: str = _JSON, **params: str) -> Stream:
-        """Return the stream of changes after a revision. The server ends it after WATCH_SECONDS. The caller closes it."""
+    def watch(self, path: str, revision: str, *, accept: str = _JSON, **params: str) -> urllib3.BaseHTTPResponse:
+        """Return the reply with the changes after a revision, a JSON document per line. The caller closes it.
+
+        The server ends it after WATCH_SECONDS.
+        """
         wanted = {"watch": "true", "resourceVersion": revision, "allowWatchBookmarks": "true"}
         wanted["timeoutSeconds"] = str(WATCH_SECONDS)
         request = _Request("GET", _with_params(path, wanted | params), None, {"Accept": accept})
@@ -152,7 +154,7 @@ class Client:
         if reply.status != 200:
             with reply:
                 raise _refusal(request, _Answer(reply.status, reply.data, ""))
-        return Stream(reply, WATCH_SECONDS + CALL_SECONDS)
+        return reply
 
     def close(self) -> None:
         """End the waits of threads that retry. Streams stay open: their callers close them."""
@@ -318,17 +320,12 @@ _BREAKS = (  # exception of urllib3, and its description for users
 )
 
 
-def _is_distrust(error: Exception) -> bool:
-    """Return whether the client rejected the server's certificate. Other TLS errors can occur after the request was sent."""
-    return isinstance(error, failures.SSLError) and isinstance(error.args[0], ssl.SSLCertVerificationError)
-
-
 def _unreachable(credentials: Credentials, error: Exception) -> Unreachable:
     reason = next((text for kind, text in _BREAKS if isinstance(error, kind)), str(error))
     details = "see whether the API server runs there, and is reached from here"
     never_sent = isinstance(error, failures.NewConnectionError | failures.ConnectTimeoutError)
-    if _is_distrust(error):
-        never_sent = True
+    if isinstance(error, failures.SSLError) and isinstance(error.args[0], ssl.SSLCertVerificationError):
+        never_sent = True  # other errors of TLS can occur after the request was sent
         details = "its certificate is not signed by the certificate-authority of the kubeconfig: give the right one"
     elif isinstance(error, failures.NewConnectionError):  # a subclass of ConnectTimeoutError that is not a timeout
         reason = str(error).rpartition(": ")[2]

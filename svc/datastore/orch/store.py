@@ -98,7 +98,10 @@ class OrchStore(Backend):
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:  # noqa: ARG002 always durable
         """Apply the writes in order; they are always durable. Raise PartialWrite if one fails after others were applied."""
-        self._require_storable(writes)
+        for write in writes:  # what cannot be encoded is an error of the caller: do not let it cause a partial write
+            self._spelling.path(write.key).encode()
+            if isinstance(write, Create | Update):
+                self._spelling.encode(write.value)
         require_checks(self.find, writes)
         done: list[Entry | None] = []
         for batch in _batches(writes):
@@ -142,13 +145,6 @@ class OrchStore(Backend):
     def _kind_watch(self, kind: str) -> KindWatch:
         query: Key | Query = IpamConfigKey() if kind == IPAM_CONFIG else ResourceQuery(kind)
         return KindWatch(self.client, kind, lambda: self._store(query).collection(query))
-
-    def _require_storable(self, writes: Sequence[Write]) -> None:
-        """Raise ValueError or TypeError if a key or value cannot be encoded, which would later cause a partial write."""
-        for write in writes:
-            self._spelling.path(write.key).encode()
-            if isinstance(write, Create | Update):
-                self._spelling.encode(write.value)
 
     def _attempt(self, write: Write) -> Entry | StoreError | None:
         if isinstance(write, Check):  # `require_checks` made it before the first write

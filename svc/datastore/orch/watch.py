@@ -1,13 +1,17 @@
 """Watches of collections of the Kubernetes API, which continue after broken connections and expired revisions."""
 
 import logging
+import socket
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
+import orjson
+import urllib3
+
 from svc.datastore.api import Entry, Event
-from svc.datastore.orch.client import METADATA_ONLY, ApiError, Client, Unreachable
+from svc.datastore.orch.client import CALL_SECONDS, METADATA_ONLY, WATCH_SECONDS, ApiError, Client, Unreachable
 from svc.datastore.orch.resource_store import Collection, name_of, revision_of
-from svc.datastore.orch.stream import Stream
 from svc.datastore.watching import PresentKeys, Reconnecting
 from svc.model.errors import SvcError
 from svc.model.keys import Query
@@ -22,6 +26,36 @@ _EXPIRED = 410  # the revision is too old to continue from
 _REFUSED = (401, 403, 404)  # a retry cannot resolve these
 
 _log = logging.getLogger(__name__)
+
+
+class Stream:
+    """Stream of changes. One thread iterates; `close`, from any thread, ends the iteration."""
+
+    def __init__(self, reply: urllib3.BaseHTTPResponse) -> None:
+        self._reply = reply
+        self._socket: socket.socket | None = getattr(reply.connection, "sock", None)
+        if self._socket is not None:  # the server ends the stream earlier, unless the connection is dead
+            self._socket.settimeout(WATCH_SECONDS + CALL_SECONDS)
+
+    def __iter__(self) -> Iterator[tuple[str, Json]]:
+        """Yield type and object of each change, until the server ends the stream or the connection breaks."""
+        rest = b""
+        with suppress(urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError):
+            for chunk in self._reply.stream():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in filter(None, lines):
+                    event = orjson.loads(line)
+                    yield event["type"], event["object"]
+
+    def close(self) -> None:
+        """Shut the socket down, which wakes the reading thread; closing the socket would not."""
+        if self._socket is not None:
+            with suppress(OSError):
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # SSLSocket's own discards state that the reader uses
+
+    def release(self) -> None:
+        """Close the reply. The reading thread calls it after its last read."""
+        self._reply.close()
 
 
 class CollectionWatch(Reconnecting[Change]):
@@ -60,7 +94,7 @@ class CollectionWatch(Reconnecting[Change]):
 
     def _open(self, collection: Collection) -> Stream:
         try:
-            return self._client.watch(collection.path, self._revision, accept=self.accept, **collection.params)
+            return Stream(self._client.watch(collection.path, self._revision, accept=self.accept, **collection.params))
         except ApiError:
             self._revision = ""
             raise
