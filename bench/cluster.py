@@ -1,4 +1,4 @@
-"""The datastores of a cluster, each with a real server on the node's loopback: etcd, and the orchestrator's API.
+"""The datastores of a cluster, each with a real server on the node's loopback: etcd, and the Kubernetes API.
 
 Beside the embedded store in the same agent, call by call in turns. What the plugin asks of a server is counted by the server.
 """

@@ -1,4 +1,4 @@
-"""Pods on a real node, with the orchestrator's API as the datastore: how much of a pod's start is its network.
+"""Pods on a real node, with the Kubernetes API as the datastore: how much of a pod's start is its network.
 
 The API server and its etcd run on the node's own processors here, which a crowd of pods keeps busy. In a cluster they are other
 machines: so they go before the work of the node, as far as the scheduler can do that.

@@ -27,15 +27,15 @@ from bench.measurement import Sample
 from bench.phases import phases
 from bench.sequential import AFTER_DELETION
 from bench.testbed import Plugin, Pod, Stage
+from harness.blocking import run_blocking
 from harness.enter_netns import entered
 from harness.node import Node
 from svc.attach.context import Context
 from svc.call_trace import CallTrace, new_request_id
 from svc.cni.call_io import CallInput
-from svc.cni.handler import answer
+from svc.cni.handler import handle_call
 from svc.datastore.open import open_backend
 from svc.names import DEFAULT
-from svc.waits.wait import run_blocking
 
 INTERVAL = 0.00025  # seconds between samples: one costs 0.03 ms and more
 STALLED = 1.5  # times the median
@@ -120,7 +120,7 @@ def in_process(directory: Path) -> Iterator[Answering]:
             call = plugin.call(verb, pod)
             netns = os.open(pod.netns, os.O_RDONLY | os.O_CLOEXEC)
             inputs = CallInput("svc", call.environment, call.stdin, netns)
-            reply = run_blocking(answer(context, inputs, CallTrace(new_request_id())))
+            reply = run_blocking(handle_call(context, inputs, CallTrace(new_request_id())))
             if reply.status:
                 raise RuntimeError(f"{verb}: {reply.stderr.decode()}")
 

@@ -41,10 +41,7 @@ def whole_imports() -> Iterator[None]:
 
 
 def _remove_orphans() -> None:
-    """Remove the submodules of missing packages.
-
-    Extension modules stay, because many cannot be loaded twice. Complete packages stay, because extension modules may use them.
-    """
+    """Remove the submodules of missing packages, except extension modules, because many cannot be loaded twice."""
     for name in sorted(sys.modules):
         package = name.rpartition(".")[0]
         if package and package not in sys.modules and not _is_extension(sys.modules[name]):

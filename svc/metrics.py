@@ -6,7 +6,7 @@ from typing import Final
 
 Labels = tuple[tuple[str, str], ...]
 
-FAMILIES: Final = {
+COUNTERS: Final = {
     "calls_total": "Calls answered, by verb and outcome.",
     "queue_seconds_sum": "Time that calls have waited for a worker.",
     "queue_seconds_count": "Calls that have waited for a worker.",
@@ -26,7 +26,7 @@ class Metrics:
         self._sums: Counter[tuple[str, Labels]] = Counter()
 
     def count(self, name: str, amount: float = 1, **labels: str) -> None:
-        """Add to a counter; `name` is one of FAMILIES."""
+        """Add to a counter; `name` is one of COUNTERS."""
         key = name, tuple(labels.items())
         with self._lock:
             self._sums[key] += amount  # type: ignore[assignment]  # seconds are not whole numbers

@@ -15,9 +15,7 @@ class TlsSocket(ssl.SSLSocket):
     """
 
     def getpeername(self) -> object:
-        """Return the peer's address, which the standard library requests first. If the peer is gone, close the socket and raise
-        ConnectionResetError.
-        """
+        """Return the peer's address, which the standard library requests first. If the peer is gone, close the socket."""
         try:
             return super().getpeername()
         except OSError:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from svc.agent.queue import CANCELLING_LANE, Job
 from svc.call_trace import CallTrace, new_request_id
 from svc.cni.call_io import CallInput, Reply
-from svc.cni.frame import PROTOCOL, pack_handover, pack_patience, pack_reply
+from svc.cni.frame import PROTOCOL, pack_handover, pack_reply, pack_timeout_extension
 from svc.metrics import Metrics
 from svc.waits.wait import Resumable, Wait
 
@@ -21,7 +21,7 @@ log = logging.getLogger("svc.agent")
 
 
 class AgentCall:
-    """A request and its connection. `answer` serves the request; the reply, in the layout `protocol`, closes the connection.
+    """A request and its connection. `answer` serves it; the reply, in the layout `protocol`, closes the connection.
 
     `before_reply` is called before the reply, after which no other frame may be sent.
     """
@@ -80,7 +80,7 @@ class AgentCall:
         if until > self._expected:
             self._expected = until
             with suppress(OSError):  # the client has disconnected, which ends the wait
-                self.connection.sendall(pack_patience(until - time.monotonic(), self._protocol))
+                self.connection.sendall(pack_timeout_extension(until - time.monotonic(), self._protocol))
         return wait
 
     def _end(self, reply: Reply | None) -> None:
@@ -93,17 +93,16 @@ class AgentCall:
         if reply.status:
             level, text = self._trace.messages[-1]
             log.log(level, "%s", text)
-        self.connection.settimeout(REPLY_SECONDS)
-        try:
-            self.connection.sendall(self._packed(reply))
-        except OSError as failure:
-            log.warning("[%s] the client did not take its reply: %s", self._trace.request_id, failure)
-
-    def _packed(self, reply: Reply) -> bytes:
         if reply.intent:
             left = max(0.0, self._waits_until - time.monotonic())
-            return pack_handover(str(reply.intent).encode(), left / 2)  # the rest is for the wait itself
-        return pack_reply(reply.status, reply.stdout, reply.stderr, self._protocol)
+            frame = pack_handover(str(reply.intent).encode(), left / 2)  # the rest is for the wait itself
+        else:
+            frame = pack_reply(reply.status, reply.stdout, reply.stderr, self._protocol)
+        self.connection.settimeout(REPLY_SECONDS)
+        try:
+            self.connection.sendall(frame)
+        except OSError as failure:
+            log.warning("[%s] the client did not take its reply: %s", self._trace.request_id, failure)
 
 
 def _is_disconnected(connection: socket.socket) -> bool:

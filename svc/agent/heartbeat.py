@@ -4,6 +4,7 @@ Both are sent only while the agent can do its work. The proof is a job that does
 a worker, which takes the job from the queue. A draining agent has no idle worker, so it sends signs until the drain ends.
 """
 
+import os
 import socket
 import threading
 import time
@@ -11,8 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from svc.agent.lanes import Lane
+from svc.agent.periodic import Periodic, Task
 from svc.agent.queue import Job
-from svc.agent.sd_notify import notify
 from svc.cni.frame import pack_alive
 
 TICK_SECONDS = 1.0
@@ -33,15 +34,14 @@ class Heartbeat:
     ) -> None:
         self._poll, self._put, self._is_busy = poll, put, is_busy
         self._watchdog_seconds = watchdog_seconds / 2
-        self._tick_seconds = min(TICK_SECONDS, watchdog_seconds / 4 or TICK_SECONDS)
+        tick_seconds = min(TICK_SECONDS, watchdog_seconds / 4 or TICK_SECONDS)
+        self._thread = Periodic([Task("heartbeat", tick_seconds, self._tick)], name="heartbeat")
         self._lock = threading.Lock()
         self._clients: dict[socket.socket, float] = {}  # when the next sign is due
         self._watchdog_due = 0.0
         self._proved = time.monotonic()
         self._is_proving = False
         self._is_draining = False
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -53,8 +53,7 @@ class Heartbeat:
 
     def stop(self) -> None:
         """End the thread, and return when no sign is sent any more."""
-        self._stopping.set()
-        self._thread.join()
+        self._thread.stop()
 
     def add(self, connection: socket.socket) -> None:
         """Send signs to this client until `remove`."""
@@ -66,19 +65,17 @@ class Heartbeat:
         with self._lock:
             self._clients.pop(connection, None)
 
-    def _run(self) -> None:
-        while not self._stopping.wait(self._tick_seconds):
-            self._poll()
-            now = time.monotonic()
-            if self._is_alive(now):
-                self._sign(now)
-                self._notify_watchdog(now)
-            if (self._clients or self._watchdog_seconds) and not (self._is_proving or self._is_draining):
-                self._is_proving = True
-                self._put(Job(Lane("proof"), "", self._prove))
-
-    def _is_alive(self, now: float) -> bool:
-        return self._is_draining or now - self._proved < PROOF_SECONDS or self._is_busy()
+    def _tick(self) -> None:
+        self._poll()
+        now = time.monotonic()
+        if self._is_draining or now - self._proved < PROOF_SECONDS or self._is_busy():
+            self._sign(now)
+            if self._watchdog_seconds and now >= self._watchdog_due:
+                self._watchdog_due = now + self._watchdog_seconds
+                notify("WATCHDOG=1")
+        if (self._clients or self._watchdog_seconds) and not (self._is_proving or self._is_draining):
+            self._is_proving = True
+            self._put(Job(Lane("proof"), "", self._prove))
 
     def _prove(self, _job: Job) -> None:
         self._proved = time.monotonic()
@@ -91,7 +88,21 @@ class Heartbeat:
                 with suppress(OSError):  # the client does not read, or has disconnected
                     connection.send(pack_alive(), socket.MSG_DONTWAIT)
 
-    def _notify_watchdog(self, now: float) -> None:
-        if self._watchdog_seconds and now >= self._watchdog_due:
-            self._watchdog_due = now + self._watchdog_seconds
-            notify("WATCHDOG=1")
+
+def notify(state: str) -> None:
+    """Send the state to systemd by sd_notify(3), if systemd requests it. A failure is not an error."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel, suppress(OSError):
+        channel.sendto(state.encode(), address)
+
+
+def watchdog_seconds() -> float:
+    """Return the time within which systemd expects WATCHDOG=1, or 0 if it does not watch this process."""
+    pid, microseconds = os.environ.get("WATCHDOG_PID", ""), os.environ.get("WATCHDOG_USEC", "")
+    if pid not in ("", str(os.getpid())) or not microseconds.isdecimal():
+        return 0.0
+    return int(microseconds) / 1e6

@@ -18,7 +18,7 @@ GUARANTEED: Final = 16  # of each datastore
 # network wait for it; a quarter of the workers is left for the DELs of that store. After a crash a node may have hundreds of
 # attachments to recover: most workers are left for calls, and 16 releases share one write.
 RECOVERY: Final = "recovery"
-_LIMITS: Final = {"ADD here": 8, "ADD afar": 48, RECOVERY: 16}
+LANE_LIMITS: Final = {"ADD-local": 8, "ADD-remote": 48, RECOVERY: 16}
 
 _SERVERS: Final = re.compile(rb'"(?:etcd_endpoints|etcd_discovery_srv|etcd_authority|kubeconfig|\w+_api_root)"\s*:\s*"([^"]+)"')
 _OTHER_PLUGIN: Final = b'"host-local"'
@@ -40,7 +40,7 @@ def lane_of(verb: str, netconf: bytes) -> Lane:
     store = _store_of(netconf)
     match verb:
         case "ADD":
-            return Lane("ADD here" if store == _HERE else "ADD afar", store)
+            return Lane("ADD-local" if store == _HERE else "ADD-remote", store)
         case "DEL":
             return Lane("DEL", store)
         case "STATUS" | "VERSION":
@@ -64,7 +64,7 @@ class Busy:
 
     def is_full(self, lane: Lane) -> bool:
         """Return True if no further job of the lane may begin now."""
-        if self.lanes.get(lane, 0) >= _LIMITS.get(lane.name, SHARED):
+        if self.lanes.get(lane, 0) >= LANE_LIMITS.get(lane.name, SHARED):
             return True
         return bool(lane.store) and self.total >= SHARED and self.stores.get(lane.store, 0) >= GUARANTEED
 

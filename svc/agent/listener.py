@@ -18,8 +18,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from svc.cni.frame import Frame, FrameError, OtherVersion, RequestReader
-from svc.cni.refusal import refusal
+import orjson
+
+import svc
+from svc.cni.frame import Frame, FrameError, OtherVersion, RequestReader, pack_reply
+from svc.cni.results import render_error
+from svc.model.cni_versions import LATEST
+from svc.model.errors import Code, PeerError
 
 READ_SECONDS = 5.0  # from accept to a complete request
 LAST_SECONDS = 1.0  # the same during the drain
@@ -51,7 +56,7 @@ class _Client:
 
 
 class Listener:
-    """The agent's socket and its clients. Threads call `turn` in a loop; an event wakes one of them.
+    """The agent's socket and its clients. Threads call `poll` in a loop; an event wakes one of them.
 
     `on_request` receives and owns the connection, the request and its descriptor (-1: none). Each descriptor is watched for one
     event at a time (EPOLLONESHOT), and again after that event. So no two threads handle the same descriptor.
@@ -93,11 +98,8 @@ class Listener:
             self._epoll.register(self._socket, _ONCE)
         self.wake()
 
-    def turn(self, *, wait: bool) -> bool:
-        """Handle pending events. Return True if an event came.
-
-        With `wait`, block until an event, a deadline or `wake`.
-        """
+    def poll(self, *, wait: bool) -> bool:
+        """Handle pending events. Return True if an event came. With `wait`, block until an event, a deadline or `wake`."""
         events = self._epoll.poll(self._until_next_deadline() if wait else 0, 1)
         for number, _ in events:
             with self._lock:
@@ -108,19 +110,16 @@ class Listener:
         return bool(events)
 
     def wake(self) -> None:
-        """End one waiting `turn`, from any thread. If a wake-up is already pending, or the listener is closed, do nothing."""
+        """End one waiting `poll`, from any thread. If a wake-up is already pending, or the listener is closed, do nothing."""
         with suppress(OSError):
             self._wake_write.send(b"x")
 
-    def release(self) -> None:
-        """End every waiting `turn`. From now on none waits.
-
-        A wake-up per thread is not enough, because one thread could consume several.
-        """
+    def wake_all(self) -> None:
+        """End every waiting `poll`. From now on none waits: one thread could consume the wake-ups of several."""
         self._released = True
         self.wake()
 
-    def refuse(self) -> None:
+    def stop_accepting(self) -> None:
         """Refuse new clients, which then run without the agent. Requests of accepted clients are still passed on."""
         with self._lock:
             self._refusing = True
@@ -132,10 +131,10 @@ class Listener:
             for client in self._clients.values():
                 client.deadline = min(client.deadline, until)
         while self._clients:
-            self.turn(wait=True)
+            self.poll(wait=True)
 
     def close(self) -> None:
-        """Close the listener, after the last `turn` has returned."""
+        """Close the listener, after the last `poll` has returned."""
         self._unlink()
         for client in self._clients.values():
             client.drop()
@@ -169,7 +168,7 @@ class Listener:
                 if failure.errno in (errno.EMFILE, errno.ENFILE):
                     time.sleep(_NO_DESCRIPTORS_SECONDS)
                 return  # no connection is pending, or the peer has closed it
-            if _peer_uid(connection) not in (0, os.geteuid()):
+            if _peer(connection)[1] not in (0, os.geteuid()):
                 connection.close()
                 continue
             connection.setblocking(False)
@@ -180,10 +179,7 @@ class Listener:
                 self.wake()  # a waiting thread must recompute its deadline
 
     def _go_on(self, number: int) -> None:
-        """Read from a client.
-
-        It is removed during the read, because the receiver of a complete request may close its connection at once.
-        """
+        """Read from a client. It is removed meantime: the receiver of its request may close the connection at once."""
         client = self._clients.pop(number)
         if not self._finished(client):
             self._clients[number] = client
@@ -199,7 +195,7 @@ class Listener:
             self._dropped.report(client.socket, error)
             if isinstance(error, OtherVersion):
                 with suppress(OSError):
-                    client.socket.send(refusal(error))
+                    client.socket.send(_refusal(error))
             client.drop()
             return True
         except OSError:
@@ -238,10 +234,19 @@ class _Dropped:
             self._due, self._number = now + WARNING_SECONDS, 0
 
 
+def _refusal(other: OtherVersion) -> bytes:
+    """Return the reply to a request in an unsupported layout, in this version's layout. It names both versions and the fix."""
+    error = PeerError(
+        f"the executable is of version {other.version or 'unknown'}, the agent of {svc.__version__}:"
+        " they have no protocol in common",
+        details="install the newer version of both, and restart the agent",
+        code=Code.IO_FAILURE,
+    )
+    return pack_reply(1, orjson.dumps(render_error(error, LATEST)), b"")
+
+
 def _receive(client: _Client) -> Frame:
-    """Return a complete request. Raise BlockingIOError if no more data is available yet, FrameError for an invalid frame,
-    OSError at the end of the connection.
-    """
+    """Return a complete request. Raise BlockingIOError if data is missing, OSError at the end of the connection; FrameError."""
     while True:
         data, ancillary, _, _ = client.socket.recvmsg(_CHUNK, socket.CMSG_SPACE(_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC)
         for fd in _descriptors(ancillary):
@@ -264,10 +269,6 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
     return list(found)
 
 
-def _peer_uid(connection: socket.socket) -> int:
-    return _peer(connection)[1]
-
-
 def _peer(connection: socket.socket) -> tuple[int, int]:
     """Return PID and user ID of the peer."""
     pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
@@ -275,10 +276,7 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
 
 
 def _bind(path: Path) -> socket.socket:
-    """Bind and listen under a temporary name, then rename the socket.
-
-    So a client never finds a socket that does not listen or is not restricted to root.
-    """
+    """Bind and listen under a temporary name, then rename the socket: clients find it only when it serves, for root only."""
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     if len(os.fsencode(path)) > _MAX_PATH:
         raise OSError(errno.ENAMETOOLONG, f"the path is longer than {_MAX_PATH} bytes", str(path))

@@ -20,6 +20,7 @@ from svc.names import DEFAULT
 
 log = logging.getLogger("svc.agent")
 
+OPTIONS = ("socket", "state_dir", "run_dir", "metrics", "log_level")  # in the configuration file, with `_` for `-`
 _GC_THRESHOLDS = (20_000, 20, 20)  # a call creates some thousand objects and no cycles
 _NICE = -10
 _ARENA_MAX = -8  # M_ARENA_MAX of glibc's malloc.h
@@ -75,13 +76,35 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.config is None:
         return options
-    from svc.agent.config_file import arguments_of
-
     command, *given = sys.argv[1:]
     try:
-        return parser.parse_args([command, *arguments_of(options.config), *given])
+        configured = [f"--{name.replace('_', '-')}={value}" for name, value in _read_config(options.config).items()]
     except ValueError as fault:
         parser.error(str(fault))
+    return parser.parse_args([command, *configured, *given])
+
+
+def _read_config(path: Path) -> dict[str, str]:
+    """Return the options of a configuration file. Raise ValueError that names the file and the problem."""
+    if sys.version_info >= (3, 11):  # imported here, because most agents have no such file
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as failure:
+        raise ValueError(f"{path} cannot be read: {failure.strerror}") from None
+    except (ValueError, RecursionError) as failure:
+        raise ValueError(f"{path} is not TOML: {failure}") from None
+    errors = []
+    for name, value in values.items():
+        if name not in OPTIONS:
+            errors.append(f"{name} is no option: use some of {', '.join(OPTIONS)}")
+        elif not isinstance(value, str):
+            errors.append(f"{name} = {value!r} is no string: write it in quotes")
+    if errors:
+        raise ValueError(f"{path}: {'; '.join(errors)}")
+    return values
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,13 +1,12 @@
-"""Periodic maintenance: retry pending releases and close idle sessions."""
+"""Periodic retries of pending releases."""
 
 import logging
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from svc.agent.lanes import Lane
-from svc.agent.periodic import Task
 from svc.agent.queue import Job
 from svc.attach.context import Context
 from svc.attach.record import Record
@@ -17,14 +16,13 @@ from svc.retry import Backoff
 
 RETRY_SECONDS = 30.0  # between rounds of releases, and before the first retry in a datastore that has failed
 MAX_RETRY_SECONDS = 300.0  # limit of the delay, which doubles with each failure
-IDLE_SECONDS = 900.0  # a session that no call has used for this time is closed
 
 log = logging.getLogger("svc.agent")
 
 
 class Maintenance:
-    """Maintenance tasks. `put` queues a job, which runs a retry between the calls of its container. `is_parked` reports whether
-    a call of a container is parked.
+    """Retries of pending releases. `put` queues a job, which runs between the calls of its container. `is_parked` reports
+    whether a call of a container is parked.
 
     The releases of one datastore are retried one after another. A round ends with the first failure, because the other releases
     would wait as long and occupy a worker each. Their order is random, so that one release that always fails does not block the
@@ -39,13 +37,6 @@ class Maintenance:
         self._in_flight: set[Store] = set()
         self._backoffs: dict[Store, Backoff] = {}  # of datastores whose last attempt failed
         self._not_before: dict[Store, float] = {}  # the time of their next attempt
-
-    def tasks(self) -> Sequence[Task]:
-        """Return what `Periodic` runs."""
-        return (
-            Task("idle sessions", RETRY_SECONDS, lambda: self._context.close_idle(IDLE_SECONDS)),
-            Task("pending releases", RETRY_SECONDS, self.retry_releases),
-        )
 
     def stop(self) -> None:
         """Start no further release. A running one is finished."""

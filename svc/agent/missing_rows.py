@@ -9,19 +9,16 @@ from pathlib import Path
 from svc import deadline
 from svc._core.cidr import Address
 from svc.agent.lanes import Lane
-from svc.agent.periodic import Task
 from svc.agent.queue import Job
 from svc.attach.context import Context
 from svc.attach.record import SessionKey
 from svc.attach.restore import Origin, restore_rows, unknown_links
 from svc.call_trace import CallTrace, new_request_id
-from svc.cni.delegated_ipam import delegated_source
-from svc.cni.verbs import session_key
+from svc.cni.verbs import delegated_source, session_key
 from svc.model.errors import SvcError
 from svc.netconf import host_local
 from svc.netconf.installed import InstalledNetwork, read_networks
 
-RETRY_SECONDS = 30.0  # back-off while a datastore does not answer
 JOB_SECONDS = 20.0  # limit for one datastore
 
 log = logging.getLogger("svc.agent")
@@ -37,10 +34,6 @@ class MissingRows:
         self._done: dict[SessionKey, int] = {}  # the journal's number of losses at that time
         self._in_flight: set[SessionKey] = set()
         self._looked_after = -1
-
-    def tasks(self) -> Sequence[Task]:
-        """Return what `Periodic` runs."""
-        return (Task("missing rows", RETRY_SECONDS, self.look),)
 
     def look(self) -> None:
         """Queue one job for each datastore and node whose rows may be missing."""
@@ -91,9 +84,7 @@ class MissingRows:
 
 
 def _locate(networks: Sequence[InstalledNetwork], container: str, ifname: str, addresses: list[Address]) -> Origin | None:
-    """Find the network of an interface by host-local's files. Otherwise assume the only network that lets annotations bypass
-    IPAM.
-    """
+    """Find the network of an interface by host-local's files, else the only one that lets annotations bypass IPAM."""
     for network in networks:
         ipam, name = network.netconf.ipam, network.netconf.name
         if ipam.is_delegated and any(host_local.holder(name, ipam.data_dir, each) == (container, ifname) for each in addresses):

@@ -1,6 +1,7 @@
 """Parked calls: one thread enforces their deadlines and detects clients that disconnect."""
 
 import heapq
+import os
 import select
 import socket
 import threading
@@ -21,9 +22,8 @@ class ParkedCalls:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._epoll = select.epoll()
-        self._wake_read, self._wake_write = socket.socketpair()
-        self._wake_write.setblocking(False)
-        self._epoll.register(self._wake_read, select.EPOLLIN)
+        self._woken = os.eventfd(0, os.EFD_CLOEXEC)
+        self._epoll.register(self._woken, select.EPOLLIN)
         self._waits: dict[int, Wait] = {}  # by the descriptor of the connection
         self._deadlines: list[tuple[float, int, Wait]] = []
         self._numbers = count()
@@ -53,11 +53,11 @@ class ParkedCalls:
     def close(self) -> None:
         """End every wait, and the thread."""
         self.end_all()
-        self._wake()
+        os.eventfd_write(self._woken, 1)
         if self._thread is not None:
             self._thread.join()
-        for own in (self._epoll, self._wake_read, self._wake_write):
-            own.close()
+        self._epoll.close()
+        os.close(self._woken)
 
     def _start_thread(self) -> WaitOutcome | None:
         """Start the thread. Return an outcome if the system refuses a thread, because deadlines could not be enforced."""
@@ -75,7 +75,7 @@ class ParkedCalls:
         self._waits[fd] = wait
         heapq.heappush(self._deadlines, (wait.deadline, next(self._numbers), wait))
         if self._deadlines[0][2] is wait:
-            self._wake()
+            os.eventfd_write(self._woken, 1)
 
     def _remove(self, fd: int, wait: Wait) -> None:
         """Remove a wait that has ended. The connection may be closed, and another one may have its descriptor."""
@@ -92,15 +92,11 @@ class ParkedCalls:
             self._deadlines = [entry for entry in self._deadlines if entry[2].outcome is None]
             heapq.heapify(self._deadlines)
 
-    def _wake(self) -> None:
-        with suppress(BlockingIOError):  # a wake-up is already pending
-            self._wake_write.send(b"x")
-
     def _run(self) -> None:
         while not self._is_shut or self._waits:
             for fd, _ in self._epoll.poll(self._until_next_deadline()):
-                if fd == self._wake_read.fileno():
-                    self._wake_read.recv(64)
+                if fd == self._woken:
+                    os.eventfd_read(self._woken)
                 else:
                     self._on_disconnect(fd)
             for wait in self._take_expired():

@@ -1,4 +1,4 @@
-"""Periodic tasks of the agent, all on one thread."""
+"""Periodic tasks of the agent."""
 
 import heapq
 import logging
@@ -24,14 +24,12 @@ class Task:
 
 
 class Periodic:
-    """Tasks that run until `stop`. If a task raises an exception, it is logged, and the task runs again after its
-    next period.
-    """
+    """Tasks on one thread of this name, until `stop`. A task that raises an exception is logged, and runs again later."""
 
-    def __init__(self, tasks: Iterable[Task]) -> None:
+    def __init__(self, tasks: Iterable[Task], name: str = "periodic") -> None:
         self._tasks = tuple(tasks)
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="periodic", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Start the thread."""

@@ -1,4 +1,4 @@
-"""Import at the start the modules that calls of this node need.
+"""Prepare the agent for the installed networks: import the modules that their calls need, and probe their dependencies.
 
 An upgrade in place replaces the package under a running agent. Modules that are imported later would come from the other
 version or be missing. Modules that take much memory are imported only for networks and attachments that use them.
@@ -12,7 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from svc.attach.context import Context
 from svc.attach.journal import Journal
+from svc.attach.status import dependencies
+from svc.cni.verbs import session_key
 from svc.imports import whole_imports
 from svc.model.errors import SvcError
 from svc.netconf.installed import read_networks
@@ -22,8 +25,7 @@ log = logging.getLogger("svc.agent")
 
 _SMALL: Final = (  # together less than 1 MiB
     "svc.attach.sources.delegated",
-    "svc.cni.delegated_ipam",
-    "svc.cni.rotated",
+    "svc.logs.rotation",
     "svc.netconf.annotations",
     "svc.waits.gates",
     "svc.waits.policy",
@@ -46,6 +48,16 @@ def preload(state_dir: Path, journal: Journal) -> None:
     for feature in sorted(features):
         _import(_LARGE[feature])
     gc.freeze()  # as `main` does for modules loaded before
+
+
+def probe_dependencies(context: Context, state_dir: Path) -> None:
+    """Begin a probe of each dependency, so that STATUS reports failures before the first ADD. Skip unreadable networks."""
+    with suppress(SvcError):
+        for network in read_networks(state_dir)[0]:
+            with suppress(SvcError):
+                where = session_key(network.netconf, network.names, network.profile)
+                for dependency in dependencies(context, network.netconf, where):
+                    context.health.begin(dependency)
 
 
 def _networks(state_dir: Path) -> list[NetConf]:

@@ -8,7 +8,6 @@ from functools import partial
 
 from svc import deadline
 from svc.agent.lanes import Lane
-from svc.agent.periodic import Task
 from svc.agent.queue import Job
 from svc.attach.context import Context
 from svc.attach.datastore_ready import KEY
@@ -51,10 +50,6 @@ class Restoring:
         self._put = put
         self._states: dict[SessionKey, _State] = {}
         self._journal_changes = -1
-
-    def tasks(self) -> Sequence[Task]:
-        """Return what `Periodic` runs."""
-        return (Task("lost data", LOOK_SECONDS, self.look),)
 
     def look(self) -> None:
         """Queue one job for each datastore and node with attachments, unless the last one is still in flight."""
@@ -111,10 +106,7 @@ class Restoring:
             state.verify_at = time.monotonic() + (CONFLICT_SECONDS if wanted else VERIFY_SECONDS)
 
     def _without_endpoint(self, session: DatastoreSession, state: _State, records: Sequence[Record]) -> set[AttachmentId]:
-        """Return attachments without an endpoint, once after each loss.
-
-        An agent may have been killed between writing the addresses and the endpoint.
-        """
+        """Return attachments without an endpoint, once after each loss: a killed agent may have written only the addresses."""
         if not session.identity.is_pending or state.endpoints_after == session.identity.changes:
             return set()
         state.endpoints_after = session.identity.changes

@@ -6,27 +6,24 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from svc.agent.call import AgentCall
-from svc.agent.heartbeat import Heartbeat
+from svc.agent.heartbeat import Heartbeat, notify, watchdog_seconds
 from svc.agent.lanes import RECOVERY, Lane, lane_of
 from svc.agent.listener import Listener
 from svc.agent.maintenance import Maintenance
 from svc.agent.missing_rows import MissingRows
-from svc.agent.options import ADDRESS, DIRECTORY, SOCKET, blaming
 from svc.agent.parked import ParkedCalls
 from svc.agent.periodic import Periodic, Task
-from svc.agent.places import Places, Socket, State
-from svc.agent.preload import preload
+from svc.agent.places import Places
+from svc.agent.preload import preload, probe_dependencies
 from svc.agent.queue import AdmissionQueue, Job
-from svc.agent.readiness import Readiness
-from svc.agent.restoring import Restoring
-from svc.agent.sd_notify import notify, watchdog_seconds
+from svc.agent.restoring import LOOK_SECONDS, Restoring
 from svc.agent.upgrade import CHECK_SECONDS, UpgradeCheck
 from svc.agent.workers import WorkerPool
 from svc.attach.context import Context
@@ -35,10 +32,11 @@ from svc.attach.recovery import Recovery, interrupted, store_of
 from svc.call_trace import CallTrace, new_request_id
 from svc.cni.call_io import INTENT, CallInput
 from svc.cni.frame import PROTOCOL, Frame, own_version
-from svc.cni.handler import answer
+from svc.cni.handler import handle_call
 from svc.cni.locks import AGENT, SocketLock, StateLock
 from svc.datastore.api import Backend
 from svc.datastore.open import open_backend
+from svc.model.errors import CallerError, Code
 from svc.names import Names
 from svc.netconf.names_profiles import Profiles
 from svc.values import dataclass
@@ -47,6 +45,12 @@ from svc.waits.wait import Wait, WaitOutcome
 DRAIN_SECONDS = 20.0
 LOCK_SECONDS = 60.0  # limit at the start for one-shot processes and a draining agent to end
 PLACES_SECONDS = 1.0  # between checks of socket, journal and state directory
+PERIOD_SECONDS = 30.0  # between retries of releases, searches for missing rows, probes, and checks for idle sessions
+IDLE_SECONDS = 900.0  # a session that no call has used for this time is closed
+
+_DIRECTORY = "name a directory that root can write with {option}, or move the file of this name away"
+_SOCKET = "name a path of at most 107 bytes with {option}, in a directory that root can write, and not that of another file"
+_ADDRESS = "name an address of this node and a port that is free with {option}; `ss -ltnp` shows which program has a port"
 
 log = logging.getLogger("svc.agent")
 
@@ -71,10 +75,9 @@ class Agent:
         self._workers = WorkerPool(self._next_job)
         self._heartbeat = Heartbeat(self._poll, self._put, self._workers.is_busy, watchdog_seconds())
         self._stopped = False
-        with blaming("--state-dir", settings.state_dir, DIRECTORY):
+        with _blaming("--state-dir", settings.state_dir, _DIRECTORY):
             self._state_lock = StateLock(settings.state_dir, AGENT, settings.socket.absolute())
         self._socket_lock = SocketLock(settings.run_dir)
-        self._state = State(settings.state_dir, self._state_lock)
 
     def run(self) -> int:
         with ExitStack() as stack:
@@ -82,59 +85,63 @@ class Agent:
             stack.callback(self._socket_lock.close)
             self._end = stack.enter_context(_signals())
             self._start_up(stack)
-            self._serve()
+            log.info("serving on %s", self._settings.socket)
+            notify("READY=1")
+            self._end.wait()
             return self._drain()
 
     def _start_up(self, stack: ExitStack) -> None:
         settings = self._settings
         self._state_lock.take_as_agent(LOCK_SECONDS)
-        with blaming("--run-dir", settings.run_dir, DIRECTORY):
+        with _blaming("--run-dir", settings.run_dir, _DIRECTORY):
             self._socket_lock.take()
         self._context = Context(
-            Profiles().get,
-            settings.state_dir,
-            self._open_backend,
-            resident=True,
-            require_state=self._state.require,
+            Profiles().get, settings.state_dir, self._open_backend, resident=True, require_state=self._state_lock.require
         )
         stack.callback(self._context.close)
         if settings.metrics is not None:
             self._serve_metrics(stack, *settings.metrics)
         own_version()  # read it before an upgrade can replace it on the disk
         self._begin_recovery()
-        with blaming("--socket", settings.socket, SOCKET):
+        with _blaming("--socket", settings.socket, _SOCKET):
             self._listener = Listener(settings.socket, self._admit)
         self._state_lock.admit_calls_of_last_release()
         self._workers.start()
         self._heartbeat.start()
         preload(settings.state_dir, self._context.journal)
         self._maintenance = Maintenance(self._context, self._put, self._queue.is_parked)
-        agent_socket = Socket(settings.socket, self._socket_lock, self._listener)
-        places = Places(self._state, self._context.journal, agent_socket, self._end.request)
-        upgrade = Task("installed version", CHECK_SECONDS, UpgradeCheck(self._context).run)
-        restoring = Restoring(self._context, self._put)
-        readiness = Readiness(self._context, settings.state_dir)
-        readiness.probe()
-        missing = MissingRows(self._context, self._put, settings.state_dir)
-        missing.look()
-        tasks = [*self._maintenance.tasks(), *restoring.tasks(), *missing.tasks(), *readiness.tasks(), upgrade]
-        self._periodic = Periodic([*tasks, Task("directories", PLACES_SECONDS, places.check)])
+        self._periodic = Periodic(self._tasks())
         self._periodic.start()
 
+    def _tasks(self) -> Sequence[Task]:
+        """Return the periodic tasks. Those that must not wait for their first period run at once."""
+        context, state_dir = self._context, self._settings.state_dir
+        probe = partial(probe_dependencies, context, state_dir)
+        missing = MissingRows(context, self._put, state_dir)
+        places = Places(
+            self._state_lock, context.journal, self._settings.socket, self._socket_lock, self._listener, self._end.request
+        )
+        probe()
+        missing.look()
+        return (
+            Task("idle sessions", PERIOD_SECONDS, partial(context.close_idle, IDLE_SECONDS)),
+            Task("pending releases", PERIOD_SECONDS, self._maintenance.retry_releases),
+            Task("lost data", LOOK_SECONDS, Restoring(context, self._put).look),
+            Task("missing rows", PERIOD_SECONDS, missing.look),
+            Task("readiness", PERIOD_SECONDS, probe),
+            Task("installed version", CHECK_SECONDS, UpgradeCheck(context).run),
+            Task("directories", PLACES_SECONDS, places.check),
+        )
+
     def _open_backend(self, store: dict[str, str], names: Names) -> Backend:
-        self._state.require()
+        self._state_lock.require()
         return open_backend(store, self._settings.state_dir, names)
 
     def _serve_metrics(self, stack: ExitStack, host: str, port: int) -> None:
         from svc.agent.metrics_server import MetricsServer  # it takes 2 MiB, and most nodes serve no metrics
 
-        with blaming("--metrics", f"[{host}]:{port}" if ":" in host else f"{host}:{port}", ADDRESS):
+        with _blaming("--metrics", f"[{host}]:{port}" if ":" in host else f"{host}:{port}", _ADDRESS):
             stack.callback(MetricsServer(host, port, self._context.metrics).close)
-
-    def _serve(self) -> None:
-        log.info("serving on %s", self._settings.socket)
-        notify("READY=1")
-        self._end.wait()
 
     def _drain(self) -> int:
         """Stop accepting calls, end the waits and finish accepted calls. Exit at the deadline."""
@@ -143,10 +150,10 @@ class Agent:
         self._maintenance.stop()
         self._periodic.stop()
         self._state_lock.drain(DRAIN_SECONDS)
-        self._listener.refuse()
+        self._listener.stop_accepting()
         self._parked.end_all()
         self._stopped = True
-        self._listener.release()
+        self._listener.wake_all()
         unfinished = self._workers.stop(time.monotonic() + DRAIN_SECONDS)
         if unfinished:
             log.error("%d calls were not finished %g s after SIGTERM: the next start undoes them", unfinished, DRAIN_SECONDS)
@@ -191,7 +198,7 @@ class Agent:
         verb, container = frame.environment.get("CNI_COMMAND", ""), frame.environment.get("CNI_CONTAINERID", "")
         lane = lane_of(verb, frame.stdin)
         ended = partial(self._heartbeat.remove, connection)
-        call = AgentCall(connection, inputs, partial(answer, self._context), self._context.metrics, ended, frame.protocol)
+        call = AgentCall(connection, inputs, partial(handle_call, self._context), self._context.metrics, ended, frame.protocol)
         if frame.protocol == PROTOCOL:
             self._heartbeat.add(connection)
         self._queue.put(Job(lane, container, lambda job: self._carry_on(call, job)))
@@ -219,13 +226,13 @@ class Agent:
         self._listener.wake()
 
     def _next_job(self) -> Callable[[], None] | None:
-        """Block until a job may run, and return it. Return None when the agent stops and the queue is empty.
+        """Block until a job may run. Return None when the agent stops and the queue is empty.
 
         All idle workers listen: the one that reads a request also runs it, so that no other thread must be woken.
         """
-        self._listener.turn(wait=False)  # queue pending requests first, so that they take part in the fair order
+        self._listener.poll(wait=False)  # queue pending requests first, so that they take part in the fair order
         while (job := self._queue.take()) is None and not self._stopped:
-            self._listener.turn(wait=True)
+            self._listener.poll(wait=True)
         if self._queue.has_more():
             self._listener.wake()
         return None if job is None else partial(self._run, job)
@@ -233,7 +240,7 @@ class Agent:
     def _poll(self) -> None:
         """Read waiting requests: no worker listens while all are occupied."""
         has_read = False
-        while not self._stopped and self._listener.turn(wait=False):  # a wake-up of all threads persists, and is not a request
+        while not self._stopped and self._listener.poll(wait=False):  # a wake-up of all threads persists, and is not a request
             has_read = True
         if has_read:
             self._listener.wake()
@@ -241,6 +248,19 @@ class Agent:
     def _put(self, job: Job) -> None:
         self._queue.put(job)
         self._listener.wake()
+
+
+@contextmanager
+def _blaming(option: str, value: object, remedy: str) -> Iterator[None]:
+    """Raise CallerError, with the option and its value, for an OSError of the block."""
+    try:
+        yield
+    except OSError as error:
+        raise CallerError(
+            f"{option} {str(value)!r} cannot be used: {error.strerror or error}",
+            details=remedy.format(option=option),
+            code=Code.IO_FAILURE,
+        ) from error
 
 
 class _Countdown:
@@ -286,10 +306,7 @@ class _End:
 
 @contextmanager
 def _signals() -> Iterator[_End]:
-    """Convert SIGTERM and SIGINT to the request to end. Restore the former handlers afterwards.
-
-    The kernel may deliver a signal to any thread, but only the main thread runs handlers: the descriptor wakes it.
-    """
+    """Convert SIGTERM and SIGINT to the request to end. The descriptor wakes the main thread, whichever thread gets them."""
 
     def ignore(_number: int, _frame: FrameType | None) -> None:
         return

@@ -21,9 +21,7 @@ class UpgradeCheck:
         self._seen = self._reported = self._identity()
 
     def run(self) -> None:
-        """Check the disk: a stat each time, and the metadata at the second check after a change, because pip writes
-        them last.
-        """
+        """Check the disk. Metadata are read at the second check after a change, because pip writes them last."""
         identity, seen = self._identity(), self._seen
         self._seen = identity
         if identity != seen or identity == self._reported:

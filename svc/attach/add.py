@@ -43,7 +43,7 @@ from svc.attach.teardown import is_another_networks, others_of_interface, record
 from svc.attach.waiting import must_wait, wait_for_policy, waits_for_policy
 from svc.batching import NotBegun
 from svc.call_trace import CallTrace
-from svc.dataplane.wire import AddressInUse, HostNameTaken, PairTaken, Wired, interface_exists, wire
+from svc.dataplane.wire import AddressInUse, HostInterfaceExists, PairTaken, VethPair, interface_exists, wire
 from svc.datastore.api import StoreError
 from svc.ipam.requests import ExtraWrite
 from svc.model.endpoint import PodFacts, host_interface
@@ -258,7 +258,7 @@ class AddTransaction:
     def _has_profile_of_its_own(self) -> bool:
         return self._session.names.network_profiles and not self._request.netconf.policy
 
-    def _wire_once(self, sandbox: Sandbox) -> Wired:
+    def _wire_once(self, sandbox: Sandbox) -> VethPair:
         wiring = self._record.wiring()
         for path in self._context.forwarding.ensure(wiring):
             self._trace.info(f"forwarding was off in the host: {path} is 1 now")
@@ -269,11 +269,11 @@ class AddTransaction:
                 raise interface_exists(wiring.ifname) from None
             self._trace.info(f"{wiring.ifname} of an earlier container of this pod is replaced")
             self._context.remove_interface(self._record.host_name)
-        except HostNameTaken:
+        except HostInterfaceExists:
             self._context.remove_interface(self._record.host_name)
         try:
             return wire(self._context.kernel, wiring, sandbox.fd)
-        except HostNameTaken as taken:
+        except HostInterfaceExists as taken:
             raise PeerError(
                 f"host interface {self._record.host_name!r} keeps coming back",
                 details="something else on this node creates it: see `ip monitor link`",

@@ -15,7 +15,7 @@ from svc.attach.sessions import DatastoreSession, OpenBackend, SessionPool, stor
 from svc.attach.token_cache import TokenCache
 from svc.dataplane.kernel import Kernel
 from svc.dataplane.reaper import Reaper
-from svc.dataplane.wire import Forwarding
+from svc.dataplane.wire import ForwardingSysctls
 from svc.metrics import Metrics
 from svc.names import Names
 
@@ -55,7 +55,7 @@ class Context:
         self.orchestrators = ApiClientPool()
         self.tokens = TokenCache()
         self.kernel = Kernel()
-        self.forwarding = Forwarding()
+        self.forwarding = ForwardingSysctls()
         self.reaper = Reaper(self.kernel)
         self.metrics = Metrics()
         self.health = Health()

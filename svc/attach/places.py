@@ -13,8 +13,8 @@ def datastore_place(settings: Mapping[str, str]) -> str:
 
 
 def orchestrator_place(settings: Mapping[str, str]) -> str:
-    """Return the name of the orchestrator's API and its location."""
-    return f"the orchestrator's API{_location(settings)}"
+    """Return the name of the Kubernetes API and its location."""
+    return f"the Kubernetes API{_location(settings)}"
 
 
 def _location(settings: Mapping[str, str]) -> str:

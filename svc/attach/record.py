@@ -12,7 +12,7 @@ from svc._core.cidr import Address, Cidr
 from svc.attach.handles import handle_of, plain_handle
 from svc.attach.token_cache import without_secrets
 from svc.dataplane.plan import Wiring
-from svc.dataplane.wire import Wired
+from svc.dataplane.wire import VethPair
 from svc.model.endpoint import Workload, endpoint_key
 from svc.model.keys import ResourceKey
 from svc.names import Names
@@ -168,8 +168,8 @@ class Record:
             routes=None if self.routes is None else tuple(map(Cidr, self.routes)),
         )
 
-    def wired(self) -> Wired:
-        return Wired(self.host_index, self.peer_index)
+    def wired(self) -> VethPair:
+        return VethPair(self.host_index, self.peer_index)
 
     def to_bytes(self) -> bytes:
         return orjson.dumps(self)

@@ -14,7 +14,7 @@ from svc.call_trace import CallTrace
 from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code
 from svc.model.shortage import shortage
-from svc.netconf.mesos_labels import Labels
+from svc.netconf.args import Labels
 from svc.netconf.netconf import NetConf
 from svc.values import dataclass
 

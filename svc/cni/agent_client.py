@@ -15,14 +15,11 @@ _CHUNK = 64 << 10  # bytes
 
 
 def call(socket_path: str, frame: Frame, *, netns_fd: int = -1, timeout: float) -> Reply:
-    """Send a call to the agent and return its reply.
+    """Send a call to the agent and return its reply. The caller keeps `netns_fd`; -1 means none.
 
-    The caller keeps `netns_fd`; -1 means none. `timeout` is the limit in seconds for the whole call, unless the agent asks for
-    more time.
-
-    Raise TimeoutError after `timeout`, or after 5 s without a frame from the agent (layout 2 only). Raise Handover if the agent
-    hands the call over. Raise ConnectionError if the agent closes the connection early, FrameError for an invalid reply, and
-    other OSErrors of the socket.
+    Raise TimeoutError after `timeout` seconds, unless the agent asks for more, or after 5 s without a frame (layout 2 only).
+    Raise Handover if the agent hands the call over, FrameError for an invalid reply, ConnectionError if the agent closes the
+    connection early, and other OSErrors of the socket.
     """
     until = time.monotonic() + timeout
     request = pack_request(dataclasses.replace(frame, has_descriptor=netns_fd >= 0))
@@ -65,5 +62,5 @@ def _receive(connection: socket.socket, until: float, silence: float) -> Reply:
             raise ConnectionError("the agent closed the connection before the end of its reply")
         if (reply := reader.feed(data)) is not None:
             return reply
-        if reader.asked:
-            until = time.monotonic() + reader.asked
+        if reader.extension_seconds:
+            until = time.monotonic() + reader.extension_seconds

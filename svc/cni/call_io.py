@@ -38,10 +38,7 @@ class CallInput:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Exit status, standard output and standard error for the executable.
-
-    With an `intent` the call is not answered: it waits, and the client repeats it elsewhere with that intent.
-    """
+    """Exit status and output for the executable. With an `intent` the call still waits: the client repeats it with that."""
 
     status: int
     stdout: bytes

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import closing
 from typing import Any
 
@@ -12,7 +13,6 @@ from svc.cni.call_io import CallInput
 from svc.cni.verbs import session_key
 from svc.model.errors import PeerError, SvcError
 from svc.netconf import netconf as netconfs
-from svc.netconf.fields import FIELDS, keys_of
 
 LIMIT = 2.0  # seconds for each step
 
@@ -39,7 +39,7 @@ def _outcomes(names_of: NamesOf, sessions: SessionPool, inputs: CallInput) -> It
     session: DatastoreSession = _in_time(f"datastore {kind}", lambda: sessions.get(names, where.datastore, where.node))
     _in_time(f"datastore {kind}", session.require_ready)
     yield f"datastore {kind}", "ok, ready"
-    if kubeconfig := _kubeconfig(netconf.raw):
+    if kubeconfig := dict(netconf.orchestrator).get("kubeconfig"):
         yield "API server", _in_time("API server", lambda: f"ok, {server_version(kubeconfig)}")
 
 
@@ -52,32 +52,19 @@ def server_version(kubeconfig: str) -> str:
         return str(client.get("/version")["gitVersion"])
 
 
-def _kubeconfig(raw: dict[str, Any]) -> str:
-    """Return the kubeconfig path under any of its field names; empty if none is set."""
-    (field,) = (field for field in FIELDS if field.path == "orch.kubeconfig")
-    sections = ((raw.get(section), key) for section, key in map(keys_of, field.paths))
-    found = (section[key] for section, key in sections if isinstance(section, dict) and section.get(key))
-    return str(next(found, ""))
-
-
 def _in_time(what: str, step: Callable[[], Any]) -> Any:
     """Return the result of the step or raise its exception. Raise PeerError after 2 s; the thread of the step continues."""
-    outcome: list[tuple[Any, Exception | None]] = []
+    outcome: Future[Any] = Future()
 
     def run() -> None:
         try:
-            outcome.append((step(), None))
+            outcome.set_result(step())
         except Exception as failure:
-            outcome.append((None, failure))
+            outcome.set_exception(failure)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(LIMIT)
-    if not outcome:
+    threading.Thread(target=run, daemon=True).start()
+    if not wait([outcome], LIMIT).done:
         raise PeerError(
             f"{what}: no answer within {LIMIT:g} s", details="see whether it runs, and whether the address is right"
         )
-    result, failure = outcome[0]
-    if failure is not None:
-        raise failure
-    return result
+    return outcome.result()

@@ -1,12 +1,12 @@
 """Environment variables of a call: check what the verb needs, and report all field errors in one exception."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
 from svc.model.errors import Code
-from svc.model.field_errors import FieldErrors
+from svc.model.field_errors import Check, FieldErrors, Finding
 from svc.values import dataclass
 
 VERBS: Final = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION")
@@ -21,12 +21,9 @@ _CONTAINER_ID: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 _NO_INTERFACES: Final = (".", "..", "all", "default")  # /proc/sys/net uses "all" and "default" for settings of all interfaces
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
-Finding = tuple[str, str]  # problem, fix
-Check = Callable[[str], Finding | None]
-
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CniCall:
     """One call of the runtime. Variables that the verb does not need may be empty."""
 
     verb: str
@@ -72,10 +69,6 @@ def _path(text: str) -> Finding | None:
     return None
 
 
-def _any(_text: str) -> Finding | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Variable:
     """A variable of the CNI specification.
@@ -86,7 +79,7 @@ class Variable:
 
     name: str
     required: frozenset[str]
-    check: Check
+    check: Check | None
     remedy: str
     used: frozenset[str] = frozenset()
     wiring: bool = False
@@ -100,11 +93,11 @@ VARIABLES: Final = (
     Variable("CNI_NETNS", _PRESENT, _netns, "give the path of the container's network namespace", wiring=True),
     Variable("CNI_IFNAME", _ATTACHED, _interface, "give the name of the interface in the container, such as 'eth0'"),
     Variable("CNI_PATH", frozenset({"GC"}), _path, "give the plugins' directories, separated by ':'"),
-    Variable("CNI_ARGS", frozenset(), _any, "give KEY=VALUE pairs, separated by ';'", used=_PRESENT),
+    Variable("CNI_ARGS", frozenset(), None, "give KEY=VALUE pairs, separated by ';'", used=_PRESENT),
 )
 
 
-def parse_environment(environment: Mapping[str, str], *, ipam: bool) -> Call:
+def parse_environment(environment: Mapping[str, str], *, ipam: bool) -> CniCall:
     """Return the call. Raise CallerError that lists every missing or malformed variable.
 
     A malformed variable that the call does not need is not an error: it is treated as empty. The namespace of a DEL may no
@@ -114,7 +107,7 @@ def parse_environment(environment: Mapping[str, str], *, ipam: bool) -> Call:
     verb = _verb(environment.get("CNI_COMMAND", ""), faults)
     values = {variable.name: _value(variable, verb, environment, faults, ipam=ipam) for variable in VARIABLES}
     faults.raise_if_any()
-    return Call(
+    return CniCall(
         verb,
         container_id=values["CNI_CONTAINERID"],
         netns=values["CNI_NETNS"],
@@ -146,7 +139,7 @@ def _value(variable: Variable, verb: str, environment: Mapping[str, str], faults
         if verb in variable.required:
             faults.missing(variable.name, variable.remedy, f"is not set, but {verb} needs it")
         return ""
-    finding = _not_text(text) or variable.check(text)
+    finding = _not_text(text) or (variable.check and variable.check(text))
     if finding is None:
         return text
     if verb in variable.required | variable.used and not (ipam and variable.wiring):

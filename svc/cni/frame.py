@@ -41,13 +41,13 @@ STDIN_LIMIT: Final = 1 << 20  # bytes
 REPLY_LIMIT: Final = 16 << 20  # bytes, stdout and stderr together
 CONTINUATION_BYTES: Final = 20
 
-PATIENCE_LIMIT: Final = 2**31 - 1  # milliseconds
+EXTENSION_LIMIT: Final = 2**31 - 1  # milliseconds
 
 _FAMILY: Final = b"SVC"  # every layout begins so; the layout number follows, as one digit
 _VERSION_BYTES: Final = 28
 _DESCRIPTOR: Final = 1
-_PATIENCE, _ALIVE, _HANDOVER = 256, 257, 258  # in place of an exit status, which is at most 255
-_BEFORE_REPLY: Final = ((_PATIENCE,), (_ALIVE,))
+_TIMEOUT_EXTENSION, _ALIVE, _HANDOVER = 256, 257, 258  # in place of an exit status, which is at most 255
+_BEFORE_REPLY: Final = ((_TIMEOUT_EXTENSION,), (_ALIVE,))
 _TEXT: Final = ("utf-8", "surrogateescape")
 _ENVIRONMENT: Final = re.compile(rb"(?:[^=\0]+=[^\0]*\0)*")
 
@@ -88,19 +88,12 @@ class Frame:
 
 
 class _Layout:
-    """A header: its format, the limit of each number in it, and the numbers that are sizes of the parts that follow.
-
-    The header consists of the magic, the fixed-length texts of the layout, and the numbers.
-    """
+    """A header: magic, texts of fixed lengths, and numbers with limits. `sizes` selects the sizes of the parts that follow."""
 
     def __init__(self, magic: bytes, texts: str, limits: dict[str, int], sizes: slice) -> None:
         self._magic, self._limits, self._sizes = magic, limits, sizes
         self._header = struct.Struct(f"<4s{texts}{len(limits)}I")
-
-    @property
-    def size(self) -> int:
-        """Return the size of the header in bytes."""
-        return self._header.size
+        self.size = self._header.size  # of the header, in bytes
 
     def pack(self, texts: Sequence[bytes], fields: Sequence[int], parts: Sequence[bytes]) -> bytes:
         self._check(fields)
@@ -180,28 +173,26 @@ class ReplyReader:
 
     def __init__(self) -> None:
         self._data = bytearray()
-        self.asked = 0.0  # seconds from the last chunk on that the agent asks for; 0 if it does not ask
+        self.extension_seconds = 0.0  # seconds from the last chunk on that the agent asks for; 0 if it does not ask
 
     def feed(self, data: bytes) -> Reply | None:
         """Return the reply when it is complete, else None. Raise Handover if the agent hands the call over."""
         self._data += data
-        self.asked = 0.0
+        self.extension_seconds = 0.0
         protocol = _protocol_of(self._data)
         if protocol is None:
             return None
         layout = _REPLIES[protocol]
         while (fields := layout.fields(self._data))[:1] in _BEFORE_REPLY:
-            self.asked = fields[1] / 1000 or self.asked
+            self.extension_seconds = fields[1] / 1000 or self.extension_seconds
             del self._data[: layout.size]
         if fields[:1] == (_HANDOVER,):
-            self._hand_over(layout.size, fields[1] / 1000)
+            continuation = bytes(self._data[layout.size : layout.size + CONTINUATION_BYTES])
+            if len(continuation) == CONTINUATION_BYTES:
+                raise Handover(continuation.rstrip(b"\0"), fields[1] / 1000)
             return None
         whole = layout.unpack(self._data)
         return None if whole is None else Reply(whole[0][0], whole[1][0], whole[1][1])
-
-    def _hand_over(self, start: int, seconds: float) -> None:
-        if len(self._data) >= start + CONTINUATION_BYTES:
-            raise Handover(bytes(self._data[start : start + CONTINUATION_BYTES]).rstrip(b"\0"), seconds)
 
 
 def parse_reply(data: bytes) -> Reply:
@@ -224,9 +215,9 @@ def pack_reply(status: int, stdout: bytes, stderr: bytes, protocol: int = PROTOC
     return _REPLIES[protocol].pack(_reply_texts(protocol), [status, len(stdout), len(stderr)], (stdout, stderr))
 
 
-def pack_patience(seconds: float, protocol: int = PROTOCOL) -> bytes:
+def pack_timeout_extension(seconds: float, protocol: int = PROTOCOL) -> bytes:
     """Return the frame that asks the executable to wait `seconds` from now."""
-    return _REPLIES[protocol].header(_reply_texts(protocol), (_PATIENCE, _milliseconds(seconds), 0))
+    return _REPLIES[protocol].header(_reply_texts(protocol), (_TIMEOUT_EXTENSION, _milliseconds(seconds), 0))
 
 
 def pack_alive() -> bytes:
@@ -247,7 +238,7 @@ def own_version() -> bytes:
 
 
 def _milliseconds(seconds: float) -> int:
-    return min(round(seconds * 1000), PATIENCE_LIMIT)
+    return min(round(seconds * 1000), EXTENSION_LIMIT)
 
 
 def _reply_texts(protocol: int) -> tuple[bytes, ...]:
@@ -256,20 +247,15 @@ def _reply_texts(protocol: int) -> tuple[bytes, ...]:
 
 def _protocol_of(data: bytearray) -> int | None:
     """Return the layout of a frame, or None while its magic is incomplete. Raise FrameError for any other start."""
-    if not _FAMILY.startswith(data[: len(_FAMILY)]):
-        raise FrameError(f"frame starts with {bytes(data[:4])!r}, not {_FAMILY.decode()}{PROTOCOL}")
-    if len(data) <= len(_FAMILY):
-        return None
-    digit = data[len(_FAMILY)] - ord("0")
-    if digit not in _REQUESTS:
-        raise _other_version(data)
-    return digit
-
-
-def _other_version(data: bytearray) -> FrameError:
-    if chr(data[len(_FAMILY)]).isalnum() and data[len(_FAMILY)] < 0x80:
-        return OtherVersion(chr(data[len(_FAMILY)]), _version_in(data))
-    return FrameError(f"frame starts with {bytes(data[:4])!r}, not {_FAMILY.decode()}{PROTOCOL}")
+    if _FAMILY.startswith(data[: len(_FAMILY)]):
+        if len(data) <= len(_FAMILY):
+            return None
+        layout = chr(data[len(_FAMILY)])
+        if ord(layout) - ord("0") in _REQUESTS:
+            return ord(layout) - ord("0")
+        if layout.isascii() and layout.isalnum():
+            raise OtherVersion(layout, _version_in(data))
+    raise FrameError(f"frame starts with {bytes(data[:4])!r}, not {_FAMILY.decode()}{PROTOCOL}")
 
 
 def _version_in(data: bytearray) -> str:

@@ -14,15 +14,16 @@ from svc.attach.status import network_key
 from svc.call_trace import CallTrace
 from svc.cni import results
 from svc.cni.call_io import CallInput, Reply
-from svc.cni.calllog import write_lines
 from svc.cni.environment import parse_environment
 from svc.cni.verbs import HANDLERS, Invocation, attach
+from svc.logs.call_log import write_lines
 from svc.model import cni_versions
 from svc.model.errors import CallerError, InternalError, SvcError
 from svc.model.shortage import shortage
 from svc.names import DEFAULT, Names
 from svc.netconf import netconf as netconfs
 from svc.netconf.args import pod_in
+from svc.netconf.decoding import decode
 from svc.netconf.netconf import NetConf
 from svc.waits.wait import Resumable, Suspended, limited
 
@@ -31,11 +32,8 @@ from svc.waits.wait import Resumable, Suspended, limited
 WORK_SECONDS = {"ADD": 30.0, "DEL": 20.0, "CHECK": 9.0, "GC": 80.0}
 
 
-def answer(context: Context, inputs: CallInput, trace: CallTrace) -> Resumable[Reply]:
-    """Carry out a call and return its reply. Each failure becomes a CNI error in the reply.
-
-    Yield when the call waits (`svc.waits.wait`).
-    """
+def handle_call(context: Context, inputs: CallInput, trace: CallTrace) -> Resumable[Reply]:
+    """Carry out a call and return its reply. Each failure becomes a CNI error in the reply. Yield when the call waits."""
     started = time.perf_counter()
     call = _Answer(context, inputs, trace)
     try:
@@ -95,7 +93,7 @@ class _Answer:
             trace.fields["pod"] = pod
         if call.traceparent:
             trace.fields["traceparent"] = call.traceparent
-        self._version = version = cni_versions.negotiate(netconfs.decode(inputs.stdin).get("cniVersion"))
+        self._version = version = cni_versions.negotiate(decode(inputs.stdin).get("cniVersion"))
         cni_versions.require(call.verb, version)
         self.netconf = netconf = netconfs.parse(inputs.stdin, names, lenient=call.verb == "DEL")
         self._context.tokens.store(netconf.datastore.to_json())
@@ -118,11 +116,7 @@ class _Answer:
             self._context.health.record(network_key(self.netconf), error)
 
     def _names(self, verb: str) -> Names:
-        """Return the names profile of the executable.
-
-        A DEL continues without a readable profile. The journal entry is enough to remove the interface, and the release stays
-        pending until the profile is readable.
-        """
+        """Return the names profile of the executable. A DEL continues without a readable one: its release stays pending."""
         try:
             return self._context.names_of(self._inputs.profile)
         except CallerError as error:
@@ -140,7 +134,7 @@ class _Answer:
         """Return the network configuration without validation, if possible, to find the log file for a failed call."""
         with suppress(Exception):  # the network configuration may be the cause of the failure
             names = self._context.names_of(self._inputs.profile)
-            return netconfs.read(netconfs.decode(self._inputs.stdin), names, lenient=True, located=False)
+            return netconfs.read(decode(self._inputs.stdin), names, lenient=True, located=False)
         return None
 
 
@@ -153,7 +147,7 @@ def _error_reply(error: SvcError, version: str, trace: CallTrace) -> bytes:
 def _readable_version(stdin: bytes) -> str:
     """Return the version in which errors are reported; the latest if the network configuration has no readable one."""
     try:
-        return cni_versions.negotiate(netconfs.decode(stdin).get("cniVersion"))
+        return cni_versions.negotiate(decode(stdin).get("cniVersion"))
     except SvcError:
         return cni_versions.LATEST
 

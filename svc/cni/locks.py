@@ -76,8 +76,7 @@ class Holder:
 class LockFile:
     """An exclusive lock on a file. The kernel frees it when the process ends.
 
-    `guarded` is false if other users may have opened the file before its directory became private. Locks of such users'
-    processes are then ignored.
+    Without `guarded`, other users may have opened the file before its directory became private, and their locks are ignored.
     """
 
     def __init__(self, path: Path, *, guarded: bool = True) -> None:
@@ -87,7 +86,7 @@ class LockFile:
 
     def take(self) -> bool:
         """Lock the file; False if another process has locked it."""
-        if not self._is_current():  # removed or replaced since it was opened
+        if not self.stands():  # removed or replaced since it was opened
             file = _open(self.path)
             os.close(self._file)
             self._file = file
@@ -102,7 +101,9 @@ class LockFile:
 
     def stands(self) -> bool:
         """Return True if the path still names the locked file."""
-        return self._is_current()
+        with suppress(OSError):
+            return os.path.samestat(os.stat(self.path), os.fstat(self._file))
+        return False
 
     def note(self, purpose: str, socket: Path | None = None) -> None:
         """Write the holder's purpose and socket into the file, for processes that wait for the lock."""
@@ -127,11 +128,6 @@ class LockFile:
     def close(self) -> None:
         """Unlock and close the file."""
         os.close(self._file)
-
-    def _is_current(self) -> bool:
-        with suppress(OSError):
-            return os.path.samestat(os.stat(self.path), os.fstat(self._file))
-        return False
 
     def _pids(self) -> list[int]:
         """Return the PIDs of the processes that hold the lock, from /proc/locks (proc_locks(5))."""
@@ -160,11 +156,12 @@ class StateLock:
         self._purpose = purpose
         self._socket = socket
         with ExitStack() as opened:
-            self._lock = _opened(opened, state_dir / DIRECTORY / STATE)
-            self._start = _opened(opened, state_dir / DIRECTORY / START)
-            self._last = _opened(opened, state_dir / LAST_STATE, guarded=False)
-            self._last_calls = _opened(opened, state_dir / LAST_CALLS, guarded=False)
+            self._lock = opened.enter_context(closing(LockFile(state_dir / DIRECTORY / STATE)))
+            self._start = opened.enter_context(closing(LockFile(state_dir / DIRECTORY / START)))
+            self._last = opened.enter_context(closing(LockFile(state_dir / LAST_STATE, guarded=False)))
+            self._last_calls = opened.enter_context(closing(LockFile(state_dir / LAST_CALLS, guarded=False)))
             self._opened = opened.pop_all()
+        self._locks = self._lock, self._last, self._last_calls
 
     def take(self, seconds: float, *, gives_way: bool = False, unless: Callable[[], bool] = lambda: False) -> bool:
         """Wait until no other process holds the lock; False if `unless` returns True during the wait.
@@ -211,9 +208,18 @@ class StateLock:
         """Return True if the state directory is still the one that was locked."""
         return self._lock.stands()
 
+    def require(self) -> None:
+        """Raise PeerError if the state directory was removed or replaced: the agent must not create a new one in its place."""
+        if not self.stands():
+            raise PeerError(
+                f"state directory {str(self._state_dir)!r} was removed or replaced while the agent ran",
+                details="start the agent again",
+                code=Code.IO_FAILURE,
+            )
+
     def free(self) -> None:
         """Unlock all files; `take` locks them again."""
-        for lock in (self._last_calls, self._last, self._lock):
+        for lock in reversed(self._locks):
             lock.free()
 
     def close(self) -> None:
@@ -222,18 +228,17 @@ class StateLock:
 
     def _take_now(self) -> bool:
         """Lock all files or none. Return True if they are locked."""
-        taken: list[LockFile] = []
-        for lock in (self._lock, self._last, self._last_calls):
-            if not lock.take():
-                for other in taken:
-                    other.free()
-                return False
-            taken.append(lock)
+        with ExitStack() as taken:
+            for lock in self._locks:
+                if not lock.take():
+                    return False
+                taken.callback(lock.free)
+            taken.pop_all()
         return True
 
     def _busy(self) -> LockFile:
         """Return the first file that another process has locked."""
-        return next((lock for lock in (self._lock, self._last, self._last_calls) if not lock.is_free()), self._lock)
+        return next((lock for lock in self._locks if not lock.is_free()), self._lock)
 
 
 class SocketLock:
@@ -248,8 +253,8 @@ class SocketLock:
         self.close()
         make_private(self._run_dir, 0o755)
         make_private(self._run_dir / DIRECTORY, 0o700)
-        self._lock = _opened(self._opened, self._run_dir / DIRECTORY / SOCKET)
-        last = _opened(self._opened, self._run_dir / LAST_SOCKET, guarded=False)
+        self._lock = self._opened.enter_context(closing(LockFile(self._run_dir / DIRECTORY / SOCKET)))
+        last = self._opened.enter_context(closing(LockFile(self._run_dir / LAST_SOCKET, guarded=False)))
         for lock in (self._lock, last):
             if not lock.take():
                 raise _another_agent(self._run_dir, lock.holder())
@@ -273,21 +278,15 @@ def find_agent_elsewhere(state_dir: Path, path: Path) -> Holder | None:
             return None
         with closing(LockFile(file)) as lock:
             is_alive = lock.holder() == noted
-        return noted if is_alive and is_served(Path(noted.socket)) else None
+        return noted if is_alive and is_agent_listening(Path(noted.socket)) else None
     return None
 
 
-def is_served(path: Path) -> bool:
+def is_agent_listening(path: Path) -> bool:
     """Return True if an agent listens on the socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.setblocking(False)
         return client.connect_ex(str(path)) in (0, errno.EAGAIN)  # EAGAIN: the backlog is full
-
-
-def _opened(stack: ExitStack, path: Path, *, guarded: bool = True) -> LockFile:
-    lock = LockFile(path, guarded=guarded)
-    stack.callback(lock.close)
-    return lock
 
 
 def _read_note(data: bytes) -> Holder:

@@ -8,15 +8,14 @@ import os
 import sys
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
-from pathlib import Path
 
 from svc.attach.context import Context
 from svc.attach.sessions import OpenBackend, SessionPool
 from svc.call_trace import CallTrace, log_to_stderr, new_request_id
 from svc.cni.call_io import INTENT, CallInput, Reply
-from svc.cni.handler import answer, failed_before_start
-from svc.cni.install_record import Installed, read_record
-from svc.cni.locks import StateLock, find_agent_elsewhere, is_served
+from svc.cni.handler import failed_before_start, handle_call
+from svc.cni.install_record import InstallRecord, read_record
+from svc.cni.locks import StateLock, find_agent_elsewhere, is_agent_listening
 from svc.datastore.open import open_backend
 from svc.model.errors import Code, PeerError, SvcError
 from svc.names import DEFAULT
@@ -52,32 +51,37 @@ def main() -> int:
     return reply.status
 
 
-def _test(inputs: CallInput, installed: Installed) -> Reply:
+def _test(inputs: CallInput, installed: InstallRecord) -> Reply:
     from svc.cni.connection_test import probe  # only the test needs it
 
     status, lines = probe(Profiles().get, SessionPool(_opener(installed)), inputs)
     return Reply(status, lines.encode(errors="backslashreplace"), b"")
 
 
-def _opener(installed: Installed) -> OpenBackend:
+def _opener(installed: InstallRecord) -> OpenBackend:
     return lambda settings, names: open_backend(settings, installed.state_dir, names)
 
 
-def _answer(inputs: CallInput, installed: Installed) -> Reply:
+def _answer(inputs: CallInput, installed: InstallRecord) -> Reply:
     trace = CallTrace(new_request_id())
     try:
         if inputs.environment.get("CNI_COMMAND") == "STATUS":
             _require_no_agent_elsewhere(installed, Code.NOT_AVAILABLE)
             raise PeerError("not ready: the agent is not running", details="start svc-agent", code=Code.NOT_AVAILABLE)
         with closing(StateLock(installed.state_dir, _purpose(inputs))) as lock:
-            return _carried_out_or_handed_on(lock, inputs, installed, trace)
+            return _run_or_forward(lock, inputs, installed, trace)
     except SvcError as error:
         return failed_before_start(inputs, error, trace)
     except OSError as failure:
-        return failed_before_start(inputs, _unusable(installed.state_dir, failure), trace)
+        unusable = PeerError(
+            f"state directory {str(installed.state_dir)!r} cannot be used: {failure.strerror}",
+            details="the plugin runs as root and keeps its journal there; start svc-agent, or make the directory writable",
+            code=Code.IO_FAILURE,
+        )
+        return failed_before_start(inputs, unusable, trace)
 
 
-def _require_no_agent_elsewhere(installed: Installed, code: Code) -> None:
+def _require_no_agent_elsewhere(installed: InstallRecord, code: Code) -> None:
     """Raise PeerError if an agent serves the state directory on a socket that the executable does not know."""
     agent = find_agent_elsewhere(installed.state_dir, installed.socket)
     if agent is not None:
@@ -90,8 +94,8 @@ def _require_no_agent_elsewhere(installed: Installed, code: Code) -> None:
         )
 
 
-def _is_served(installed: Installed) -> bool:
-    if is_served(installed.socket):
+def _is_node_served(installed: InstallRecord) -> bool:
+    if is_agent_listening(installed.socket):
         return True
     _require_no_agent_elsewhere(installed, Code.IO_FAILURE)
     return False
@@ -102,13 +106,10 @@ def _purpose(inputs: CallInput) -> str:
     return " ".join(filter(None, words))
 
 
-def _carried_out_or_handed_on(lock: StateLock, inputs: CallInput, installed: Installed, trace: CallTrace) -> Reply:
-    """Carry out the call in this process, or hand it to an agent that has started to serve the node.
-
-    If that agent ends before it receives the call, this process carries it out.
-    """
+def _run_or_forward(lock: StateLock, inputs: CallInput, installed: InstallRecord, trace: CallTrace) -> Reply:
+    """Carry out the call here, or forward it to an agent that has started. If that agent ends first, carry it out here."""
     for turn in range(2 * AGENTS):
-        reply = _handed_on(inputs, installed) if turn % 2 else _carried_out(lock, inputs, installed, trace)
+        reply = _forward_to_agent(inputs, installed) if turn % 2 else _run_locked(lock, inputs, installed, trace)
         if reply is not None and not reply.intent:
             return reply
         if reply is not None:
@@ -116,15 +117,15 @@ def _carried_out_or_handed_on(lock: StateLock, inputs: CallInput, installed: Ins
     raise PeerError("the agent starts and ends again and again", details="see why in its log", code=Code.IO_FAILURE)
 
 
-def _steps(inputs: CallInput, installed: Installed, trace: CallTrace) -> Resumable[Reply]:
+def _steps(inputs: CallInput, installed: InstallRecord, trace: CallTrace) -> Resumable[Reply]:
     context = Context(Profiles().get, installed.state_dir, _opener(installed))
     try:
-        return (yield from answer(context, inputs, trace))
+        return (yield from handle_call(context, inputs, trace))
     finally:
         context.close()
 
 
-def _carried_out(lock: StateLock, inputs: CallInput, installed: Installed, trace: CallTrace) -> Reply | None:
+def _run_locked(lock: StateLock, inputs: CallInput, installed: InstallRecord, trace: CallTrace) -> Reply | None:
     """Carry out the call under the lock, which is free while the call waits.
 
     If an agent has started to serve the node: return None before the first step, later a reply with the intent to hand over.
@@ -132,7 +133,7 @@ def _carried_out(lock: StateLock, inputs: CallInput, installed: Installed, trace
     steps = _steps(inputs, installed, trace)
     wait: Wait | None = None
     while True:
-        is_ours = lock.take(ALONE_SECONDS, gives_way=wait is None, unless=lambda: _is_served(installed))
+        is_ours = lock.take(ALONE_SECONDS, gives_way=wait is None, unless=lambda: _is_node_served(installed))
         if not is_ours:
             if wait is None:
                 return None
@@ -147,7 +148,7 @@ def _carried_out(lock: StateLock, inputs: CallInput, installed: Installed, trace
         wait.join()
 
 
-def _handed_on(inputs: CallInput, installed: Installed) -> Reply | None:
+def _forward_to_agent(inputs: CallInput, installed: InstallRecord) -> Reply | None:
     """Let the agent carry out the call, as for the executable. Return None if the agent ended before it received the call."""
     from svc.cni.agent_client import call
     from svc.cni.frame import Frame, FrameError, Handover
@@ -171,11 +172,3 @@ def _handed_on(inputs: CallInput, installed: Installed) -> Reply | None:
                 details="repeat the call",
                 code=Code.IO_FAILURE,
             ) from failure
-
-
-def _unusable(state_dir: Path, failure: OSError) -> PeerError:
-    return PeerError(
-        f"state directory {str(state_dir)!r} cannot be used: {failure.strerror}",
-        details="the plugin runs as root and keeps its journal there; start svc-agent, or make the directory writable",
-        code=Code.IO_FAILURE,
-    )

@@ -12,10 +12,7 @@ from typing import Any
 
 from svc.model import cni_versions
 from svc.model.errors import SvcError
-from svc.model.prev_result import parse_prev_result
-from svc.model.result import Interface, IpConfig, Result, Route
-
-__all__ = ["parse_prev_result", "render", "render_error", "render_version"]
+from svc.model.result import IpConfig, Result, Route
 
 Json = dict[str, Any]
 
@@ -28,7 +25,7 @@ def render(result: Result, version: str) -> Json:
     if not cni_versions.at_least(version, "0.3.0"):
         return _render_single(result, version)
     return {"cniVersion": version} | _given(
-        interfaces=[_interface(item, version) for item in result.interfaces],
+        interfaces=[_since(item.to_json(), _INTERFACE_1_1, version) for item in result.interfaces],
         ips=[_ip(item, version) for item in result.ips],
         routes=[_route(item, version) for item in result.routes],
         dns=result.dns.to_json(),
@@ -58,10 +55,6 @@ def _family(result: Result, family: int) -> Json:
         return {}
     routes = [_route(item, "0.2.0") for item in result.routes if item.family == family]
     return {"ip": first.address} | _given(gateway=first.gateway, routes=routes)
-
-
-def _interface(item: Interface, version: str) -> Json:
-    return _since(item.to_json(), _INTERFACE_1_1, version)
 
 
 def _ip(item: IpConfig, version: str) -> Json:

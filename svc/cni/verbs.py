@@ -1,8 +1,9 @@
 """Dispatch of a checked call to the handler of its verb in `attach`."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from svc._core.cidr import Address
 from svc.attach.add import add
@@ -17,18 +18,22 @@ from svc.attach.sources.base import AddressSource
 from svc.attach.sources.own import POOLS_OF_SVC, PoolSource
 from svc.attach.status import not_ready, status
 from svc.call_trace import CallTrace
-from svc.cni import results
 from svc.cni.call_io import CallInput
-from svc.cni.environment import Call
+from svc.cni.environment import CniCall
 from svc.model.endpoint import Workload
 from svc.model.errors import CallerError, Code, PeerError
+from svc.model.prev_result import parse_prev_result
 from svc.model.result import Result
 from svc.names import Names
+from svc.netconf import host_local
 from svc.netconf.args import Args, parse_args
 from svc.netconf.netconf import NetConf
 from svc.netconf.node_files import mtu, node_name
 from svc.values import dataclass
 from svc.waits.wait import Resumable
+
+if TYPE_CHECKING:
+    from svc.attach.sources.delegated import DelegatedSource
 
 PTP = "ptp"  # reference plugin: each container has its own link and needs a gateway
 POOLS_FOR_PTP = PoolSource(point_to_point=True)
@@ -40,7 +45,7 @@ class Invocation:
 
     context: Context
     inputs: CallInput
-    call: Call
+    call: CniCall
     netconf: NetConf
     version: str
     trace: CallTrace
@@ -64,9 +69,7 @@ class Invocation:
 
     @property
     def source(self) -> AddressSource:
-        """Return the network's address source. Raise CallerError if the runtime called svc's IPAM plugin for another plugin's
-        network.
-        """
+        """Return the network's address source. Raise CallerError if svc's IPAM plugin was called for another one's network."""
         if not self.netconf.ipam.is_delegated or (self.call.ipam and self.call.verb == "DEL"):
             return POOLS_FOR_PTP if self.call.ipam and self.netconf.type == PTP else POOLS_OF_SVC
         if self.call.ipam:
@@ -74,8 +77,6 @@ class Invocation:
                 f"ipam.type = {self.netconf.ipam.type!r}, but the IPAM plugin of svc was called",
                 details="ipam.type: name the plugin that is to be called",
             )
-        from svc.cni.delegated_ipam import delegated_source  # most networks do not delegate
-
         return delegated_source(self.netconf, self.inputs.environment, self.where.node)
 
     def attachment(self, sandbox: Sandbox | None) -> Attachment:
@@ -99,6 +100,20 @@ def session_key(netconf: NetConf, names: Names, profile: str, *, lenient: bool =
     return SessionKey(netconf.datastore.to_json(), node, profile)
 
 
+def delegated_source(netconf: NetConf, environment: Mapping[str, str], node: str = "") -> "DelegatedSource":
+    """Return the address source of a network with another IPAM plugin. Only an ADD needs `node`, for its pod CIDRs."""
+    from svc.attach.sources.delegated import DelegatedSource  # most networks do not delegate
+
+    return DelegatedSource(
+        plugin=netconf.ipam.type,
+        release_netconf=host_local.for_release(netconf.name, netconf.ipam.data_dir),
+        environment=environment,
+        netconf=netconf.raw,
+        access=netconf.orchestrator,
+        node=netconf.pod_cidr_node or node,
+    )
+
+
 def attach(invocation: Invocation) -> Resumable[Result]:
     """Carry out ADD, the only verb that may wait."""
     if invocation.netconf.hostname:
@@ -120,7 +135,7 @@ def _delete(invocation: Invocation) -> None:
 def _check(invocation: Invocation) -> None:
     if invocation.netconf.prev_result is None:
         raise CallerError("prevResult is missing", details="CHECK needs the result of the ADD in prevResult")
-    previous = results.parse_prev_result(invocation.netconf.prev_result, invocation.version)
+    previous = parse_prev_result(invocation.netconf.prev_result, invocation.version)
     if invocation.call.ipam:
         check(invocation.context, invocation.id, None, previous, invocation.trace)
         return
@@ -153,12 +168,7 @@ def _status(invocation: Invocation) -> None:
     status(invocation.context, netconf, where, source, invocation.trace)
 
 
-HANDLERS: dict[str, Callable[[Invocation], None]] = {
-    "DEL": _delete,
-    "CHECK": _check,
-    "GC": _gc,
-    "STATUS": _status,
-}
+HANDLERS: dict[str, Callable[[Invocation], None]] = {"DEL": _delete, "CHECK": _check, "GC": _gc, "STATUS": _status}
 
 
 def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
@@ -179,9 +189,7 @@ def _request(invocation: Invocation, sandbox: Sandbox | None) -> AddRequest:
 
 
 def _require_pod_for_bypass(invocation: Invocation) -> None:
-    """Raise CallerError if the network lets annotations bypass IPAM, and the container is not a pod and cannot have
-    annotations.
-    """
+    """Raise CallerError if annotations of the network's pods bypass IPAM, and the container is not a pod."""
     if invocation.netconf.features.ip_addrs_no_ipam and not invocation.args().has_pod:
         raise CallerError(
             "feature_control.ip_addrs_no_ipam = true, but the container is not a pod and has no annotations",
@@ -191,21 +199,18 @@ def _require_pod_for_bypass(invocation: Invocation) -> None:
 
 
 def _refuse_foreign_prev_result(invocation: Invocation) -> None:
-    """Warn about a result of an earlier plugin, and validate it. svc creates the interface, so it must come first in
-    a chain.
-    """
+    """Warn about a result of an earlier plugin, and validate it. svc must come first in a chain."""
     if invocation.netconf.prev_result is not None:
         invocation.trace.warning(
             "another plugin comes before this one in the chain, which is not supported: its result is lost"
         )
-        results.parse_prev_result(invocation.netconf.prev_result, invocation.version)
+        parse_prev_result(invocation.netconf.prev_result, invocation.version)
 
 
 def _sandbox_if_any(stack: ExitStack, invocation: Invocation) -> Sandbox | None:
-    """Open the namespace for DEL; None if the namespace does not exist any more.
+    """Open the namespace for DEL; None if it does not exist any more.
 
-    Raise CallerError for the host's own namespace, because DEL could delete an interface of the host. The IPAM plugin only
-    reads which addresses are in use there.
+    Raise CallerError for the host's own namespace, in which DEL could delete an interface. The IPAM plugin deletes none.
     """
     if not invocation.call.netns:
         return None

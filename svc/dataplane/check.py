@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from svc._core import netns, rtnl
 from svc.dataplane import plan
 from svc.dataplane.kernel import Kernel, link_of, routes_of
-from svc.dataplane.wire import Wired
+from svc.dataplane.wire import VethPair
 
 
-def differences(kernel: Kernel, wiring: plan.Wiring, wired: Wired, ns_fd: int) -> list[str]:
+def differences(kernel: Kernel, wiring: plan.Wiring, wired: VethPair, ns_fd: int) -> list[str]:
     """Return all differences as text; empty if the attachment is as wired. Additions by other programs are ignored."""
     with netns.Socket(ns_fd) as sandbox:
         found = [*_sandbox_links(sandbox, wiring, wired)]
@@ -21,11 +21,8 @@ def differences(kernel: Kernel, wiring: plan.Wiring, wired: Wired, ns_fd: int) -
     return found
 
 
-def stands(kernel: Kernel, wiring: plan.Wiring, wired: Wired, ns_fd: int) -> bool:
-    """Return True if the pair, its addresses and its host routes exist.
-
-    MAC, MTU and sysctls are not compared: other plugins of the chain may have changed them.
-    """
+def stands(kernel: Kernel, wiring: plan.Wiring, wired: VethPair, ns_fd: int) -> bool:
+    """Return True if the pair, its addresses and its host routes exist. Other plugins may have changed everything else."""
     with netns.Socket(ns_fd) as sandbox:
         inside = link_of(sandbox, name=wiring.ifname)
         if inside is None or (inside["index"], inside["peer_index"]) != (wired.peer_index, wired.host_index):
@@ -36,7 +33,7 @@ def stands(kernel: Kernel, wiring: plan.Wiring, wired: Wired, ns_fd: int) -> boo
     return outside is not None and outside["name"] == wiring.host_name and not any(_host_routes(kernel, wiring, wired))
 
 
-def _sandbox_links(sandbox: netns.Socket, wiring: plan.Wiring, wired: Wired) -> Iterator[str]:
+def _sandbox_links(sandbox: netns.Socket, wiring: plan.Wiring, wired: VethPair) -> Iterator[str]:
     link = link_of(sandbox, name=wiring.ifname)
     if link is None:
         yield f"interface {wiring.ifname} is missing in the sandbox"
@@ -48,7 +45,7 @@ def _sandbox_links(sandbox: netns.Socket, wiring: plan.Wiring, wired: Wired) -> 
         yield f"sandbox interface {wiring.ifname} has MAC {_mac(link['mac'])}, not {_mac(wiring.mac)}"
 
 
-def _host_link(kernel: Kernel, wiring: plan.Wiring, wired: Wired) -> Iterator[str]:
+def _host_link(kernel: Kernel, wiring: plan.Wiring, wired: VethPair) -> Iterator[str]:
     link = kernel.find_link(index=wired.host_index)
     if link is None or link["name"] != wiring.host_name:
         yield f"interface {wiring.host_name} is missing in the host"
@@ -61,7 +58,7 @@ def _host_link(kernel: Kernel, wiring: plan.Wiring, wired: Wired) -> Iterator[st
     yield from _host_routes(kernel, wiring, wired)
 
 
-def _host_routes(kernel: Kernel, wiring: plan.Wiring, wired: Wired) -> Iterator[str]:
+def _host_routes(kernel: Kernel, wiring: plan.Wiring, wired: VethPair) -> Iterator[str]:
     present = {key for version in _versions(wiring) for key in routes_of(kernel.host(), version, wired.host_index)}
     for address in wiring.addresses:
         if (address.packed, address.bits, b"") not in present:
@@ -75,7 +72,7 @@ def _link_state(link: dict[str, object], wiring: plan.Wiring, what: str) -> Iter
         yield f"{what} has MTU {link['mtu']}, not {plan.effective_mtu(wiring.mtu)}"
 
 
-def _sandbox_addresses(sandbox: netns.Socket, wiring: plan.Wiring, wired: Wired) -> Iterator[str]:
+def _sandbox_addresses(sandbox: netns.Socket, wiring: plan.Wiring, wired: VethPair) -> Iterator[str]:
     present = _addresses(sandbox, wired.peer_index)
     for address in wiring.addresses:
         if (address.packed, address.bits) not in present:
@@ -88,7 +85,7 @@ def _addresses(socket: netns.Socket, index: int) -> set[tuple[bytes, int]]:
     return {(item["address"], item["length"]) for item in map(rtnl.unpack_address, socket.query(request))}
 
 
-def _sandbox_routes(sandbox: netns.Socket, wiring: plan.Wiring, wired: Wired) -> Iterator[str]:
+def _sandbox_routes(sandbox: netns.Socket, wiring: plan.Wiring, wired: VethPair) -> Iterator[str]:
     present = {key for version in _versions(wiring) for key in routes_of(sandbox, version, wired.peer_index)}
     for route in plan.sandbox_routes(wiring):
         if (route.destination, route.length, route.gateway) not in present:

@@ -46,7 +46,7 @@ class Kernel:
             links = map(rtnl.unpack_link, self.host().query(request))
             return [link for link in links if link["kind"] == "veth" and link["mac"] == HOST_MAC]
         except rtnl.NetlinkError as refusal:
-            raise refused(refusal) from refusal
+            raise kernel_error(refusal) from refusal
 
 
 def link_of(socket: netns.Socket, *, index: int = 0, name: str = "") -> dict[str, Any] | None:
@@ -58,7 +58,7 @@ def link_of(socket: netns.Socket, *, index: int = 0, name: str = "") -> dict[str
     except rtnl.NetlinkError as refusal:
         if refusal.errno == errno.ENODEV:
             return None
-        raise refused(refusal) from refusal
+        raise kernel_error(refusal) from refusal
     return rtnl.unpack_link(message)
 
 
@@ -87,38 +87,25 @@ def routes_of(socket: netns.Socket, version: int, index: int) -> set[tuple[bytes
 
 
 def delete_link(socket: netns.Socket, index: int) -> None:
-    """Delete a link in the socket's namespace and wait for the slow acknowledgement.
-
-    A missing link is not an error. Raise PeerError if the kernel refuses.
-    """
+    """Delete a link in the socket's namespace, if it exists, and wait for the slow acknowledgement. Raise PeerError."""
     batch = rtnl.Batch()
     batch.delete_link(index)
     try:
         socket.execute(batch)
     except rtnl.NetlinkError as refusal:
         if refusal.errno != errno.ENODEV:
-            raise refused(refusal) from refusal
+            raise kernel_error(refusal) from refusal
 
 
-def refused(refusal: rtnl.NetlinkError) -> PeerError:
-    """Return the error for the runtime when the kernel refuses a request."""
-    return PeerError(f"the kernel refused: {refusal}", details=_remedy(refusal.errno or 0), code=Code.KERNEL)
-
-
-def failed(failure: OSError) -> PeerError:
+def kernel_error(failure: OSError) -> PeerError:
     """Return the error for the runtime after a refusal, a timeout or a lack of resources."""
-    if isinstance(failure, rtnl.NetlinkError):
-        return refused(failure)
-    return PeerError(
-        f"the kernel could not be asked: {failure.strerror or failure}", details=_remedy(failure.errno or 0), code=Code.KERNEL
-    )
+    is_refusal = isinstance(failure, rtnl.NetlinkError)
+    msg = f"the kernel refused: {failure}" if is_refusal else f"the kernel could not be asked: {failure.strerror or failure}"
+    return PeerError(msg, details=_remedy(failure.errno or 0), code=Code.KERNEL)
 
 
 def sysctl_failed(failure: OSError, attempt: str = "write") -> PeerError:
-    """Return the error for a sysctl, or the path to it, that cannot be read or written.
-
-    The file name of the failure may be absolute, or relative to /proc/sys.
-    """
+    """Return the error for a sysctl that cannot be read or written. The failure's file name may be relative to /proc/sys."""
     setting = str(_SYSCTLS / failure.filename) if failure.filename else str(_SYSCTLS)
     return PeerError(f"cannot {attempt} {setting}: {failure.strerror}", details=_remedy(failure.errno or 0), code=Code.KERNEL)
 

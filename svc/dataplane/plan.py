@@ -101,11 +101,7 @@ class SandboxRoute:
 
 
 _LINK_ROUTE = SandboxRoute(GATEWAY4.packed, 32, b"")
-_SANDBOX_ROUTES = (
-    _LINK_ROUTE,
-    SandboxRoute(bytes(4), 0, GATEWAY4.packed),
-    SandboxRoute(bytes(16), 0, GATEWAY6.packed),
-)
+_SANDBOX_ROUTES = (_LINK_ROUTE, SandboxRoute(bytes(4), 0, GATEWAY4.packed), SandboxRoute(bytes(16), 0, GATEWAY6.packed))
 
 
 def _by_next_hop(destination: Cidr) -> SandboxRoute:
@@ -131,10 +127,7 @@ HOST_IPV4 = {"forwarding": "1", "proxy_arp": "1", "route_localnet": "1"}
 
 
 def sandbox_sysctls(wiring: Wiring) -> list[tuple[str, str]]:
-    """Return the sandbox's sysctls: forwarding as configured, and IPv6 enabled.
-
-    The kernel copies the host's forwarding setting into a new namespace.
-    """
+    """Return the sandbox's sysctls: IPv6 on, and forwarding as configured, which the kernel copies from the host."""
     forwarding = "1" if wiring.allow_ip_forwarding else "0"
     items: list[tuple[str, str]] = []
     if wiring.has(4):

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from svc import deadline
 from svc._core import netns, rtnl
-from svc.dataplane.kernel import Kernel, failed, is_host_side, refused
+from svc.dataplane.kernel import Kernel, is_host_side, kernel_error
 from svc.model.errors import Code, PeerError
 from svc.model.shortage import no_thread
 
@@ -111,10 +111,7 @@ class Reaper:
         return removal
 
     def _start_deleter(self) -> None:
-        """Start a deleter thread; the caller holds the lock.
-
-        If the system is out of threads, the existing deleters continue. Raise PeerError if no deleter exists.
-        """
+        """Start a deleter; the caller holds the lock. Raise PeerError if the system has no thread and no deleter exists."""
         thread = threading.Thread(target=self._delete_asked, name=f"deleter-{len(self._deleters)}")
         try:
             thread.start()
@@ -124,10 +121,8 @@ class Reaper:
         else:
             self._deleters.append(thread)
 
-    def _settle(self, removal: _Removal, failure: PeerError | None = None) -> None:
-        """End a removal once. A second call, by the monitor or the deleter, is ignored: the index may already belong to another
-        link.
-        """
+    def _complete(self, removal: _Removal, failure: PeerError | None = None) -> None:
+        """End a removal. A second call, by monitor or deleter, is ignored: another link may already have the index."""
         with self._lock:
             if self._pending.get(removal.index) is not removal:
                 return
@@ -150,7 +145,7 @@ class Reaper:
                     raise
                 continue  # notifications were lost: the acknowledgements end the affected removals
             for removal in self._asked_for(gone):
-                self._settle(removal)
+                self._complete(removal)
 
     def _asked_for(self, indexes: list[int]) -> list[_Removal]:
         with self._lock:
@@ -197,9 +192,8 @@ class Reaper:
         batch.delete_link(removal.index)
         try:
             self._kernel.host().execute(batch)
-        except rtnl.NetlinkError as refusal:
-            self._settle(removal, None if refusal.errno == errno.ENODEV else refused(refusal))
-        except OSError as failure:  # no reply, or no socket could be opened
-            self._settle(removal, failed(failure))
+        except OSError as failure:  # a refusal, no reply, or no socket could be opened
+            is_gone = isinstance(failure, rtnl.NetlinkError) and failure.errno == errno.ENODEV
+            self._complete(removal, None if is_gone else kernel_error(failure))
         else:
-            self._settle(removal)
+            self._complete(removal)

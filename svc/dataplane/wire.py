@@ -7,12 +7,11 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import NoReturn
 
 from svc._core import netns, rtnl
 from svc._core.cidr import Address
 from svc.dataplane import plan
-from svc.dataplane.kernel import Kernel, delete_link, failed, is_host_side, link_of, refused, routes_of, sysctl_failed
+from svc.dataplane.kernel import Kernel, delete_link, is_host_side, kernel_error, link_of, routes_of, sysctl_failed
 from svc.model.errors import CallerError, Code, PeerError
 from svc.values import dataclass
 
@@ -24,14 +23,14 @@ _indexes = itertools.count(random.randrange(1 << 17, 1 << 29))  # noqa: S311
 
 
 @dataclass(frozen=True, slots=True)
-class Wired:
+class VethPair:
     """Interface indexes of both sides of a pair."""
 
     host_index: int
     peer_index: int
 
 
-class HostNameTaken(Exception):
+class HostInterfaceExists(Exception):
     """The host already has an interface of that name."""
 
 
@@ -49,15 +48,15 @@ class AddressInUse(PeerError):
         self.addresses = tuple(addresses)
 
 
-class PairTaken(HostNameTaken):
+class PairTaken(HostInterfaceExists):
     """One existing pair has the names of both sides."""
 
 
-def wire(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> Wired:
+def wire(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> VethPair:
     """Create the attachment in the kernel. On failure the pair is deleted.
 
-    Raise HostNameTaken or PairTaken if a name is taken, AddressInUse if an address already has a host route. Raise CallerError
-    if the sandbox has an interface of that name, PeerError if the kernel refuses.
+    Raise HostInterfaceExists or PairTaken if a name is taken, AddressInUse if an address already has a host route. Raise
+    CallerError if the sandbox has an interface of that name, PeerError if the kernel refuses.
     """
     wired = _wire_host(kernel, wiring, ns_fd)
     with _undone_on_failure(kernel, wired.host_index):
@@ -68,56 +67,45 @@ def wire(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> Wired:
     return wired
 
 
-def remove_at_once(kernel: Kernel, host_index: int) -> None:
-    """Delete a pair by its host side, like `delete_link`."""
-    delete_link(kernel.host(), host_index)
-
-
 @contextmanager
 def _undone_on_failure(kernel: Kernel, host_index: int) -> Iterator[None]:
-    """Delete the pair on failure, and raise the first failure. If the pair remains, the rollback of the ADD finds it by its
-    name.
-    """
+    """Delete the pair on failure, and raise the first failure. The rollback of the ADD finds a remaining pair by its name."""
     try:
         yield
     except BaseException as failure:
         with suppress(PeerError, OSError):
-            remove_at_once(kernel, host_index)
+            delete_link(kernel.host(), host_index)
         if isinstance(failure, OSError):
-            raise failed(failure) from failure
+            raise kernel_error(failure) from failure
         raise
 
 
-def _wire_host(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> Wired:
+def _wire_host(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> VethPair:
     peer_index = _FIRST_PEER_INDEX
     for _ in range(_INDEX_TRIES):
-        wired = Wired(next(_indexes), peer_index)
+        wired = VethPair(next(_indexes), peer_index)
         try:
             kernel.host().execute(plan.host_batch(wiring, wired.host_index, wired.peer_index, ns_fd, kernel.has_ipv6))
             return wired
         except rtnl.NetlinkError as refusal:
             if refusal.index > 0:
                 with _undone_on_failure(kernel, wired.host_index):
-                    _refuse_taken_route(wiring, refusal)
+                    if refusal.errno == errno.EEXIST:
+                        raise AddressInUse(wiring.addresses, refusal) from refusal
+                    raise refusal
             if refusal.errno == errno.EEXIST:  # a name on either side exists, or the host's index is taken
                 _refuse_taken_name(kernel, wiring, ns_fd, refusal)
             elif refusal.errno == errno.EBUSY:  # the sandbox's index is taken
                 peer_index = next(_indexes)
             else:
-                raise refused(refusal) from refusal
+                raise kernel_error(refusal) from refusal
         except OSError as failure:
-            raise failed(failure) from failure
+            raise kernel_error(failure) from failure
     raise PeerError("no free interface index was found", details=f"{_INDEX_TRIES} were tried", code=Code.KERNEL)
 
 
-def _refuse_taken_route(wiring: plan.Wiring, refusal: rtnl.NetlinkError) -> NoReturn:
-    if refusal.errno != errno.EEXIST:
-        raise refusal
-    raise AddressInUse(wiring.addresses, refusal) from refusal
-
-
 def _refuse_taken_name(kernel: Kernel, wiring: plan.Wiring, ns_fd: int, refusal: rtnl.NetlinkError) -> None:
-    """Raise PairTaken if one pair has both names, CallerError if the sandbox has that interface, else HostNameTaken."""
+    """Raise PairTaken if one pair has both names, CallerError if the sandbox has that interface, else HostInterfaceExists."""
     with netns.Socket(ns_fd) as sandbox:
         inside = link_of(sandbox, name=wiring.ifname)
     outside = kernel.find_link(name=wiring.host_name)
@@ -126,7 +114,7 @@ def _refuse_taken_name(kernel: Kernel, wiring: plan.Wiring, ns_fd: int, refusal:
             raise PairTaken(wiring.host_name) from refusal
         raise interface_exists(wiring.ifname) from refusal
     if outside is not None:
-        raise HostNameTaken(wiring.host_name) from refusal
+        raise HostInterfaceExists(wiring.host_name) from refusal
 
 
 def interface_exists(ifname: str) -> CallerError:
@@ -139,9 +127,7 @@ def interface_exists(ifname: str) -> CallerError:
 
 
 def _set_up_sandbox(sandbox: netns.Socket, wiring: plan.Wiring, index: int) -> None:
-    """Configure the sandbox side. If an earlier interface has the routes, add these with a higher metric, so that traffic still
-    uses it.
-    """
+    """Configure the sandbox side. If an earlier interface has the routes, add these with a higher metric: it stays in use."""
     try:
         sandbox.execute(plan.sandbox_batch(wiring, index))
         return
@@ -167,10 +153,10 @@ def _write_sysctls(
         raise sysctl_failed(failure) from failure
 
 
-class Forwarding:
+class ForwardingSysctls:
     """The host's forwarding sysctls, kept enabled: other programs, such as `sysctl --system`, may disable them at any time.
 
-    The files stay open, because reading an open file is far cheaper than a path lookup in /proc/sys.
+    The files stay open, because a path lookup in /proc/sys is far more expensive than a read.
     """
 
     def __init__(self) -> None:

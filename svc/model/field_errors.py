@@ -5,11 +5,15 @@ Users can correct a file in one pass.
 
 import re
 import reprlib
+from collections.abc import Callable
 from dataclasses import field
-from typing import Final
+from typing import Any, Final
 
 from svc.model.errors import CallerError, Code
 from svc.values import dataclass
+
+Finding = tuple[str, str]  # problem and fix
+Check = Callable[[Any], Finding | None]
 
 MAX_PROBLEM = 200  # characters
 MAX_LISTED = 20  # errors go to events and logs, so they are bounded
@@ -90,6 +94,12 @@ def json_kind(value: object) -> str:
     return value.kind if isinstance(value, Written) else _KINDS.get(type(value), "null")
 
 
+def matching(pattern: str, problem: str, remedy: str) -> Check:
+    """Return a check that the pattern matches a whole text."""
+    compiled = re.compile(pattern)
+    return lambda text: None if compiled.fullmatch(text) else (problem, remedy)
+
+
 def _bounded(problem: str) -> str:
     """Shorten a problem. Some problems quote their value, which may be as long as the whole input."""
     return problem if len(problem) <= MAX_PROBLEM else f"{problem[: MAX_PROBLEM // 2]}...{problem[-MAX_PROBLEM // 2 :]}"
@@ -123,6 +133,12 @@ class FieldErrors:
     def add(self, where: str, value: object, problem: str, remedy: str) -> None:
         self.found.append(FieldError(where, value, _bounded(problem), remedy))
 
+    def check(self, where: str, value: object, finding: Finding | None) -> bool:
+        """Add the finding of a check. Return True if the value is valid."""
+        if finding:
+            self.add(where, value, *finding)
+        return not finding
+
     def missing(self, where: str, remedy: str, problem: str = "is missing") -> None:
         self.found.append(FieldError(where, MISSING, problem, remedy))
 
@@ -139,6 +155,6 @@ class FieldErrors:
             listed = [f"{fault}: {fault.remedy}" for fault in self.found[:MAX_LISTED]]
             if len(self.found) > MAX_LISTED:
                 listed.append(f"and {len(self.found) - MAX_LISTED} more")
-            error = CallerError(f"{self.subject}: {len(self.found)} faults", details="; ".join(listed), code=self.code)
+            error = CallerError(f"{self.subject}: {len(self.found)} errors", details="; ".join(listed), code=self.code)
         error.subject, error.faults = self.subject, tuple(f"{fault}: {fault.remedy}" for fault in self.found)
         return error

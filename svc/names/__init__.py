@@ -27,10 +27,10 @@ class Names:
     run_dir: str = "/var/run/svc"
     log_dir: str = "/var/log/svc/cni"
 
-    orch_section: str = "orch"  # netconf: the section with the access to the orchestrator's API
+    orch_section: str = "orch"  # netconf: the section with the access to the Kubernetes API
     orch_api_root: str = "orch_api_root"  # netconf: the API's URL in it
     orch_policy: str = "orch"  # netconf: policy.type
-    orch_datastore: str = "orch"  # netconf: datastore_type of the orchestrator's API
+    orch_datastore: str = "orch"  # netconf: datastore_type of the Kubernetes API
 
     qos_prefix: str = "qos.svc.internal"  # of annotations that shape traffic
     native_domains: tuple[str, ...] = ("svc.internal/", "operator.svc.internal/")  # labels that custom resources have natively

@@ -6,6 +6,7 @@ the namespace. A replaced annotation is not validated.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -61,11 +62,16 @@ class _Note:
     text: str
 
 
+_PAIR: Final = "give at most one IPv4 and one IPv6 address"
+_LIST: Final = 'write a JSON list of strings, such as ["a", "b"]'
+
+
 def parse_annotations(
     names: Names, pod: ObjectAnnotations, namespace: ObjectAnnotations, features: Features
 ) -> AnnotationSettings:
     """Return the annotation settings. Raise CallerError that lists all field errors of the annotations that count."""
-    if not any(note.startswith(_prefixes(names)) for notes in (pod, namespace) for note in notes.values):
+    prefixes = f"{names.annotation_prefix}/", f"{names.qos_prefix}/", f"{names.orch_domain}/"
+    if not any(note.startswith(prefixes) for notes in (pod, namespace) for note in notes.values):
         return NO_SETTINGS
     return _Reader(names, pod, namespace, features).read()
 
@@ -81,10 +87,6 @@ def demand_own_ipam(kind: str, names: Names, asked: Iterable[str]) -> None:
         )
 
 
-def _prefixes(names: Names) -> tuple[str, ...]:
-    return f"{names.annotation_prefix}/", f"{names.qos_prefix}/", f"{names.orch_domain}/"
-
-
 class _Reader:
     def __init__(self, names: Names, pod: ObjectAnnotations, namespace: ObjectAnnotations, features: Features) -> None:
         self._names = names
@@ -95,8 +97,9 @@ class _Reader:
         self._sources: dict[str, str] = {}
 
     def read(self) -> AnnotationSettings:
-        pools = {version: self._pools(name, version) for version, name in POOLS.items()}
-        versions = self._versions()
+        both = self._pod, self._namespace
+        pools = {version: self._list(self._note(name, *both), partial(_pool, version)) for version, name in POOLS.items()}
+        versions = tuple(sorted(set(self._list(self._note(FAMILIES, *both), _version))))
         addresses = self._address_note()
         wishes = AnnotationSettings(
             pools={version: given for version, given in pools.items() if given},
@@ -112,19 +115,12 @@ class _Reader:
         self._faults.raise_if_any()
         return wishes
 
-    def _pools(self, name: str, version: int) -> tuple[str, ...]:
-        return self._list(self._note(name, self._pod, self._namespace), lambda text: _pool(text, version))
-
-    def _versions(self) -> tuple[int, ...]:
-        return tuple(sorted(set(self._list(self._note(FAMILIES, self._pod, self._namespace), _version))))
-
     def _address_note(self) -> _Note | None:
         """Return the annotation that gives the pod its addresses. Return None if there is none, or if two conflict."""
         for notes in (self._pod, self._namespace):
             given = [note for name in (ADDRESSES, UNMANAGED) if (note := self._note(name, notes))]
             if len(given) == 2:
-                problem = f"cannot be used together with {UNMANAGED}"
-                self._faults.add(given[0].place, given[0].text, problem, "remove one of the two")
+                self._fault(given[0], f"cannot be used together with {UNMANAGED}", "remove one of the two")
                 return None
             if given:
                 return given[0]
@@ -135,8 +131,7 @@ class _Reader:
             self._demand_feature(note, "ip_addrs_no_ipam")
         addresses = self._list(note, _pod_address, at_most=2)
         if len({address.version for address in addresses}) < len(addresses):
-            problem = f"has two IPv{addresses[0].version} addresses"
-            self._faults.add(note.place, note.text, problem, "give at most one IPv4 and one IPv6 address")
+            self._fault(note, f"has two IPv{addresses[0].version} addresses", _PAIR)
         return addresses
 
     def _floating(self) -> tuple[Address, ...]:
@@ -148,7 +143,10 @@ class _Reader:
 
     def _demand_feature(self, note: _Note, feature: str) -> None:
         remedy = "set that to true in the network configuration, or remove the annotation"
-        self._faults.add(note.place, note.text, f"needs feature_control.{feature}", remedy)
+        self._fault(note, f"needs feature_control.{feature}", remedy)
+
+    def _fault(self, note: _Note, problem: str, remedy: str) -> None:
+        self._faults.add(note.place, note.text, problem, remedy)
 
     def _mac(self) -> str:
         note = self._note(MAC, self._pod)
@@ -157,7 +155,7 @@ class _Reader:
         try:
             return _hardware_address(note.text).hex(":")
         except ValueError as fault:
-            self._faults.add(note.place, note.text, str(fault), "give a unicast address of 6 octets, such as 0a:00:5e:00:53:01")
+            self._fault(note, str(fault), "give a unicast address of 6 octets, such as 0a:00:5e:00:53:01")
             return ""
 
     def _note(self, name: str, *where: ObjectAnnotations) -> _Note | None:
@@ -178,24 +176,22 @@ class _Reader:
         items = self._decoded(note)
         if not items:
             if items is not None and not may_be_empty:
-                self._faults.add(note.place, note.text, "is an empty list", "name something, or remove the annotation")
+                self._fault(note, "is an empty list", "name something, or remove the annotation")
             return ()
         if at_most and len(items) > at_most:
-            remedy = "give at most one IPv4 and one IPv6 address"
-            self._faults.add(note.place, note.text, f"has {len(items)} addresses", remedy)
+            self._fault(note, f"has {len(items)} addresses", _PAIR)
             return ()
         found = [self._item(note, index, item, parse) for index, item in enumerate(items)]
         return tuple(item for item in found if item is not None)
 
     def _decoded(self, note: _Note) -> list[Any] | None:
-        remedy = 'write a JSON list of strings, such as ["a", "b"]'
         try:
             items = orjson.loads(note.text)
         except orjson.JSONDecodeError:
-            self._faults.add(note.place, note.text, "is not JSON", remedy)
+            self._fault(note, "is not JSON", _LIST)
             return None
         if not isinstance(items, list):
-            self._faults.add(note.place, note.text, f"is {json_kind(items)}, not a list", remedy)
+            self._fault(note, f"is {json_kind(items)}, not a list", _LIST)
             return None
         return items
 
@@ -219,7 +215,7 @@ _REMEDIES: Final = {
 }
 
 
-def _pool(text: str, version: int) -> str:
+def _pool(version: int, text: str) -> str:
     if not text or any(char.isspace() for char in text):
         raise ValueError("is not a pool")
     if len(text) > MAX_NAME:

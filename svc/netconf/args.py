@@ -1,13 +1,18 @@
-"""Parser for CNI_ARGS: the pod's identity and a requested address, as KEY=VALUE pairs."""
+"""What a runtime tells of the container.
+
+CNI_ARGS has the pod's identity and a requested address, as KEY=VALUE pairs. The `args` of the network configuration have the
+labels of a bare container from Mesos.
+"""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field
-from typing import Final
+from typing import Any, Final
 
 from svc._core.cidr import Address
 from svc.model.errors import Code
-from svc.model.field_errors import FieldErrors
+from svc.model.field_errors import FieldErrors, json_kind
+from svc.names import Names
 from svc.values import dataclass
 
 # Key in the spelling of runtimes, to attribute.
@@ -22,6 +27,13 @@ KEYS: Final[Mapping[str, str]] = {
 BOOLEANS: Final = {"1": True, "true": True, "0": False, "false": False}
 
 OBJECT_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]{0,252}")  # part of datastore keys, so without '/'
+
+Labels = tuple[tuple[str, str], ...]
+
+_KEYS: Final = ("org.apache.mesos", "network_info", "labels", "labels")
+_PATH: Final = 'args."org.apache.mesos".network_info.labels.labels'
+_UNUSABLE: Final = re.compile(r"[^-_.a-zA-Z0-9]+")
+_DOTTED: Final = re.compile(r"[.-]*\.[.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +53,20 @@ class Args:
         return bool(self.pod_name)
 
 
-def parse_args(text: str, *, keys: Mapping[str, str] = KEYS, ignore_unknown: bool = False, lenient: bool = False) -> Args:
+def parse_args(text: str, *, ignore_unknown: bool = False, lenient: bool = False) -> Args:
     """Parse CNI_ARGS. Raise CallerError that lists all field errors. The last of equal keys counts.
 
     `ignore_unknown` is the default of IgnoreUnknown. `lenient` is for a DEL: invalid pairs are ignored.
     """
     faults = FieldErrors("invalid CNI_ARGS", Code.INVALID_ENVIRONMENT)
     pairs = _pairs(text, faults)
-    known = {keys[key]: value for key, value in pairs.items() if key in keys}
-    others = {key: value for key, value in pairs.items() if key not in keys}
+    known = {KEYS[key]: value for key, value in pairs.items() if key in KEYS}
+    others = {key: value for key, value in pairs.items() if key not in KEYS}
     ignore = _boolean(known.pop("ignore_unknown", ""), ignore_unknown, faults)
     if not ignore:
-        _refuse_unknown(others, keys, faults)
+        remedy = f"leave it out, add IgnoreUnknown=true, or use one of {', '.join(KEYS)}"
+        for key, value in others.items():
+            faults.add(f"CNI_ARGS {key}", value, "is not known", remedy)
     known["ip"] = _address(known.get("ip", ""), faults)
     known |= _pod(known, faults)
     if not lenient:
@@ -88,12 +102,6 @@ def _boolean(text: str, default: bool, faults: FieldErrors) -> bool:
     return BOOLEANS.get(text.lower(), default)
 
 
-def _refuse_unknown(others: Mapping[str, str], keys: Mapping[str, str], faults: FieldErrors) -> None:
-    remedy = f"leave it out, add IgnoreUnknown=true, or use one of {', '.join(keys)}"
-    for key, value in others.items():
-        faults.add(f"CNI_ARGS {key}", value, "is not known", remedy)
-
-
 def _pod(known: Mapping[str, str], faults: FieldErrors) -> dict[str, str]:
     """Return name and namespace of the pod; both empty unless both are valid."""
     pod = {part: known.get(part, "") for part in ("pod_name", "pod_namespace")}
@@ -114,3 +122,40 @@ def _address(text: str, faults: FieldErrors) -> str:
         problem = "is a network, not an address" if "/" in text else f"is not an address ({fault})"
         faults.add("CNI_ARGS IP", text, problem, "give one IPv4 or IPv6 address without a prefix length")
         return ""
+
+
+def labels_of(args: dict[str, Any] | None, names: Names, faults: FieldErrors) -> tuple[str, Labels]:
+    """Return the namespace (empty unless a label names it) and the labels by key, in a form that selectors accept."""
+    if not args:
+        return "", ()
+    given = dict(_label_pairs(args, faults))
+    namespace = given.pop(f"{names.label_prefix}/namespace", "")
+    if namespace and not OBJECT_NAME.fullmatch(namespace):
+        faults.add(_PATH, namespace, "is not a namespace", "give up to 253 letters, digits, '-', '.' and '_'")
+        namespace = ""
+    labels = {_usable(key): _usable(value) for key, value in given.items()}
+    return namespace, tuple(sorted((key, value) for key, value in labels.items() if key))
+
+
+def _label_pairs(args: dict[str, Any], faults: FieldErrors) -> Iterator[tuple[str, str]]:
+    found: Any = args
+    for key in _KEYS:
+        found = found.get(key) if isinstance(found, dict) else None
+    if found is None:
+        return
+    if not isinstance(found, list):
+        faults.add(_PATH, found, f"is {json_kind(found)}", 'write an array of objects with "key" and "value"')
+        return
+    for index, item in enumerate(found):
+        if isinstance(item, dict) and isinstance(item.get("key"), str) and isinstance(item.get("value"), str):
+            yield item["key"], item["value"]
+        else:
+            faults.add(f"{_PATH}[{index}]", item, "is no label", 'write an object with "key" and "value", both strings')
+
+
+def _usable(text: str) -> str:
+    """Return a valid label key or value: a dot for a slash, and a dash for a run of other invalid characters.
+
+    A run of dots and dashes that contains a dot becomes one dot; at both ends they are removed.
+    """
+    return _DOTTED.sub(".", _UNUSABLE.sub("-", text.replace("/", "."))).strip("-.")

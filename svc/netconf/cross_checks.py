@@ -1,8 +1,9 @@
 """Checks of fields against each other, the names profile, and what this version supports."""
 
+from functools import partial
 from typing import Any
 
-from svc.model.field_errors import FieldErrors
+from svc.model.field_errors import Check, FieldErrors
 from svc.names import Names
 from svc.netconf import fields, host_local
 
@@ -10,9 +11,7 @@ Values = dict[str, Any]
 
 
 def check(values: Values, names: Names, faults: FieldErrors) -> None:
-    """Add field errors, and reset invalid values to their defaults. Values with earlier field errors already have their
-    defaults.
-    """
+    """Add field errors, and reset invalid values to their defaults. Earlier field errors have already reset theirs."""
     _datastore(values, faults)
     _etcd(values, faults)
     _orchestrator(values, faults)
@@ -70,21 +69,12 @@ def _families(values: Values, faults: FieldErrors) -> None:
 def _pools(values: Values, faults: FieldErrors) -> None:
     """Check the pools of the families that are assigned."""
     for version in (4, 6):
-        path = f"ipam.ipv{version}_pools"
-        if values[f"ipam.assign_ipv{version}"] != "true":
-            continue
-        findings = [(index, text, fields.pool(text, version)) for index, text in enumerate(values[path])]
-        wrong = [(index, text, finding) for index, text, finding in findings if finding]
-        for index, text, finding in wrong:
-            faults.add(f"{path}[{index}]", text, *finding)
-        if wrong:
-            values[path] = fields.default_of(path)
+        if values[f"ipam.assign_ipv{version}"] == "true":
+            _entries(f"ipam.ipv{version}_pools", values, partial(fields.pool, version=version), faults)
 
 
 def _mtu(values: Values, faults: FieldErrors) -> None:
-    mtu = values["mtu"]
-    if finding := fields.mtu(mtu, ipv6=values["ipam.assign_ipv6"] == "true"):
-        faults.add("mtu", mtu, *finding)
+    if not faults.check("mtu", values["mtu"], fields.mtu(values["mtu"], ipv6=values["ipam.assign_ipv6"] == "true")):
         values["mtu"] = fields.default_of("mtu")
 
 
@@ -92,11 +82,16 @@ def _gates(values: Values, faults: FieldErrors) -> None:
     urls = values["readiness_gates"]
     if len(urls) > fields.MAX_GATES:
         faults.add("readiness_gates", urls, f"has {len(urls)} URLs", f"give at most {fields.MAX_GATES}")
-    wrong = [(f"readiness_gates[{index}]", text, finding) for index, text in enumerate(urls) if (finding := fields.gate(text))]
-    for path, text, finding in wrong:
-        faults.add(path, text, *finding)
-    if wrong or len(urls) > fields.MAX_GATES:
+    _entries("readiness_gates", values, fields.gate, faults)
+    if len(urls) > fields.MAX_GATES:
         values["readiness_gates"] = fields.default_of("readiness_gates")
+
+
+def _entries(path: str, values: Values, check: Check, faults: FieldErrors) -> None:
+    """Check each entry of a list. Reset the list if one is invalid."""
+    valid = [faults.check(f"{path}[{index}]", text, check(text)) for index, text in enumerate(values[path])]
+    if not all(valid):
+        values[path] = fields.default_of(path)
 
 
 def _faulty(path: str, faults: FieldErrors) -> bool:

@@ -18,9 +18,7 @@ _LONG_NUMBER: Final = re.compile(rb"\d{19}")
 
 
 def decode(data: bytes, file: str = "") -> Json:
-    """Return the JSON object, of at most 1 MiB; the last of equal keys counts. Raise CallerError that names the file,
-    or stdin.
-    """
+    """Return the JSON object, of at most 1 MiB; the last of equal keys counts. Raise CallerError that names the source."""
     subject, place = (f"network configuration {file!r}", file) if file else ("network configuration", "stdin")
     if len(data) > MAX_BYTES:
         raise CallerError(f"{subject} has {len(data)} bytes", details=f"{place}: give at most {MAX_BYTES} bytes")

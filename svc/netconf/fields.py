@@ -11,11 +11,9 @@ from typing import Any, Final
 
 from svc._core.cidr import Cidr
 from svc.model import resource
+from svc.model.field_errors import Check, Finding, matching
 from svc.model.gate import parse_gate
 from svc.values import dataclass
-
-Finding = tuple[str, str]  # problem, fix
-Check = Callable[[Any], Finding | None]
 
 STRING: Final = "string"
 INTEGER: Final = "integer"
@@ -44,8 +42,6 @@ MAX_GATE_SECONDS: Final = 3600  # runtimes give up long before
 MAX_GATES: Final = 32  # each has a thread of its own while a call waits for it
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
-_URL: Final = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
-_NODE_NAME: Final = re.compile(r"[^\s/\x00-\x1f\x7f]{1,253}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,27 +79,16 @@ def _name(text: str) -> Finding | None:
     return None
 
 
-def _not_empty(text: str) -> Finding | None:
-    return None if text else ("is empty", "name the plugin")
-
-
-def node_name(text: str) -> Finding | None:
-    """Validate a node's name from any source."""
-    if not text or _NODE_NAME.fullmatch(text):
-        return None
-    return "is not a node name", "give 1 to 253 characters without '/', white space and control characters"
-
-
-def _absolute(text: str) -> Finding | None:
-    if not text or (text.startswith("/") and "\0" not in text):
-        return None
-    return "is not an absolute path", "start it with '/'"
-
-
-def _url(text: str) -> Finding | None:
-    if not text or _URL.fullmatch(text):
-        return None
-    return "is not a URL", "write http://HOST:PORT or https://HOST:PORT"
+_not_empty: Final = matching(r"[\s\S]+", "is empty", "name the plugin")
+node_name: Final = matching(
+    r"([^\s/\x00-\x1f\x7f]{1,253})?",
+    "is not a node name",
+    "give 1 to 253 characters without '/', white space and control characters",
+)
+"""Validate a node's name from any source; an empty one means none."""
+_absolute: Final = matching(r"(/[^\0]*)?", "is not an absolute path", "start it with '/'")
+_url: Final = matching(r"(https?://[^\s/?#@]+(/[^\s?#]*)?)?", "is not a URL", "write http://HOST:PORT or https://HOST:PORT")
+_dataplane: Final = matching("(linux)?", "is not served", 'leave it out, or write "linux"')
 
 
 def _between(low: int, high: int, note: str = "") -> Check:
@@ -128,12 +113,6 @@ def _device_type(text: str) -> Finding | None:
     if text in ("", "veth"):
         return None
     return ("is not served" if text == "netkit" else "is not known"), 'leave it out, or write "veth"'
-
-
-def _dataplane(text: str) -> Finding | None:
-    if text in ("", "linux"):
-        return None
-    return "is not served", 'leave it out, or write "linux"'
 
 
 def _queues(number: int) -> Finding | None:
@@ -168,6 +147,10 @@ def gate(text: str) -> Finding | None:
     return None
 
 
+def _node(path: str, meaning: str, section: str, *aliases: str) -> Field:
+    return Field(path, STRING, meaning, section, check=node_name, fold=str.strip, aliases=aliases)
+
+
 _log_number: Final = _between(0, MAX_INTEGER, "; 0 means the default")
 _seconds: Final = _between(0, MAX_INTEGER, "; 0 means off")
 _gate_seconds: Final = _between(1, MAX_GATE_SECONDS)
@@ -176,24 +159,10 @@ FIELDS: Final = (
     Field("name", STRING, "Name of the network.", "2.1", required=True, check=_name),
     Field("cniVersion", STRING, "Version of the CNI specification that the runtime speaks.", "2.1"),
     Field("type", STRING, "The plugin's executable.", "2.1", required=True, check=_not_empty),
-    Field(
-        "nodename",
-        STRING,
-        "Name under which the node agent registered; else the host name.",
-        "2.1",
-        check=node_name,
-        fold=str.strip,
-    ),
+    _node("nodename", "Name under which the node agent registered; else the host name.", "2.1"),
     Field("nodename_file", STRING, "File with that name; else the one of the node agent.", "2.1", check=_absolute),
     Field("nodename_file_optional", BOOLEAN, "Whether the host name serves where that file is missing.", "2.1", False),
-    Field(
-        "hostname",
-        STRING,
-        "Deprecated: the name where neither nodename nor the file has one.",
-        "2.1",
-        check=node_name,
-        fold=str.strip,
-    ),
+    _node("hostname", "Deprecated: the name where neither nodename nor the file has one.", "2.1"),
     Field(
         "datastore_type",
         STRING,
@@ -233,11 +202,7 @@ FIELDS: Final = (
     Field("etcd_cert_file", STRING, "Client certificate.", "2.2", "", check=_absolute),
     Field("etcd_ca_cert_file", STRING, "Certificates of the authorities that are trusted.", "2.2", "", check=_absolute),
     Field(
-        "etcd_authority",
-        STRING,
-        "Deprecated: host and port, when etcd_endpoints is absent; else 127.0.0.1:2379.",
-        "2.2",
-        "",
+        "etcd_authority", STRING, "Deprecated: host and port, when etcd_endpoints is absent; else 127.0.0.1:2379.", "2.2", ""
     ),
     Field("etcd_scheme", STRING, "Deprecated: scheme for etcd_authority; else http.", "2.2", ""),
     Field(
@@ -260,7 +225,7 @@ FIELDS: Final = (
         "",
         check=_absolute,
     ),
-    Field("orch", OBJECT, "Access to the orchestrator's API.", "2.5", aliases=("kubernetes",)),
+    Field("orch", OBJECT, "Access to the Kubernetes API.", "2.5", aliases=("kubernetes",)),
     Field("orch.kubeconfig", STRING, "Path of a kubeconfig.", "2.5", "", check=_absolute, aliases=("kubernetes.kubeconfig",)),
     Field(
         "orch.orch_api_root",
@@ -271,16 +236,7 @@ FIELDS: Final = (
         check=_url,
         aliases=("orch.k8s_api_root", "kubernetes.orch_api_root", "kubernetes.k8s_api_root", "policy.k8s_api_root"),
     ),
-    Field(
-        "orch.node_name",
-        STRING,
-        "Node whose pod CIDR host-local IPAM takes.",
-        "2.5",
-        "",
-        check=node_name,
-        fold=str.strip,
-        aliases=("kubernetes.node_name",),
-    ),
+    _node("orch.node_name", "Node whose pod CIDR host-local IPAM takes.", "2.5", "kubernetes.node_name"),
     Field("policy", OBJECT, "Network policy.", "2.6", secret=True),
     Field("policy.type", STRING, "Kind of policy.", "2.6", "", allowed=("", *POLICY_TYPES)),
     Field("policy.k8s_auth_token", STRING, "Token for the API, instead of the kubeconfig's.", "2.6", "", secret=True),

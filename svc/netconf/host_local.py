@@ -15,7 +15,7 @@ from svc.netconf import fields
 Json = dict[str, Any]
 
 TYPE: Final = "host-local"
-WORDS: Final[Mapping[str, int]] = {"usepodcidr": 4, "usepodcidripv6": 6}  # in lower case, to family
+KEYWORDS: Final[Mapping[str, int]] = {"usepodcidr": 4, "usepodcidripv6": 6}  # in lower case, to family
 DEFAULTS: Final = (Cidr("0.0.0.0/0"), Cidr("::/0"))
 
 _OWN_IPAM: Final = ("assign_ipv4", "assign_ipv6", "ipv4_pools", "ipv6_pools")
@@ -34,14 +34,15 @@ def check(values: Json, raw: Json, faults: FieldErrors) -> None:
             faults.add(f"ipam.{key}", ipam[key], f"needs the IPAM of svc, which {TYPE} replaces", "remove it")
             values[f"ipam.{key}"] = fields.default_of(f"ipam.{key}")
     _check_ranges(ipam, raw, faults)
-    values["ipam.routes"] = _sound_routes(values["ipam.routes"], faults)
+    routes = enumerate(values["ipam.routes"])
+    values["ipam.routes"] = [route for index, route in routes if _is_sound(f"ipam.routes[{index}]", route, faults)]
     _check_access(values, ipam, faults)
     _check_mtu(values, ipam, faults)
 
 
 def families(raw: Json) -> frozenset[int]:
     """Return the families for which the section requests the node's pod CIDR."""
-    return frozenset(WORDS[text.lower()] for text in _subnets(raw["ipam"]) if _is_word(text))
+    return frozenset(KEYWORDS[text.lower()] for text in _subnets(raw["ipam"]) if _is_word(text))
 
 
 def resolved(raw: Json, node_ranges: Mapping[int, str]) -> Json:
@@ -58,46 +59,36 @@ def resolved(raw: Json, node_ranges: Mapping[int, str]) -> Json:
             [item | {"subnet": _replaced(item["subnet"], node_ranges)} for item in group] for group in ipam["ranges"]
         ]
     if ipam.get("routes"):
-        ipam["routes"] = [_without_gateway(route) for route in ipam["routes"] if route.get("dst")]
+        kept = [route for route in ipam["routes"] if route.get("dst")]
+        ipam["routes"] = [{key: value for key, value in route.items() if key != "gw"} for route in kept]
     return {**raw, "ipam": ipam}
 
 
-def _without_gateway(route: Json) -> Json:
-    return {key: value for key, value in route.items() if key != "gw"}
-
-
 def for_release(name: str, data_dir: str) -> Json:
-    """Return a configuration to find and release an attachment's addresses, independent of the network's present configuration.
+    """Return a configuration that releases an attachment's addresses, whatever the network's present configuration is.
 
-    It requires no request to the API. It has the latest CNI version, because older ones refuse such ranges, and a release
-    has no result that depends on the version.
+    It needs no pod CIDR from the API. It has the latest CNI version, because older ones refuse such ranges, and the result of a
+    release does not depend on the version.
     """
     ipam: Json = {"type": TYPE, "ranges": [[{"subnet": subnet}] for subnet in _ANYWHERE]}
-    return {
-        "cniVersion": cni_versions.LATEST,
-        "name": name,
-        "type": TYPE,
-        "ipam": ipam | ({"dataDir": data_dir} if data_dir else {}),
-    }
+    if data_dir:
+        ipam["dataDir"] = data_dir
+    return {"cniVersion": cni_versions.LATEST, "name": name, "type": TYPE, "ipam": ipam}
 
 
 def holder(name: str, data_dir: str, address: Address) -> tuple[str, str]:
-    """Return the container and interface that hold the address, from host-local's files; empty if the address is not
-    assigned.
-    """
+    """Return container and interface of an address from host-local's files; empty if the address is not assigned."""
     try:
-        lines = (Path(data_dir or _DATA_DIR) / name / str(address)).read_text().splitlines()
+        container, ifname, *_ = [*(Path(data_dir or _DATA_DIR) / name / str(address)).read_text().splitlines(), "", ""]
     except (OSError, ValueError):
         return "", ""
-    return lines[0] if lines else "", lines[1] if len(lines) > 1 else ""
+    return container, ifname
 
 
 def container_routes(given: Sequence[Json], *, with_defaults: bool) -> tuple[Cidr, ...] | None:
     """Return the destinations of a container's routes from valid `routes`. None means the default routes of its families."""
     custom = [Cidr.masked(route["dst"]) for route in given if route.get("dst")]
-    if not custom:
-        return None
-    return tuple(dict.fromkeys([*(DEFAULTS if with_defaults else ()), *custom]))
+    return tuple(dict.fromkeys([*(DEFAULTS if with_defaults else ()), *custom])) if custom else None
 
 
 def _check_ranges(ipam: Json, raw: Json, faults: FieldErrors) -> None:
@@ -144,11 +135,6 @@ def _check_subnet(path: str, text: object, faults: FieldErrors) -> None:
             faults.add(path, text, f"is not a CIDR ({fault})", _PLAIN_SUBNET)
 
 
-def _sound_routes(routes: Sequence[Any], faults: FieldErrors) -> list[Json]:
-    """Return the valid routes."""
-    return [route for index, route in enumerate(routes) if _is_sound(f"ipam.routes[{index}]", route, faults)]
-
-
 def _is_sound(path: str, route: Any, faults: FieldErrors) -> bool:
     if not isinstance(route, dict):
         faults.add(path, route, f"is {json_kind(route)}", "give an object, {...}")
@@ -172,9 +158,8 @@ def _check_access(values: Json, ipam: Json, faults: FieldErrors) -> None:
 
 
 def _check_mtu(values: Json, ipam: Json, faults: FieldErrors) -> None:
-    has_ipv6 = any((_is_word(text) and WORDS[text.lower()] == 6) or ":" in text for text in _subnets(ipam))
-    if has_ipv6 and (finding := fields.mtu(values["mtu"], ipv6=True)):
-        faults.add("mtu", values["mtu"], *finding)
+    if any((_is_word(text) and KEYWORDS[text.lower()] == 6) or ":" in text for text in _subnets(ipam)):
+        faults.check("mtu", values["mtu"], fields.mtu(values["mtu"], ipv6=True))
 
 
 def _subnets(ipam: Json) -> list[str]:
@@ -186,8 +171,8 @@ def _subnets(ipam: Json) -> list[str]:
 
 
 def _is_word(text: object) -> bool:
-    return isinstance(text, str) and text.lower() in WORDS
+    return isinstance(text, str) and text.lower() in KEYWORDS
 
 
 def _replaced(subnet: str, node_ranges: Mapping[int, str]) -> str:
-    return node_ranges[WORDS[subnet.lower()]] if _is_word(subnet) else subnet
+    return node_ranges[KEYWORDS[subnet.lower()]] if _is_word(subnet) else subnet

@@ -5,14 +5,13 @@ A file is TOML; missing fields keep the names of svc. All field errors of a file
 
 import re
 import sys
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
 import svc.names
 from svc.model.errors import CallerError, Code, SvcError
-from svc.model.field_errors import FieldErrors, json_kind
+from svc.model.field_errors import Check, FieldErrors, Finding, json_kind, matching
 from svc.model.shortage import shortage
 from svc.names import DEFAULT, Names
 
@@ -23,8 +22,6 @@ _OWN: Final = ("", DEFAULT_NAME, DEFAULT.plugin)  # values that select the names
 # IFNAMSIZ is 16 including the final NUL, and 11 characters follow the prefix.
 MAX_PREFIX: Final = 4
 
-_Finding = tuple[str, str]  # problem, fix
-_Check = Callable[[str], _Finding | None]
 _Signature = tuple[int, int, int]
 
 
@@ -114,7 +111,10 @@ def _names(path: Path, values: dict[str, Any]) -> Names:
             faults.add(name, value, "is not known", f"leave it out; known are {', '.join(known)}")
         else:
             _check(name, value, known[name], faults)
-    _check_together(known | values, faults)
+    together = known | values
+    if together["plugin"] == together["ipam_plugin"]:
+        problem, remedy = "is the plugin's name too", "give each its own: they are two executables"
+        faults.add("ipam_plugin", together["ipam_plugin"], problem, remedy)
     faults.raise_if_any()
     given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     return Names(**given)
@@ -126,8 +126,10 @@ def _check(name: str, value: Any, default: Any, faults: FieldErrors) -> None:
     elif type(value) is not type(default):
         kind = "a date or time" if hasattr(value, "isoformat") else json_kind(value)
         faults.add(name, value, f"is {kind}", f"give {json_kind(default)}")
-    elif isinstance(value, str) and (finding := _finding(name, value)):
-        faults.add(name, value, *finding)
+    elif value == "":
+        faults.add(name, value, "is empty", "give a name, or leave the field out for the name of svc")
+    elif isinstance(value, str):
+        faults.check(name, value, _CHECKS.get(name, _word)(value))
 
 
 def _check_list(name: str, value: Any, faults: FieldErrors) -> None:
@@ -135,75 +137,46 @@ def _check_list(name: str, value: Any, faults: FieldErrors) -> None:
         faults.add(name, value, "is no list with something in it", "give an array of strings")
         return
     for index, item in enumerate(value):
-        if not isinstance(item, str) or not re.fullmatch(_DOMAIN.pattern + "/", item):
+        if not isinstance(item, str) or not re.fullmatch(_DOMAIN + "/", item):
             faults.add(f"{name}[{index}]", item, "is no domain with a slash", 'give one such as "example.org/"')
 
 
-def _check_together(values: dict[str, Any], faults: FieldErrors) -> None:
-    if values["plugin"] == values["ipam_plugin"]:
-        faults.add(
-            "ipam_plugin", values["ipam_plugin"], "is the plugin's name too", "give each its own: they are two executables"
-        )
-
-
-def _finding(name: str, text: str) -> _Finding | None:
-    if not text:
-        return "is empty", "give a name, or leave the field out for the name of svc"
-    return _CHECKS.get(name, _word)(text)
-
-
-def _matching(pattern: re.Pattern[str], problem: str, remedy: str) -> _Check:
-    return lambda text: None if pattern.fullmatch(text) else (problem, remedy)
-
-
-_DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-_word = _matching(
-    re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII),
-    "is not a name",
-    "start with a letter or digit, then letters, digits, '_', '.' and '-'",
-)
-_domain = _matching(_DOMAIN, "is not a domain", "give lower-case letters, digits, '-' and '.', such as example.org")
-_api_version = _matching(
-    re.compile(_DOMAIN.pattern + r"/v[0-9][a-z0-9]*"),
-    "is not an API group with a version",
-    "write GROUP/VERSION, such as example.org/v3",
-)
-_directory = _matching(
-    re.compile(r"(/(?!\.\.?(/|$))[^/\0\n]+)+"),
-    "is not an absolute path",
-    "start it with '/', without '.', '..' and a slash at the end",
+_DOMAIN: Final = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"
+_NAME: Final = r"(?a)[A-Za-z0-9][\w.-]*"
+_word = matching(_NAME, "is not a name", "start with a letter or digit, then letters, digits, '_', '.' and '-'")
+_prefix_word = matching(
+    _NAME, "cannot begin an interface's name", "give letters, digits, '_', '.' and '-', a letter or digit first"
 )
 
 
-def _interface_prefix(text: str) -> _Finding | None:
-    if len(text.encode()) > MAX_PREFIX:
-        return (
-            f"has {len(text.encode())} bytes",
-            f"give at most {MAX_PREFIX}: 11 follow, and an interface's name has at most 15",
-        )
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", text, re.ASCII):
-        return "cannot begin an interface's name", "give letters, digits, '_', '.' and '-', a letter or digit first"
-    return None
+def _interface_prefix(text: str) -> Finding | None:
+    size = len(text.encode())
+    if size > MAX_PREFIX:
+        return f"has {size} bytes", f"give at most {MAX_PREFIX}: 11 follow, and an interface's name has at most 15"
+    return _prefix_word(text)
 
 
-def _conflist(text: str) -> _Finding | None:
-    if re.fullmatch(r"[\w-][\w.-]*\.conflist", text, re.ASCII):
-        return None
-    return "is not the file name of a network list", "give one without '/' that ends in .conflist"
-
-
-_CHECKS: Final[dict[str, _Check]] = {
-    "annotation_prefix": _domain,
-    "orch_domain": _domain,
-    "label_prefix": _domain,
-    "qos_prefix": _domain,
-    "api_version": _api_version,
-    "crd_api_version": _api_version,
-    "operator_api_version": _api_version,
-    "key_root": _directory,
-    "state_dir": _directory,
-    "run_dir": _directory,
-    "log_dir": _directory,
+_CHECKS: Final[dict[str, Check]] = {
+    **dict.fromkeys(
+        ("annotation_prefix", "orch_domain", "label_prefix", "qos_prefix"),
+        matching(_DOMAIN, "is not a domain", "give lower-case letters, digits, '-' and '.', such as example.org"),
+    ),
+    **dict.fromkeys(
+        ("api_version", "crd_api_version", "operator_api_version"),
+        matching(
+            _DOMAIN + r"/v[0-9][a-z0-9]*", "is not an API group with a version", "write GROUP/VERSION, such as example.org/v3"
+        ),
+    ),
+    **dict.fromkeys(
+        ("key_root", "state_dir", "run_dir", "log_dir"),
+        matching(
+            r"(/(?!\.\.?(/|$))[^/\0\n]+)+",
+            "is not an absolute path",
+            "start it with '/', without '.', '..' and a slash at the end",
+        ),
+    ),
     "interface_prefix": _interface_prefix,
-    "conflist": _conflist,
+    "conflist": matching(
+        r"(?a)[\w-][\w.-]*\.conflist", "is not the file name of a network list", "give one without '/' that ends in .conflist"
+    ),
 }

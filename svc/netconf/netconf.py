@@ -11,11 +11,9 @@ from svc.model.field_errors import HIDDEN, MISSING, FieldError, FieldErrors, jso
 from svc.model.waits import GateSettings, PolicySettings, TlsTrust
 from svc.names import Names
 from svc.netconf import cross_checks, fields, host_local
-from svc.netconf.decoding import MAX_BYTES as MAX_BYTES
-from svc.netconf.decoding import decode as decode
-from svc.netconf.decoding import read_exact
+from svc.netconf.args import Labels, labels_of
+from svc.netconf.decoding import decode, read_exact
 from svc.netconf.fields import FIELDS, Field, keys_of
-from svc.netconf.mesos_labels import Labels, labels_of
 from svc.values import dataclass
 
 MAX_TEXT: Final = 4096  # characters of a field, as in a path: errors, logs and records repeat some fields
@@ -41,15 +39,7 @@ ORCHESTRATOR: Final = (
 )
 DATASTORE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "embedded": (),
-    "etcdv3": (
-        "etcd_endpoints",
-        "etcd_discovery_srv",
-        "etcd_key_file",
-        "etcd_cert_file",
-        "etcd_ca_cert_file",
-        "etcd_authority",
-        "etcd_scheme",
-    ),
+    "etcdv3": (*_LOCATION["etcdv3"], "etcd_key_file", "etcd_cert_file", "etcd_ca_cert_file"),
     "orch": ORCHESTRATOR,
 }
 
@@ -135,8 +125,7 @@ class NetConf:
 def parse(stdin: bytes, names: Names, *, lenient: bool = False) -> NetConf:
     """Parse a network configuration. Raise CallerError that lists all field errors.
 
-    `lenient` is for a DEL, which must not fail because of a field that it does not need. An invalid value then counts as
-    missing, except for name, version and the location of the datastore.
+    `lenient` is for a DEL: an invalid value counts as missing, except for name, version and the location of the datastore.
     """
     return (_parsed if len(stdin) <= _REMEMBERED_BYTES else _parsed.__wrapped__)(stdin, names, lenient)
 
@@ -153,8 +142,7 @@ def read(
 ) -> NetConf:
     """Return the same as `parse`, for a decoded object. Errors name the `source`.
 
-    If `lenient` and not `located`, field errors of the datastore's location are ignored, so the result must not be used to
-    reach it.
+    With `lenient` and without `located`, the datastore's location may be wrong: the result must not be used to reach it.
     """
     faults = FieldErrors(f"invalid {source}", Code.INVALID_NETCONF)
     values = {field.path: _read(field, raw, faults) for field in FIELDS}
@@ -173,25 +161,15 @@ def _misleading(datastore: str, faults: FieldErrors) -> list[FieldError]:
     return [fault for fault in faults.found if fault.field in paths]
 
 
-_TYPES: Final[Mapping[str, type]] = {
-    fields.STRING: str,
-    fields.INTEGER: int,
-    fields.BOOLEAN: bool,
-    fields.OBJECT: dict,
-    fields.STRINGS: list,
-    fields.ATTACHMENTS: list,
-    fields.RANGES: list,
-    fields.ROUTES: list,
-}
-_REMEDIES: Final[Mapping[str, str]] = {
-    fields.STRING: "write a string in quotes",
-    fields.INTEGER: "write a whole number without quotes",
-    fields.BOOLEAN: "write true or false without quotes",
-    fields.OBJECT: "write an object, {...}",
-    fields.STRINGS: "write an array of strings, [...]",
-    fields.ATTACHMENTS: 'write an array of objects with "containerID" and "ifname"',
-    fields.RANGES: "write an array of arrays of objects, [[{...}]]",
-    fields.ROUTES: "write an array of objects, [{...}]",
+_TYPES: Final[Mapping[str, tuple[type, str]]] = {  # Python's type, and the fix for another one
+    fields.STRING: (str, "write a string in quotes"),
+    fields.INTEGER: (int, "write a whole number without quotes"),
+    fields.BOOLEAN: (bool, "write true or false without quotes"),
+    fields.OBJECT: (dict, "write an object, {...}"),
+    fields.STRINGS: (list, "write an array of strings, [...]"),
+    fields.ATTACHMENTS: (list, 'write an array of objects with "containerID" and "ifname"'),
+    fields.RANGES: (list, "write an array of arrays of objects, [[{...}]]"),
+    fields.ROUTES: (list, "write an array of objects, [{...}]"),
 }
 
 
@@ -239,10 +217,13 @@ def _how_to_add(field: Field) -> str:
 
 def _checked(field: Field, path: str, value: Any, faults: FieldErrors) -> Any:
     """Return the value in its internal form. Problems are added to the field errors."""
-    if not _has_type(field, value):
+    is_exact = type(value) is _TYPES[field.type][0]  # isinstance would take a boolean for an int
+    if not is_exact:
         faults.add(path, HIDDEN if field.secret else value, f"is {json_kind(value)}", _remedy(field))
         return None
-    folded = _folded(field, path, value, faults)
+    if field.type == fields.STRINGS:
+        return _strings(path, value, faults)
+    folded = field.fold(value) if field.fold else value
     if field.allowed and folded not in field.allowed:
         faults.add(path, value, "is not known", _remedy(field))
     elif finding := field.check and field.check(folded):
@@ -252,45 +233,32 @@ def _checked(field: Field, path: str, value: Any, faults: FieldErrors) -> Any:
     return folded
 
 
-def _folded(field: Field, path: str, value: Any, faults: FieldErrors) -> Any:
-    if field.type == fields.STRINGS:
-        return _strings(path, value, faults)
-    return field.fold(value) if field.fold else value
-
-
-def _has_type(field: Field, value: Any) -> bool:
-    """Compare the exact type, because bool is a subclass of int in Python, but not in JSON."""
-    return type(value) is _TYPES[field.type]
-
-
 def _remedy(field: Field) -> str:
     if field.allowed:
         return "write one of " + ", ".join(f'"{text}"' for text in field.allowed if text) + ", in quotes"
-    return _REMEDIES[field.type]
+    return _TYPES[field.type][1]
 
 
 def _strings(path: str, items: list[Any], faults: FieldErrors) -> tuple[str, ...]:
     for index, item in enumerate(items):
         if not isinstance(item, str):
-            faults.add(f"{path}[{index}]", item, f"is {json_kind(item)}", _REMEDIES[fields.STRING])
+            faults.add(f"{path}[{index}]", item, f"is {json_kind(item)}", _TYPES[fields.STRING][1])
     return tuple(items)
 
 
 def _attachments(path: str, value: Any, faults: FieldErrors) -> tuple[tuple[str, str], ...] | None:
-    """Return None if the member is missing. An empty list, which some runtimes send as null, means that no attachment
-    is valid.
-    """
+    """Return None if the member is missing. An empty list, which some runtimes send as null, means no valid attachment."""
     if value is MISSING:
         return None
     if value is not None and not isinstance(value, list):
-        faults.add(path, value, f"is {json_kind(value)}", _REMEDIES[fields.ATTACHMENTS])
+        faults.add(path, value, f"is {json_kind(value)}", _TYPES[fields.ATTACHMENTS][1])
         return None
     return tuple(_attachment(f"{path}[{index}]", item, faults) for index, item in enumerate(value or ()))
 
 
 def _attachment(path: str, item: Any, faults: FieldErrors) -> tuple[str, str]:
     if not isinstance(item, dict):
-        faults.add(path, item, f"is {json_kind(item)}", _REMEDIES[fields.ATTACHMENTS])
+        faults.add(path, item, f"is {json_kind(item)}", _TYPES[fields.ATTACHMENTS][1])
         return "", ""
     return _identifier(path, item, "containerID", faults), _identifier(path, item, "ifname", faults)
 
@@ -313,7 +281,7 @@ def _build(values: dict[str, Any], raw: dict[str, Any], namespace: str, labels: 
         nodename_file=values["nodename_file"] or None,
         nodename_file_optional=values["nodename_file_optional"],
         hostname=values["hostname"] or None,
-        datastore=_datastore(values),
+        datastore=DatastoreSettings(values["datastore_type"], _options(values, DATASTORE_OPTIONS[values["datastore_type"]])),
         policy=bool(values["policy.type"]),
         orchestrator=_options(values, ORCHESTRATOR),
         log_level=values["log_level"],
@@ -337,11 +305,6 @@ def _build(values: dict[str, Any], raw: dict[str, Any], namespace: str, labels: 
         valid_attachments=values["cni.dev/valid-attachments"],
         raw=raw,
     )
-
-
-def _datastore(values: dict[str, Any]) -> DatastoreSettings:
-    kind = values["datastore_type"]
-    return DatastoreSettings(kind, _options(values, DATASTORE_OPTIONS[kind]))
 
 
 def _options(values: dict[str, Any], paths: Sequence[str]) -> tuple[tuple[str, str], ...]:

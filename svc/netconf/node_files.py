@@ -19,13 +19,10 @@ _SHOWN: Final = 60
 
 
 def node_name(netconf: NetConf, names: Names, hostname: str, *, lenient: bool = False, ipam: bool = False) -> str:
-    """Return the node's name.
+    """Return the node's name: `nodename`, the file's, `hostname`, or the host's in lower case, as Kubernetes registers it.
 
-    The sources in order: `nodename`, the file, `hostname` of the configuration, and the host's name in lower case, as
-    Kubernetes registers it. Raise PeerError if the file is required and unusable, CallerError if no source has a name.
-
-    `lenient` is for a DEL: an unusable file counts as missing. `ipam` is for the IPAM plugin: it reads the file if it exists,
-    but only the main plugin requires it.
+    With `lenient`, for a DEL, an unusable file counts as missing. With `ipam`, for the IPAM plugin, the file is not required.
+    Raise PeerError if a required file is unusable, CallerError if no source has a name.
     """
     if netconf.nodename:
         return netconf.nodename
@@ -36,9 +33,7 @@ def node_name(netconf: NetConf, names: Names, hostname: str, *, lenient: bool = 
 
 
 def mtu(netconf: NetConf, names: Names) -> int:
-    """Return the configured MTU, else that of the file, else 0 for the kernel's default. Raise PeerError if the file is
-    unusable.
-    """
+    """Return the configured MTU, else that of the file, else 0 for the kernel's default. Raise PeerError."""
     if netconf.mtu:
         return netconf.mtu
     path = f"{names.state_dir}/{_MTU}"
@@ -72,16 +67,12 @@ def _name_in_file(netconf: NetConf, names: Names, *, lenient: bool, ipam: bool) 
         if not lenient:
             raise
         return ""
-    if not name and not (lenient or ipam) and _is_required(netconf, names):
+    # with an embedded store no other program knows the node by a name
+    by_default = names.nodename_file_required and netconf.datastore.kind != "embedded"
+    is_required = not netconf.nodename_file_optional and (netconf.nodename_file or by_default)
+    if not name and not (lenient or ipam) and is_required:
         raise _missing("node name", path, "set nodename, or nodename_file_optional")
     return name or ""
-
-
-def _is_required(netconf: NetConf, names: Names) -> bool:
-    """Return True if the file must exist. With an embedded store no other program knows the node by a name."""
-    if netconf.nodename_file_optional:
-        return False
-    return bool(netconf.nodename_file) or (names.nodename_file_required and netconf.datastore.kind != "embedded")
 
 
 def _content(what: str, path: str) -> str | None:

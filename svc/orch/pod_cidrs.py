@@ -9,7 +9,7 @@ from svc.model.errors import Code, PeerError
 Json = dict[str, Any]
 
 VARIABLE: Final = "USE_POD_CIDR"
-_REMEDY: Final = "have the orchestrator give ranges to nodes (--allocate-node-cidrs, --cluster-cidr), or write a CIDR as subnet"
+_REMEDY: Final = "have Kubernetes give ranges to nodes (--allocate-node-cidrs, --cluster-cidr), or write a CIDR as subnet"
 _TRUE: Final = ("true", "t", "1")
 
 
@@ -38,7 +38,7 @@ def config_warning(plugin: str, datastore: str, environment: Mapping[str, str]) 
     if plugin != "host-local" or datastore != "orch" or uses_pod_cidr(environment):
         return ""
     return (
-        f"the network's addresses are host-local's and its datastore is the orchestrator's API, but {VARIABLE} is not true "
+        f"the network's addresses are host-local's and its datastore is the Kubernetes API, but {VARIABLE} is not true "
         "here: set it for svc-agent, the node agent, the data-path proxy and the controllers, or no node finds another's pods"
     )
 

@@ -33,9 +33,7 @@ class Inotify:
         self._poll.register(self._woken, select.POLLIN)
 
     def watch(self, path: str) -> None:
-        """Watch the directory instead of the previous one. Raise OSError if that fails, for example because of system
-        limits.
-        """
+        """Watch the directory instead of the previous one. Raise OSError, for example because of system limits."""
         if self._fd < 0:
             self._fd = self._checked(self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
             self._poll.register(self._fd, select.POLLIN)

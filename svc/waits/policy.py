@@ -42,8 +42,12 @@ class PolicyWait(Wait):
         self._addresses = addresses
 
     def is_ready(self) -> bool:
-        """Return True if the file exists and belongs to this sandbox."""
-        return is_ready(self.path, self._addresses)
+        """Return True if the file exists, and does not name only addresses of other sandboxes."""
+        try:
+            info = os.stat(self.path)
+        except (OSError, ValueError):
+            return False
+        return not (stat.S_ISREG(info.st_mode) and info.st_size and _is_of_others(self.path, self._addresses))
 
     def why_not_ready(self) -> str:
         """Return why the file does not count, for a user."""
@@ -177,15 +181,6 @@ def _end_ready(waits: Sequence[PolicyWait]) -> None:
     for wait in waits:
         if wait.is_ready():
             wait.end(WaitOutcome.READY)
-
-
-def is_ready(path: str, addresses: Sequence[str]) -> bool:
-    """Return True if the file exists, and does not name only other addresses."""
-    try:
-        info = os.stat(path)
-    except (OSError, ValueError):
-        return False
-    return not (stat.S_ISREG(info.st_mode) and info.st_size and _is_of_others(path, addresses))
 
 
 def _is_of_others(path: str, addresses: Sequence[str]) -> bool:

@@ -4,6 +4,7 @@ Probes use sockets without a client library. All steps, including redirects, sha
 longer than a silent one. No environment variable can set a proxy.
 """
 
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -17,13 +18,17 @@ from svc.model.field_errors import without_credentials, without_query
 from svc.model.gate import MAX_URL, Gate, parse_gate
 from svc.model.waits import TlsTrust
 from svc.values import dataclass
-from svc.waits.head import Head, NotHttp, parse_head
 
 if TYPE_CHECKING:
     import ssl
 
 PROBE_SECONDS: Final = 5.0
 MAX_REDIRECTS: Final = 10
+
+_MAX_HEAD: Final = 16 << 10  # bytes of a head and of interim responses before it
+_STATUS: Final = re.compile(rb"HTTP/1\.\d (\d{3})(?: [^\r\n]*)?\r?\n")
+_LOCATION: Final = re.compile(rb"^location:[ \t]*([^\r\n]*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
+_REDIRECTS: Final = (301, 302, 303, 307, 308)  # RFC 9110, section 15.4: the other ones have no single target
 
 Address = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
 
@@ -37,6 +42,18 @@ class ProbeResult:
 
 
 UNANSWERED: Final = ProbeResult(False, "timed out without an answer")
+
+
+class NotHttp(Exception):
+    """The server does not speak HTTP/1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Status of a response. `location` is empty unless the response redirects."""
+
+    status: int
+    location: str = ""
 
 
 class BadRedirect(Exception):
@@ -146,6 +163,29 @@ class Probe:
             raise TimeoutError
         self._socket.settimeout(left)
         return step() or b""
+
+
+def parse_head(data: bytes) -> Head | None:
+    """Return the head of the final response, or None if more must be read. Raise NotHttp.
+
+    Responses below 200 only precede the final one (RFC 9110, section 15.2). A redirect is read to the end of its head, any
+    other response to the end of its first line.
+    """
+    rest, complete = data, True
+    while complete and (match := _STATUS.match(rest)):
+        status = int(match[1])
+        head, separator, after = rest.partition(b"\r\n\r\n")
+        complete = bool(separator)
+        if status >= 200 and status not in _REDIRECTS:
+            return Head(status)
+        if status >= 200 and complete:
+            found = _LOCATION.search(head)
+            return Head(status, found[1].decode("latin-1") if found else "")
+        if complete:
+            rest = after
+    if (complete and b"\n" in rest) or len(data) > _MAX_HEAD:
+        raise NotHttp
+    return None
 
 
 def _target(gate: Gate, location: str) -> Gate:

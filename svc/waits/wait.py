@@ -69,10 +69,7 @@ class Wait:
 
 
 class Suspended(Exception):
-    """The call must be repeated in another process, because this process stops and the wait has not ended.
-
-    `generation` identifies the call's row in the journal. The repeated call names it, and fails if the row does not exist then.
-    """
+    """The call must be repeated in another process. It names the `generation` of its row, and fails if the row is missing."""
 
     def __init__(self, generation: int) -> None:
         super().__init__(generation)
@@ -99,14 +96,3 @@ def limited(
             yield wait
     finally:
         call.close()
-
-
-def run_blocking(call: Resumable[T]) -> T:
-    """Run the call on this thread, which blocks in each wait. Return what the call returns."""
-    while True:
-        try:
-            wait = next(call)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        wait.join()

@@ -76,7 +76,7 @@ def test_what_is_stored_is_read(backend: Backend, settings: IpamConfig) -> None:
         ({"max_blocks_per_host": -1, "strict_affinity": True}, "maxBlocksPerHost = -1 is negative"),
         ({"cooldown_seconds": -1}, "ipCooldownSeconds = -1 is negative"),
         ({"vm_address_persistence": "Perhaps"}, "kubeVirtVMAddressPersistence = 'Perhaps' is not known"),
-        ({"max_blocks_per_host": 5, "auto_allocate_blocks": False}, "2 faults"),
+        ({"max_blocks_per_host": 5, "auto_allocate_blocks": False}, "2 errors"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(backend: Backend, fields: dict[str, Any], fault: str) -> None:

@@ -155,7 +155,7 @@ def test_value_of_the_wrong_type_is_refused_by_its_name(pods: MakePod, shared_no
 @pytest.mark.usefixtures("unchanged")
 def test_all_faults_come_in_one_error(pods: MakePod) -> None:
     error = refused(pods(mtu="big", num_queues=[], log_level="LOUD", ipam={"assign_ipv6": True}).call("ADD"))
-    assert "4 faults" in error["msg"]
+    assert "4 errors" in error["msg"]
     for field in ("mtu", "num_queues", "log_level", "ipam.assign_ipv6"):
         assert field in error["details"]
 

@@ -309,7 +309,7 @@ def test_malformed_url_is_a_fault_of_the_configuration(pods: MakePod, url: str) 
     """Told with every other one, before anything is asked."""
     output = pods(readiness_gates=["http://127.0.0.1:1/", url], mtu=1).failed("ADD").output
     assert output["code"] == 7
-    assert "2 faults" in output["msg"]
+    assert "2 errors" in output["msg"]
     assert "readiness_gates[1] = " in output["details"]
     assert "write http://HOST:PORT/PATH" in output["details"]
     assert "mtu = 1 is out of range" in output["details"]

@@ -12,7 +12,7 @@ import pytest
 from harness.netns import run
 from harness.node import Node
 from harness.pod import Pod
-from svc.cni.logfile import append
+from svc.logs.log_file import append
 
 pytestmark = pytest.mark.root
 

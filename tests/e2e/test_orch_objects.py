@@ -117,9 +117,9 @@ def test_nodes_and_profiles_are_not_written(clean_kube: Kube, tmp_path: Path) ->
     refused: list[tuple[Callable[[OrchStore], Any], str]] = [
         (
             lambda store: store.write([Create(ResourceKey("Node", "n"), node)]),
-            "is the orchestrator's",
+            "belongs to Kubernetes",
         ),
-        (lambda store: store.write([Delete(ResourceKey("Node", "node1"))]), "is the orchestrator's"),
+        (lambda store: store.write([Delete(ResourceKey("Node", "node1"))]), "belongs to Kubernetes"),
         (lambda store: store.get(ResourceKey("Profile", "p")), "is not kept"),
         (lambda store: store.write([Create(bare, Resource("WorkloadEndpoint", {}))]), "belongs to no pod"),
     ]

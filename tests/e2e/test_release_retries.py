@@ -19,7 +19,8 @@ MakePod = Callable[..., Pod]
 
 HASTY = """
 import sys
-from svc.agent import main, maintenance
+from svc.agent import main, maintenance, server
+server.PERIOD_SECONDS = 0.1
 maintenance.RETRY_SECONDS, maintenance.MAX_RETRY_SECONDS = 0.1, 0.3
 sys.exit(main.main())
 """

@@ -8,6 +8,7 @@ from types import TracebackType
 from unittest.mock import patch
 
 from harness.audit import IpamAudit
+from harness.blocking import run_blocking
 from harness.fault_injection import Faults, FaultyBackend, FaultyJournal
 from harness.netns import Netns
 from harness.node import POOL4, POOL6
@@ -29,7 +30,6 @@ from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
 from svc.model.result import Result
 from svc.names import DEFAULT
-from svc.waits.wait import run_blocking
 
 WHERE = SessionKey({"kind": "embedded"}, "node1")
 

@@ -16,9 +16,9 @@ from svc.attach.request import Sandbox
 from svc.dataplane import plan
 from svc.dataplane import wire as wiring_module
 from svc.dataplane.check import differences
-from svc.dataplane.kernel import Kernel
+from svc.dataplane.kernel import Kernel, delete_link
 from svc.dataplane.plan import Wiring
-from svc.dataplane.wire import Forwarding, HostNameTaken, Wired, remove_at_once, wire
+from svc.dataplane.wire import ForwardingSysctls, HostInterfaceExists, VethPair, wire
 from svc.model.errors import CallerError, Code, PeerError
 
 pytestmark = pytest.mark.root
@@ -46,7 +46,7 @@ def nothing_is_left(netns: Netns, pod: Netns) -> None:
 
 
 def forwarded(wiring: Wiring) -> list[str]:
-    with closing(Forwarding()) as forwarding:
+    with closing(ForwardingSysctls()) as forwarding:
         return forwarding.ensure(wiring)
 
 
@@ -120,7 +120,7 @@ def test_no_free_index_is_an_error_and_not_a_loop(
 def test_taken_host_name_is_told_apart(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
     """The caller knows what to do about it: here nothing is done."""
     run("ip", "link", "add", BOTH.host_name, "type", "bridge")
-    with pytest.raises(HostNameTaken):
+    with pytest.raises(HostInterfaceExists):
         wire(kernel, BOTH, sandbox.fd)
     assert (netns.links(), pod.links()) == ([BOTH.host_name], [])
 
@@ -223,8 +223,8 @@ def test_namespace_that_was_deleted_leaves_nothing(netns: Netns, kernel: Kernel,
     pod.delete()
     wired = wire(kernel, BOTH, sandbox.fd)
     assert netns.links() == [BOTH.host_name]
-    remove_at_once(kernel, wired.host_index)
-    remove_at_once(kernel, wired.host_index)
+    delete_link(kernel.host(), wired.host_index)
+    delete_link(kernel.host(), wired.host_index)
     assert netns.links() == []
 
 
@@ -282,9 +282,9 @@ def test_check_tells_a_changed_sysctl(kernel: Kernel, sandbox: Sandbox, where: s
 def test_check_tells_a_pair_that_was_replaced(netns: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
     """Names and addresses are right, but these are not the interfaces of this attachment."""
     wired = wire(kernel, BOTH, sandbox.fd)
-    remove_at_once(kernel, wired.host_index)
+    delete_link(kernel.host(), wired.host_index)
     wire(kernel, BOTH, sandbox.fd)
-    found = "; ".join(differences(kernel, BOTH, Wired(wired.host_index, wired.peer_index), sandbox.fd))
+    found = "; ".join(differences(kernel, BOTH, VethPair(wired.host_index, wired.peer_index), sandbox.fd))
     assert "sandbox interface eth0 is not the peer of svc0123456789a" in found
 
 
@@ -313,7 +313,7 @@ def test_forwarding_is_switched_on_once(netns: Netns) -> None:
 
 def test_forwarding_that_is_switched_off_comes_back(netns: Netns) -> None:
     """Another program does that between two attachments."""
-    with closing(Forwarding()) as forwarding:
+    with closing(ForwardingSysctls()) as forwarding:
         forwarding.ensure(ONLY4)
         netns.run("sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_forward")
         assert forwarding.ensure(ONLY4) == ["net/ipv4/ip_forward"]

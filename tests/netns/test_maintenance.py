@@ -9,7 +9,7 @@ from harness.fault_injection import Kind
 from harness.inprocess import Host
 from svc.agent import maintenance as module
 from svc.agent.maintenance import Maintenance
-from svc.agent.periodic import Periodic
+from svc.agent.periodic import Periodic, Task
 from svc.agent.queue import Job
 from svc.attach.recovery import retry_release
 
@@ -33,7 +33,7 @@ def jobs(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator["Queue[Job]"]:
     assert len(host.context.journal.pending_releases()) == OWED
     waiting: Queue[Job] = Queue()
     maintenance = Maintenance(host.context, waiting.put, PAUSED.__contains__)
-    periodic = Periodic(maintenance.tasks())
+    periodic = Periodic([Task("pending releases", 0.001, maintenance.retry_releases)])
     periodic.start()
     yield waiting
     maintenance.stop()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.blocking import run_blocking
 from harness.kube import Kube, running
 from harness.netns import Netns
 from harness.orch import install, put_core_node, put_pod
@@ -22,7 +23,6 @@ from svc.datastore.orch.store import OrchStore
 from svc.deploy.cluster import binding, role
 from svc.model.endpoint import Workload
 from svc.names import DEFAULT
-from svc.waits.wait import run_blocking
 
 pytestmark = pytest.mark.root
 

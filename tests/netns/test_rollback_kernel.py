@@ -153,7 +153,7 @@ def test_interface_that_cannot_be_removed_is_owed_with_its_address(
     """The kernel refuses what comes after the creation, and then each removal; the caller sees the first failure."""
     with monkeypatch.context() as patch:
         patch.setattr(plan, "sandbox_batch", failing("the sandbox refuses"))
-        patch.setattr(wiring, "remove_at_once", failing("the removal is refused"))
+        patch.setattr(wiring, "delete_link", failing("the removal is refused"))
         patch.setattr(host.context.reaper, "remove", failing("the removal is refused"))
         with pytest.raises(PeerError, match="the sandbox refuses"):
             host.add(sandbox)

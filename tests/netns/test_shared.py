@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from harness.blocking import run_blocking
 from harness.fault_injection import Kind
 from harness.inprocess import WHERE, Host
 from harness.requests import netconf
@@ -20,7 +21,6 @@ from svc.model.errors import SvcError
 from svc.model.keys import ResourceQuery
 from svc.model.resource import Resource
 from svc.model.result import Result
-from svc.waits.wait import run_blocking
 
 pytestmark = pytest.mark.root
 

@@ -20,7 +20,7 @@ from svc.attach.request import AddRequest, Attachment
 from svc.call_trace import CallTrace
 from svc.cni.call_io import INTENT, CallInput, Reply
 from svc.cni.locks import StateLock
-from svc.cni.oneshot import AGENTS, _carried_out_or_handed_on
+from svc.cni.oneshot import AGENTS, _run_or_forward
 from svc.model.errors import SvcError
 from svc.model.waits import NO_GATES, GateSettings
 from svc.waits.wait import Resumable
@@ -34,8 +34,8 @@ class OneShot:
     def __init__(self, world: World, agent: Callable[[str], Agent | None]) -> None:
         self._world = world
         self._agent = agent
-        Hooks.steps, Hooks.handed_on = self._steps, self._handed_on
-        Hooks.is_served = lambda node: agent(node) is not None
+        Hooks.steps, Hooks.forward = self._steps, self._forward
+        Hooks.is_agent_listening = lambda node: agent(node) is not None
 
     def run(self, call: Call, number: int) -> Reply:
         process = Process(f"oneshot-{call.node}{number}", call.node)
@@ -58,9 +58,7 @@ class OneShot:
         installed: Any = SimpleNamespace(state_dir=state_dir, socket=call.node)
         environment: dict[str, Any] = {"call": call, INTENT: str(call.intent)}
         with closing(StateLock(state_dir, f"{call.verb} {call.container}")) as lock:
-            return _carried_out_or_handed_on(
-                lock, CallInput("svc", environment, b"", resumable=True), installed, CallTrace("oneshot")
-            )
+            return _run_or_forward(lock, CallInput("svc", environment, b"", resumable=True), installed, CallTrace("oneshot"))
 
     def _steps(self, inputs: CallInput, _installed: object, _trace: CallTrace) -> Resumable[Reply]:
         call = self._call_of(inputs)
@@ -70,7 +68,7 @@ class OneShot:
         finally:
             context.close()
 
-    def _handed_on(self, inputs: CallInput, _installed: object) -> Reply | None:
+    def _forward(self, inputs: CallInput, _installed: object) -> Reply | None:
         call = self._call_of(inputs)
         Current.scheduler.step("hands the call to the agent", "kill")
         agent = self._agent(call.node)

@@ -198,7 +198,7 @@ class Call:
 
 
 def answered(context: Context, call: Call) -> Resumable[Reply]:
-    """Answer as `svc.cni.handler.answer` does: every known failure becomes the reply, any other is a bug."""
+    """Answer as `svc.cni.handler.handle_call` does: every known failure becomes the reply, any other is a bug."""
     steps = call.body(context, CallTrace(call.verb), call.intent)
     try:
         yield from limited(steps, WORK_SECONDS.get(call.verb, math.inf))

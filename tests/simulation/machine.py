@@ -7,7 +7,7 @@ from typing import Any
 from simulation.blocking import Current
 from svc._core.cidr import Address
 from svc.dataplane.plan import HOST_MAC, Wiring
-from svc.dataplane.wire import AddressInUse, HostNameTaken, PairTaken, Wired
+from svc.dataplane.wire import AddressInUse, HostInterfaceExists, PairTaken, VethPair
 from svc.model.errors import CallerError, Code, PeerError
 
 
@@ -38,14 +38,14 @@ class Machine:
         return next((link for link in self.links.values() if link.name == name), None)
 
     def make(self, wiring: Wiring, sandbox: int) -> Link:
-        """Apply the first batch of an attachment. Raise PairTaken, HostNameTaken, CallerError, PeerError."""
+        """Apply the first batch of an attachment. Raise PairTaken, HostInterfaceExists, CallerError, PeerError."""
         present = self.find(0, wiring.host_name)
         if present is not None and (present.sandbox, present.ifname) == (sandbox, wiring.ifname):
             raise PairTaken(wiring.host_name)
         if any(link.sandbox == sandbox and link.ifname == wiring.ifname for link in self.links.values()):
             raise CallerError(f"interface {wiring.ifname!r} already exists in the sandbox", code=Code.INTERFACE_EXISTS)
         if self.find(0, wiring.host_name):
-            raise HostNameTaken(wiring.host_name)
+            raise HostInterfaceExists(wiring.host_name)
         if any(address in link.addresses for link in self.links.values() for address in wiring.addresses):
             raise AddressInUse(wiring.addresses, "another pair has it")
         link = Link(next(self._indexes), wiring.host_name, sandbox, wiring.ifname, wiring.mac.hex(":"), wiring.addresses)
@@ -99,7 +99,7 @@ class ModelReaper:
 
 
 class ModelForwarding:
-    """In place of `svc.dataplane.wire.Forwarding`."""
+    """In place of `svc.dataplane.wire.ForwardingSysctls`."""
 
     def ensure(self, wiring: Wiring) -> list[str]:
         return []
@@ -108,7 +108,7 @@ class ModelForwarding:
         return
 
 
-def model_wire(kernel: ModelKernel, wiring: Wiring, ns_fd: int) -> Wired:
+def model_wire(kernel: ModelKernel, wiring: Wiring, ns_fd: int) -> VethPair:
     """In place of `svc.dataplane.wire.wire`; `ns_fd` is the number of the sandbox."""
     _kernel_step(f"make link {wiring.host_name} with {', '.join(map(str, wiring.addresses))}")
     link = kernel.machine.make(wiring, ns_fd)
@@ -117,10 +117,10 @@ def model_wire(kernel: ModelKernel, wiring: Wiring, ns_fd: int) -> Wired:
     except PeerError:
         kernel.machine.delete(link.index)
         raise
-    return Wired(link.index, 2)
+    return VethPair(link.index, 2)
 
 
-def model_stands(kernel: ModelKernel, wiring: Wiring, wired: Wired, ns_fd: int) -> bool:
+def model_stands(kernel: ModelKernel, wiring: Wiring, wired: VethPair, ns_fd: int) -> bool:
     """In place of `svc.dataplane.check.stands`."""
     link = kernel.find_link(index=wired.host_index)
     return link is not None and link["name"] == wiring.host_name and kernel.machine.links[wired.host_index].sandbox == ns_fd

@@ -47,8 +47,8 @@ class Hooks:
     """What `svc.cni.oneshot` works with; set for each schedule."""
 
     steps: Any = None
-    handed_on: Any = None
-    is_served: Any = None
+    forward: Any = None
+    is_agent_listening: Any = None
 
 
 @contextmanager
@@ -65,15 +65,15 @@ def models(files: Files) -> Iterator[None]:
         for value in list(vars(module).values()):
             if isinstance(value, type) and is_dataclass(value) and value.__module__ == module.__name__:
                 _put_factories(value, put)
-    for name, model in (("Kernel", ModelKernel), ("Reaper", ModelReaper), ("Forwarding", ModelForwarding)):
+    for name, model in (("Kernel", ModelKernel), ("Reaper", ModelReaper), ("ForwardingSysctls", ModelForwarding)):
         put(svc.attach.context, name, model)
     put(svc.attach.add, "wire", model_wire)
     put(svc.attach.intent, "stands", model_stands)
     put(svc.attach.teardown, "_remove_inside", lambda *_: False)  # no program moves interfaces here
     put(svc.datastore.sqlite, "connect", files.connect)
-    put(svc.cni.oneshot, "is_served", lambda node: Hooks.is_served(node))
+    put(svc.cni.oneshot, "is_agent_listening", lambda node: Hooks.is_agent_listening(node))
     put(svc.cni.oneshot, "_steps", lambda *arguments: Hooks.steps(*arguments))
-    put(svc.cni.oneshot, "_handed_on", lambda *arguments: Hooks.handed_on(*arguments))
+    put(svc.cni.oneshot, "_forward_to_agent", lambda *arguments: Hooks.forward(*arguments))
     put(svc.cni.locks.LockFile, "note", lambda lock, purpose, _=None: FileLocks.note(lock, purpose))
     put(svc.cni.locks.LockFile, "holder", lambda lock: FileLocks.holder(lock))
     try:

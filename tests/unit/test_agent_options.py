@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.agent import config_file, main
+from svc.agent import main
 
 FILE = """
 socket = "/s/agent.sock"
@@ -36,7 +36,7 @@ def test_file_has_every_option(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "metrics": ("127.0.0.1", 9405),
         "log_level": "DEBUG",
     }
-    assert set(options(monkeypatch)) == {"config", *config_file.OPTIONS}, "no other is there"
+    assert set(options(monkeypatch)) == {"config", *main.OPTIONS}, "no other is there"
 
 
 def test_command_line_goes_before_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

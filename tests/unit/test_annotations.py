@@ -203,7 +203,7 @@ def test_faulty_hardware_address(text: str) -> None:
 
 def test_several_faults_are_listed_in_one_error() -> None:
     error = refused({"ipv4pools": "[", "ipAddrs": ["x", "10.0.0.1/32"], "hwAddr": "x"}, {"ipFamilies": ["IPv5"]})
-    assert error.msg == "invalid annotations: 5 faults"
+    assert error.msg == "invalid annotations: 5 errors"
     for place in (
         "ipv4pools of pod",
         "ipAddrs of pod ns/p, entry 1",

@@ -11,7 +11,7 @@ from svc.agent.call import AgentCall
 from svc.agent.lanes import Lane
 from svc.agent.queue import Job
 from svc.cni.call_io import CallInput, Reply
-from svc.cni.frame import PATIENCE_LIMIT, ReplyReader
+from svc.cni.frame import EXTENSION_LIMIT, ReplyReader
 from svc.metrics import Metrics
 from svc.waits.wait import Resumable, Wait
 
@@ -71,7 +71,7 @@ def test_client_of_a_short_wait_is_not(ends: tuple[socket.socket, socket.socket]
 
 def test_patience_has_a_limit(ends: tuple[socket.socket, socket.socket]) -> None:
     run(ends[0], time.monotonic() + 1e9)
-    assert asked(received(ends[1])) == [PATIENCE_LIMIT / 1000]
+    assert asked(received(ends[1])) == [EXTENSION_LIMIT / 1000]
 
 
 def test_client_that_has_gone_is_no_failure(ends: tuple[socket.socket, socket.socket]) -> None:

@@ -1,4 +1,4 @@
-"""svcctl install: the network list, the version that its plugins share, and access to the orchestrator's API."""
+"""svcctl install: the network list, the version that its plugins share, and access to the Kubernetes API."""
 
 import base64
 import json
@@ -145,14 +145,14 @@ def test_given_entry_is_kept_as_it_is() -> None:
 
 def test_entry_that_our_plugin_would_refuse_is_not_installed() -> None:
     """With all of its faults."""
-    with pytest.raises(CallerError, match="2 faults") as caught:
+    with pytest.raises(CallerError, match="2 errors") as caught:
         installation.render(
             {"type": "svc", "datastore_type": "embedded", "mtu": 9, "ipam": {"type": "x"}}, [], "1.0.0", DEFAULT
         )
     assert "mtu" in caught.value.details
 
 
-# Access to the orchestrator's API
+# Access to the Kubernetes API
 
 
 def test_access_is_that_of_the_service_account(account: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svc.cni.environment import MAX_CONTAINER_ID, VARIABLES, VERBS, Call, parse_environment
+from svc.cni.environment import MAX_CONTAINER_ID, VARIABLES, VERBS, CniCall, parse_environment
 from svc.model.errors import CallerError, Code
 
 GOOD = {
@@ -28,7 +28,7 @@ NEEDED = {
 }
 
 
-def parsed(**changes: str | None) -> Call:
+def parsed(**changes: str | None) -> CniCall:
     environment = {name: value for name, value in (GOOD | changes).items() if value is not None}
     return parse_environment(environment, ipam=False)
 
@@ -41,7 +41,7 @@ def refused(**changes: str | None) -> CallerError:
 
 
 def test_complete_call_is_read_whole() -> None:
-    assert parsed() == Call(
+    assert parsed() == CniCall(
         "ADD",
         container_id="0a1b",
         netns="/var/run/netns/a",
@@ -61,7 +61,7 @@ def test_call_tells_which_plugin_it_was() -> None:
 def test_verb_names_every_variable_it_misses(verb: str, blank: str | None) -> None:
     variables = dict.fromkeys((variable.name for variable in VARIABLES), blank)
     if not NEEDED[verb]:
-        assert parsed(CNI_COMMAND=verb, **variables) == Call(verb)
+        assert parsed(CNI_COMMAND=verb, **variables) == CniCall(verb)
         return
     error = refused(CNI_COMMAND=verb, **variables)
     named = {variable.name for variable in VARIABLES if variable.name in str(error)}
@@ -143,7 +143,7 @@ def test_good_interface_name_is_taken(value: str) -> None:
 
 def test_all_faults_are_in_one_error() -> None:
     error = refused(CNI_CONTAINERID="-", CNI_NETNS="", CNI_IFNAME="a/b")
-    assert error.msg == "invalid environment: 3 faults"
+    assert error.msg == "invalid environment: 3 errors"
     assert "CNI_CONTAINERID = '-'" in error.details
     assert "CNI_NETNS is not set, but ADD needs it" in error.details
     assert "CNI_IFNAME = 'a/b'" in error.details
@@ -176,7 +176,7 @@ def test_ipam_plugin_needs_some_namespace_all_the_same() -> None:
 
 
 def test_status_ignores_what_it_does_not_need() -> None:
-    assert parsed(CNI_COMMAND="STATUS", CNI_CONTAINERID="-", CNI_IFNAME="/") == Call(
+    assert parsed(CNI_COMMAND="STATUS", CNI_CONTAINERID="-", CNI_IFNAME="/") == CniCall(
         "STATUS", netns=GOOD["CNI_NETNS"], args=GOOD["CNI_ARGS"], path=("/opt/cni/bin", "/usr/lib/cni")
     )
 

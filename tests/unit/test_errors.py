@@ -15,6 +15,8 @@ OTHERWISE_NAMED = {
     Code.INVALID_NETCONF: "Invalid network configuration",
     Code.INVALID_NETNS: "Invalid network namespace",
     Code.IO_FAILURE: "I/O failure",
+    Code.ORCHESTRATOR: "Kubernetes API",
+    Code.GATES_CLOSED: "Readiness gates not ready",
 }
 
 

@@ -168,7 +168,7 @@ def test_bad_files_are_refused(files: Files, spoil: Callable[[Files], Files], na
 def test_all_faults_are_told_at_once(files: Files) -> None:
     """Endpoints and files."""
     settings = {"etcd_endpoints": "https://a:1,https://b:x", "etcd_cert_file": "/nowhere", "etcd_key_file": str(files["key"])}
-    with pytest.raises(CallerError, match="2 faults") as caught:
+    with pytest.raises(CallerError, match="2 errors") as caught:
         read_settings(settings)
     assert "https://b:x" in caught.value.details
     assert "etcd_cert_file" in caught.value.details

@@ -25,9 +25,9 @@ from svc.cni.frame import (
     own_version,
     pack_alive,
     pack_handover,
-    pack_patience,
     pack_reply,
     pack_request,
+    pack_timeout_extension,
     parse_reply,
 )
 
@@ -95,7 +95,7 @@ def test_released_layout_stays() -> None:
     assert RequestReader().feed(b"SVC1" + FRAME_REST) == released
     assert pack_reply(REPLY.status, REPLY.stdout, REPLY.stderr, 1) == b"SVC1" + REPLY_REST
     assert parse_reply(b"SVC1" + REPLY_REST) == REPLY
-    assert ReplyReader().feed(pack_patience(2, 1) + b"SVC1" + REPLY_REST) == REPLY
+    assert ReplyReader().feed(pack_timeout_extension(2, 1) + b"SVC1" + REPLY_REST) == REPLY
 
 
 @pytest.mark.parametrize("digit", [b"0", b"3", b"9", b"A"])
@@ -179,7 +179,7 @@ def test_garbage_is_refused(data: bytes) -> None:
 
 @given(st.lists(st.floats(0, 1e9), max_size=3), st.integers(1, 40))
 def test_what_asks_for_patience_is_no_reply(seconds: list[float], piece: int) -> None:
-    data = b"".join(pack_patience(each) + pack_alive() for each in seconds) + pack_reply(1, b"out", b"err")
+    data = b"".join(pack_timeout_extension(each) + pack_alive() for each in seconds) + pack_reply(1, b"out", b"err")
     reader = ReplyReader()
     replies = [reader.feed(data[start : start + piece]) for start in range(0, len(data), piece)]
     assert replies[:-1] == [None] * (len(replies) - 1)

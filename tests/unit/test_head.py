@@ -2,7 +2,7 @@
 
 import pytest
 
-from svc.waits.head import Head, NotHttp, parse_head
+from svc.waits.probe import Head, NotHttp, parse_head
 
 
 @pytest.mark.parametrize(

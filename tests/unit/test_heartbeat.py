@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from svc.agent import heartbeat as beating
-from svc.agent.heartbeat import Heartbeat
+from svc.agent.heartbeat import Heartbeat, watchdog_seconds
 from svc.agent.queue import Job
-from svc.agent.sd_notify import watchdog_seconds
 from svc.cni.frame import pack_alive
 
 PATIENCE = 20.0

@@ -88,7 +88,7 @@ def test_small_mtu_is_refused_where_addresses_may_be_of_ipv6(subnet: str) -> Non
 
 def test_all_faults_are_in_one_error() -> None:
     error = refused({"ranges": [[{"subnet": 1}], 2], "assign_ipv6": "true", "routes": [3]}, mtu=1)
-    assert "5 faults" in error
+    assert "5 errors" in error
 
 
 # what is read

@@ -14,7 +14,7 @@ from svc.admin import installer
 from svc.admin.install_records import Others
 from svc.admin.installer import InstallSettings
 from svc.atomic_file import File, write
-from svc.cni.install_record import Installed, read_record
+from svc.cni.install_record import InstallRecord, read_record
 from svc.model.errors import CallerError, PeerError
 from svc.names import DEFAULT
 from svc.netconf.names_profiles import load_profile
@@ -106,13 +106,13 @@ def test_record_tells_the_profile(tmp_path: Path, executable: Path) -> None:
     installer.install(tmp_path, executable, names, plan(profile="calico"))
     assert read_record(str(tmp_path / "svc.install"), DEFAULT).profile == ""
     assert read_record(str(tmp_path / "calico.install"), DEFAULT).profile == "calico"
-    assert read_record(str(tmp_path / "calico-ipam.install"), DEFAULT) == Installed(Path("/d"), Path("/s"), "calico")
+    assert read_record(str(tmp_path / "calico-ipam.install"), DEFAULT) == InstallRecord(Path("/d"), Path("/s"), "calico")
 
 
 def test_records_of_before_mean_our_own_names(tmp_path: Path) -> None:
     """They had no profile, and listed no files."""
     (tmp_path / "svc.install").write_text("socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\n")
-    assert read_record(str(tmp_path / "svc.install"), DEFAULT) == Installed(Path("/d"), Path("/s"), "")
+    assert read_record(str(tmp_path / "svc.install"), DEFAULT) == InstallRecord(Path("/d"), Path("/s"), "")
     with pytest.raises(CallerError, match="nothing is installed as 'svc'"):
         installer.uninstall(tmp_path, DEFAULT, Others([]))
 

@@ -25,7 +25,7 @@ def begun(busy: Busy, wanted: Lane, most: int) -> int:
 
 
 def test_a_store_on_this_node_has_a_lane_of_its_own() -> None:
-    assert lane(**EMBEDDED) == Lane("ADD here", "embedded")
+    assert lane(**EMBEDDED) == Lane("ADD-local", "embedded")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_store_on_this_node_has_a_lane_of_its_own() -> None:
 )
 def test_whatever_else_is_waited_for_makes_it_another_lane(changes: dict[str, Any]) -> None:
     found = lane(**EMBEDDED | changes)
-    assert found.name == "ADD afar"
+    assert found.name == "ADD-remote"
     assert found.store != "embedded"
 
 

@@ -32,7 +32,7 @@ LAYERS = (  # from the ground up: a part imports itself and what is in the rows 
     ("datastore",),
     ("batching",),
     ("dataplane", "ipam", "netconf", "orch", "waits"),
-    ("attach",),
+    ("attach", "logs"),
     ("cni",),
     ("deploy",),
     ("admin",),

@@ -38,7 +38,7 @@ class Server:
 
     def _serve(self) -> None:
         while not self._stopped:
-            self.listener.turn(wait=True)
+            self.listener.poll(wait=True)
 
     def _on_request(self, connection: socket.socket, frame: Frame, netns_fd: int) -> None:
         self.frames.append(frame)
@@ -52,7 +52,7 @@ class Server:
     def close(self) -> None:
         if self._stopped:
             return
-        self.listener.refuse()
+        self.listener.stop_accepting()
         self._stopped = True
         self.listener.wake()
         self._thread.join(PATIENCE)
@@ -258,7 +258,7 @@ def test_many_clients_at_once_are_all_served(server: Server, connect: Connect) -
 
 def test_client_of_another_user_is_turned_away(server: Server, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if it has got past the permissions of the file."""
-    monkeypatch.setattr(listening, "_peer_uid", lambda connection: os.geteuid() + 1)
+    monkeypatch.setattr(listening, "_peer", lambda connection: (1, os.geteuid() + 1))
     client = connect()
     with suppress(BrokenPipeError):
         client.sendall(REQUEST)
@@ -321,17 +321,17 @@ def test_wake_may_come_again_and_again(server: Server) -> None:
 def test_release_ends_the_turns_of_all_threads(server: Server) -> None:
     """Even where one of them takes turn after turn, as a worker that finishes what is queued does."""
     greedy_done = threading.Event()
-    waiting = [threading.Thread(target=server.listener.turn, kwargs={"wait": True}) for _ in range(8)]
+    waiting = [threading.Thread(target=server.listener.poll, kwargs={"wait": True}) for _ in range(8)]
     for thread in waiting:
         thread.start()
 
     def be_greedy() -> None:
         while not greedy_done.is_set():
-            server.listener.turn(wait=False)
+            server.listener.poll(wait=False)
 
     greedy = threading.Thread(target=be_greedy)
     greedy.start()
-    server.listener.release()
+    server.listener.wake_all()
     for thread in waiting:
         thread.join(PATIENCE)
     greedy_done.set()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from svc.cni.logfile import append, rotated_name
-from svc.cni.rotated import tidy
+from svc.logs.log_file import append, rotated_name
+from svc.logs.rotation import prune
 
 LINE = b"x" * 99 + b"\n"
 ROTATED = re.compile(r"cni-\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3}\.log")
@@ -20,12 +20,12 @@ DAY = 86400
 
 WRITER = """
 import sys
-from svc.cni.logfile import append
-from svc.cni.rotated import tidy
+from svc.logs.log_file import append
+from svc.logs.rotation import prune
 path, name, count, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 for number in range(count):
     if append(path, f"{name} {number} {'x' * 80}\\n".encode(), size):
-        tidy(path, 1, 10_000)
+        prune(path, 1, 10_000)
 """
 
 
@@ -79,7 +79,7 @@ def test_target_of_a_link_is_rotated_where_it_is(tmp_path: Path) -> None:
     (tmp_path / "cni.log").symlink_to(tmp_path / "real" / "cni.log")
     for _ in range(2):
         append(str(tmp_path / "cni.log"), LINE, 100)
-    tidy(str(tmp_path / "cni.log"), 30, 10)
+    prune(str(tmp_path / "cni.log"), 30, 10)
     assert (tmp_path / "cni.log").is_symlink()
     (old,) = rotated(tmp_path / "real" / "cni.log")
     assert content(old) == LINE
@@ -119,7 +119,7 @@ def test_names_tell_the_moment() -> None:
 
 
 def test_two_rotations_of_a_millisecond_keep_both_files(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("svc.cni.logfile.time", type("Clock", (), {"time": staticmethod(lambda: 1.0), "sleep": time.sleep}))
+    monkeypatch.setattr("svc.logs.log_file.time", type("Clock", (), {"time": staticmethod(lambda: 1.0), "sleep": time.sleep}))
     for _ in range(3):
         append(str(log), LINE, 100)
     assert len(rotated(log)) == 2
@@ -139,12 +139,12 @@ def old_file(log: Path, age: float, text: bytes = LINE) -> Path:
 def test_rotated_files_are_compressed(log: Path) -> None:
     """Whole, and with nothing left beside them."""
     old = old_file(log, 1, LINE * 10_000)
-    tidy(str(log), 30, 10)
+    prune(str(log), 30, 10)
     (packed,) = rotated(log)
     assert packed.name == f"{old.name}.gz"
     assert content(packed) == LINE * 10_000
     assert packed.stat().st_size < 10_000
-    tidy(str(log), 30, 10)
+    prune(str(log), 30, 10)
     assert rotated(log) == [packed]
 
 
@@ -153,7 +153,7 @@ def test_broken_off_compression_is_done_again(log: Path) -> None:
     for age, leftover in ((1, ".gz.partial"), (2, ".gz")):
         old = old_file(log, age)
         old.with_name(old.name + leftover).write_bytes(b"half")
-    tidy(str(log), 30, 10)
+    prune(str(log), 30, 10)
     assert [content(path) for path in rotated(log)] == [LINE, LINE]
 
 
@@ -162,13 +162,13 @@ def test_old_files_go(log: Path) -> None:
     kept, gone = old_file(log, 1.9), old_file(log, 2.1)
     for ending in (".gz", ".zst", ".gz.partial"):
         gone.with_name(gone.name + ending).write_bytes(b"")
-    tidy(str(log), 2, 10)
+    prune(str(log), 2, 10)
     assert [path.name for path in rotated(log)] == [f"{kept.name}.gz"]
 
 
 def test_oldest_of_too_many_files_go(log: Path) -> None:
     files = [old_file(log, age) for age in (3, 1, 2, 4)]
-    tidy(str(log), 30, 2)
+    prune(str(log), 30, 2)
     assert {path.name for path in rotated(log)} == {f"{files[number].name}.gz" for number in (1, 2)}
 
 
@@ -177,7 +177,7 @@ def test_other_files_of_the_directory_stay(log: Path) -> None:
     others = {"cni-old.log", "other-2020-01-01T00-00-00.000.log", "cni-2020-01-01T00-00-00.000.txt", "cni.log.1"}
     for name in others:
         (log.parent / name).write_text("")
-    tidy(str(log), 30, 10)
+    prune(str(log), 30, 10)
     assert {path.name for path in rotated(log)} == others
 
 
@@ -185,7 +185,7 @@ def test_file_that_another_process_packs_is_left_to_it(log: Path) -> None:
     old = old_file(log, 1)
     with old.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        tidy(str(log), 30, 10)
+        prune(str(log), 30, 10)
     assert rotated(log) == [old]
 
 
@@ -195,9 +195,9 @@ def test_compression_on_a_full_disk_leaves_the_file(log: Path, monkeypatch: pyte
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("svc.cni.rotated.shutil.copyfileobj", full)
+    monkeypatch.setattr("svc.logs.rotation.shutil.copyfileobj", full)
     with pytest.raises(OSError, match="No space left"):
-        tidy(str(log), 30, 10)
+        prune(str(log), 30, 10)
     assert rotated(log) == [old]
 
 
@@ -221,7 +221,7 @@ def test_rights_do_not_depend_on_the_umask(log: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         assert [append(str(log), LINE, 100) for _ in range(3)] == [False, True, True]
-        tidy(str(log), 30, 10)
+        prune(str(log), 30, 10)
     finally:
         os.umask(before)
     assert log.stat().st_mode & 0o777 == 0o640
@@ -250,7 +250,7 @@ def test_rotated_files_of_an_older_version_are_tightened(log: Path) -> None:
     old = Path(f"{rotated_name(str(log), time.time())}.gz")
     old.write_bytes(gzip.compress(LINE))
     old.chmod(0o444)
-    tidy(str(log), 30, 10)
+    prune(str(log), 30, 10)
     assert old.stat().st_mode & 0o777 == 0o440
 
 

@@ -62,19 +62,19 @@ def test_no_count_is_lost_between_threads(metrics: Metrics) -> None:
 
 def test_figures_are_served(server: MetricsServer, metrics: Metrics) -> None:
     metrics.count("policy_waits_total", outcome="timeout")
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as reply:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics") as reply:
         assert reply.headers["Content-Type"] == CONTENT_TYPE
         assert 'svc_policy_waits_total{outcome="timeout"} 1' in reply.read().decode()
 
 
 def test_nothing_else_is_served(server: MetricsServer) -> None:
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"http://127.0.0.1:{server.port}/")
+        urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/")
     assert caught.value.code == 404
     caught.value.close()
 
 
 def test_silent_client_keeps_nobody_from_the_figures(server: MetricsServer) -> None:
-    with socket.create_connection(("127.0.0.1", server.port)):
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as reply:
+    with socket.create_connection(("127.0.0.1", server.server_port)):
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics") as reply:
             assert reply.status == 200

@@ -13,8 +13,9 @@ from svc.model.annotations import Features
 from svc.model.errors import CallerError, Code
 from svc.model.waits import GateSettings, PolicySettings, TlsTrust
 from svc.names import DEFAULT, Names
+from svc.netconf.decoding import MAX_BYTES
 from svc.netconf.fields import FIELDS, keys_of
-from svc.netconf.netconf import MAX_BYTES, DatastoreSettings, IpamConf, NetConf, parse
+from svc.netconf.netconf import DatastoreSettings, IpamConf, NetConf, parse
 
 GOOD: dict[str, Any] = {"name": "net", "type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
 
@@ -244,7 +245,7 @@ def test_largest_configuration_is_read() -> None:
 def test_all_faults_are_in_one_error() -> None:
     data = config(name="a/b", mtu="1500", log_level=5, ipam__type="dhcp", ipam__assign_ipv4=True, policy={"type": "orch"})
     error = refused(data)
-    assert error.msg == "invalid network configuration: 6 faults"
+    assert error.msg == "invalid network configuration: 6 errors"
     for part in (
         "name = 'a/b' is not a network name: start",
         "mtu = '1500' is a string: write a whole number",
@@ -258,7 +259,7 @@ def test_all_faults_are_in_one_error() -> None:
 
 def test_empty_object_names_every_required_field() -> None:
     error = refused(b"{}")
-    assert error.msg == "invalid network configuration: 3 faults"
+    assert error.msg == "invalid network configuration: 3 errors"
     for part in ("name is missing", "type is missing", "ipam is missing"):
         assert part in error.details
 
@@ -270,7 +271,7 @@ def test_faulty_family_is_one_fault() -> None:
 
 def test_error_stays_short_whatever_is_given() -> None:
     error = refused(config(ipam__ipv4_pools=[1] * 100_000))
-    assert error.msg.endswith("100000 faults")
+    assert error.msg.endswith("100000 errors")
     assert "and 99980 more" in error.details
     assert len(error.details) < 3000
     assert len(str(refused(config(log_level="x" * 100_000)))) < 400

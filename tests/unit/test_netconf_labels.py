@@ -7,7 +7,7 @@ import pytest
 from svc.model.errors import CallerError, Code
 from svc.model.field_errors import FieldErrors
 from svc.names import DEFAULT
-from svc.netconf.mesos_labels import Labels, labels_of
+from svc.netconf.args import Labels, labels_of
 
 
 def args(*labels: Any) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def serve(monkeypatch: pytest.MonkeyPatch, *agents: bool) -> None:
     """Whether an agent is there, one look after the other; none of them listens any more when it is asked."""
     looks = iter(agents)
-    monkeypatch.setattr(oneshot, "is_served", lambda _: next(looks))
+    monkeypatch.setattr(oneshot, "is_agent_listening", lambda _: next(looks))
 
 
 def run(record: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> tuple[int, bytes]:

@@ -1,4 +1,4 @@
-"""Warm clients of the orchestrator's API: which calls share one, when one is closed."""
+"""Warm clients of the Kubernetes API: which calls share one, when one is closed."""
 
 import threading
 from collections.abc import Iterator

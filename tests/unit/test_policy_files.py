@@ -13,7 +13,7 @@ import pytest
 from harness.polling import wait_until
 from svc.waits import policy
 from svc.waits.inotify import Inotify, WatchLost
-from svc.waits.policy import EndpointStatusFiles, PolicyWait, file_name, is_ready
+from svc.waits.policy import EndpointStatusFiles, PolicyWait, file_name
 from svc.waits.wait import WaitOutcome
 
 PATIENCE = 20.0
@@ -76,12 +76,12 @@ def test_file_name(fields: tuple[str, str, str, str], expected: str) -> None:
 def test_only_addresses_of_others_make_a_file_stale(tmp_path: Path, content: str, expected: bool) -> None:
     path = tmp_path / "file"
     path.write_text(content)
-    assert is_ready(str(path), ADDRESSES) is expected
+    assert PolicyWait(str(path), ADDRESSES, 0.0).is_ready() is expected
 
 
 def test_link_that_leads_nowhere_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "file").symlink_to("nowhere")
-    assert not is_ready(str(tmp_path / "file"), ADDRESSES)
+    assert not PolicyWait(str(tmp_path / "file"), ADDRESSES, 0.0).is_ready()
 
 
 def test_present_file_needs_no_thread(files: EndpointStatusFiles, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_faulty_field_is_told(file: Path, line: str, message: str) -> None:
 def test_all_faults_are_told_at_once(file: Path) -> None:
     """The author of a file needs the whole list."""
     file.write_text('key_root = "x"\nplugin = ""\nnovel = true\ninterface_prefix = "toolong"')
-    with pytest.raises(CallerError, match="4 faults") as caught:
+    with pytest.raises(CallerError, match="4 errors") as caught:
         load_profile(str(file))
     assert all(name in caught.value.details for name in ("key_root", "plugin", "novel", "interface_prefix"))
 

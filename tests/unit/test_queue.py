@@ -135,7 +135,7 @@ def test_length_counts_what_waits() -> None:
 
 def test_full_lane_waits_and_others_pass() -> None:
     queue = AdmissionQueue()
-    adds, delete = [job("ADD here", f"c{n}") for n in range(9)], job("DEL", "c9")
+    adds, delete = [job("ADD-local", f"c{n}") for n in range(9)], job("DEL", "c9")
     put_all(queue, *adds, delete)
     assert taken(queue, 9) == [adds[0], delete, *adds[1:8]]
     assert not queue.has_more()
@@ -212,10 +212,10 @@ def test_many_workers_keep_the_rules(workers: ThreadPoolExecutor) -> None:
 
 def test_parked_job_leaves_its_place_in_the_lane_but_not_its_key() -> None:
     queue = AdmissionQueue()
-    others = [job("ADD here", f"b{n}") for n in range(7)]
+    others = [job("ADD-local", f"b{n}") for n in range(7)]
     put_all(queue, *others)
     taken(queue, 7)
-    waiting, other, behind = job("ADD here", "c1"), job("ADD here", "c2"), job("CHECK", "c1")
+    waiting, other, behind = job("ADD-local", "c1"), job("ADD-local", "c2"), job("CHECK", "c1")
     put_all(queue, waiting, other, behind)
     assert taken(queue, 1) == [waiting]
     assert queue.take() is None

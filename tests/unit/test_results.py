@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from svc.cni.results import parse_prev_result, render, render_error, render_version
+from svc.cni.results import render, render_error, render_version
 from svc.model import cni_versions
 from svc.model.errors import CallerError, Code, InternalError, PeerError
+from svc.model.prev_result import parse_prev_result
 from svc.model.result import Dns, Interface, IpConfig, Result, Route
 
 FULL = Result(
@@ -265,7 +266,7 @@ def test_faulty_member_is_named_with_path_and_remedy(version: str, data: dict[st
 
 def test_all_faults_are_in_one_error() -> None:
     error = refused({"interfaces": [{}], "ips": [{"address": "x", "interface": 3}, 7], "routes": {}, "dns": 1})
-    assert error.msg == "invalid prevResult: 6 faults"
+    assert error.msg == "invalid prevResult: 6 errors"
     for path in ("interfaces[0].name", "ips[0].address", "ips[0].interface", "ips[1]", "routes", "dns"):
         assert f"prevResult.{path}" in error.details
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from harness.blocking import run_blocking
 from svc import deadline
-from svc.waits.wait import Resumable, Wait, WaitOutcome, limited, run_blocking
+from svc.waits.wait import Resumable, Wait, WaitOutcome, limited
 
 SOON, FAR = 0.02, 60.0  # seconds
 

@@ -75,7 +75,7 @@ class DelegatedSource(AddressSource):
     def prepared(self, context: Context, trace: CallTrace) -> "DelegatedSource":
         """Insert the node's pod CIDRs. Raise PeerError if the plugin does not exist, or the node has no ranges for it."""
         find(self.plugin, self.environment.get("CNI_PATH", ""))
-        with trace.phase("ranges"):
+        with trace.phase("pod_cidrs"):
             return self._resolved(context)
 
     def assign(self, wanted: Assignment) -> AssignedAddresses:
@@ -162,7 +162,7 @@ class DelegatedSource(AddressSource):
         def look(_probe: Probe) -> None:
             self._require_ready(context)
 
-        remedy = "see whether it waits for a lock, a disk, or the orchestrator's API"
+        remedy = "see whether it waits for a lock, a disk, or the Kubernetes API"
         return (Dependency(("plugin", network, self.plugin), f"plugin {self.plugin!r}", remedy, look),)
 
     def _require_ready(self, context: Context) -> None:

@@ -34,7 +34,7 @@ class NodeStore(ResourceStore):
         assert isinstance(write.key, ResourceKey)
         name = write.key.name
         raise StoreError(
-            f"node {name!r} is the orchestrator's",
+            f"node {name!r} belongs to Kubernetes",
             details=f"change it there: kubectl label node {name} KEY=VALUE, or kubectl delete node {name}",
         )
 

@@ -159,7 +159,7 @@ def test_link_that_is_too_small_for_the_family_is_refused(make: MakePod, cluster
         ({"ipAddrs": "[" * 200_000}, ANNOTATION, ("is not JSON",)),
         ({"ipv4pools": ["x" * 200_000]}, ANNOTATION, ("has 200000 characters, as no pool's name",)),
         ({"ipAddrs": ["10.65.0.9"] * 15_000}, ANNOTATION, ("has 15000 addresses",)),
-        ({"ipAddrs": ["10.65.0.09"], "floatingIPs": {}}, ANNOTATION, ("2 faults", "leading zeros", "is an object, not a list")),
+        ({"ipAddrs": ["10.65.0.09"], "floatingIPs": {}}, ANNOTATION, ("2 errors", "leading zeros", "is an object, not a list")),
     ],
 )
 def test_faulty_annotations_are_refused(
@@ -245,7 +245,7 @@ def test_hardware_address_is_chosen(make: MakePod) -> None:
 
 
 def test_floating_addresses_of_the_namespace(make: MakePod, cluster_node: ClusterNode, kube: Kube) -> None:
-    """The pod's own replace them; in the orchestrator's API they have no place, and the log says so."""
+    """The pod's own replace them; in the Kubernetes API they have no place, and the log says so."""
     annotate(kube, NAMESPACE, floatingIPs=["198.51.100.7"])
     pod = make(notes={}, ipam={"type": "svc-ipam"})
     kept: list[str] = []

@@ -13,7 +13,7 @@ import pytest
 from harness.shim import ATTACHMENT, CALLS, NETCONF, PATIENCE, FakeAgent, Handler, Shim, answering, error_of, hang, sending
 from svc.cni.agent_client import call
 from svc.cni.call_io import Reply
-from svc.cni.frame import REPLY_LIMIT, STDIN_LIMIT, Frame, FrameError, pack_alive, pack_patience, pack_reply
+from svc.cni.frame import REPLY_LIMIT, STDIN_LIMIT, Frame, FrameError, pack_alive, pack_reply, pack_timeout_extension
 
 # The reply
 
@@ -53,7 +53,9 @@ def test_reply_about_as_large_as_its_buffer(shim: Shim, over: int) -> None:
 
 def test_reply_arrives_with_the_wish_for_more_time(shim: Shim) -> None:
     """In one read, with all that was wished before."""
-    with FakeAgent(shim.socket, sending(2 * (pack_patience(PATIENCE) + pack_alive()) + pack_reply(0, b"done", b"log"))):
+    with FakeAgent(
+        shim.socket, sending(2 * (pack_timeout_extension(PATIENCE) + pack_alive()) + pack_reply(0, b"done", b"log"))
+    ):
         result = shim.run("CHECK")
     assert (result.returncode, result.stdout, result.stderr) == (0, b"done", b"log")
 
@@ -169,7 +171,7 @@ def test_every_verb_has_a_deadline(hasty_shim: Shim, verb: str, limit: str) -> N
     ("verb", "limit"), [("ADD", "5 s"), ("DEL", "5 s"), ("CHECK", "5 s"), ("GC", "5 s"), ("STATUS", "1 s")]
 )
 @pytest.mark.parametrize(
-    "first", [b"", pack_alive(), pack_patience(PATIENCE), HEADER + bytes(3), pack_reply(0, b"text", b"")[:-1]]
+    "first", [b"", pack_alive(), pack_timeout_extension(PATIENCE), HEADER + bytes(3), pack_reply(0, b"text", b"")[:-1]]
 )
 def test_silence_is_the_sign_of_a_hung_agent(hasty_shim: Shim, verb: str, limit: str, first: bytes) -> None:
     """From the beginning, after a sign, or half-way through a frame."""
@@ -182,7 +184,7 @@ def test_silence_is_the_sign_of_a_hung_agent(hasty_shim: Shim, verb: str, limit:
     with FakeAgent(hasty_shim.socket, stop):
         error = error_of(hasty_shim.run(verb))
     assert error["code"] == (50 if verb == "STATUS" else 5)
-    if first != pack_patience(PATIENCE) or verb != "STATUS":
+    if first != pack_timeout_extension(PATIENCE) or verb != "STATUS":
         assert error["msg"] == f"the agent does not respond: it is stopped or hung: no sign of life within {limit}"
 
 
@@ -214,7 +216,7 @@ def test_agent_may_ask_for_more_time(hasty_shim: Shim) -> None:
     def wait(agent: FakeAgent, connection: socket.socket) -> None:
         agent.receive(connection)
         for _ in range(40):
-            connection.sendall(pack_patience(PATIENCE))
+            connection.sendall(pack_timeout_extension(PATIENCE))
             time.sleep(0.01)
         connection.sendall(pack_reply(0, b"done", b""))
 
@@ -226,7 +228,7 @@ def test_agent_may_ask_for_more_time(hasty_shim: Shim) -> None:
 def test_time_that_was_asked_for_is_a_deadline_too(hasty_shim: Shim) -> None:
     def wait(agent: FakeAgent, connection: socket.socket) -> None:
         agent.receive(connection)
-        connection.sendall(pack_patience(0.03))
+        connection.sendall(pack_timeout_extension(0.03))
         assert connection.recv(1) == b""
 
     with FakeAgent(hasty_shim.socket, wait):
@@ -285,7 +287,7 @@ def released(agent: FakeAgent, connection: socket.socket) -> None:
     """An agent of the last release: it closes the connection of any request but its own."""
     if connection.recv(4, socket.MSG_PEEK) == b"SVC1":
         agent.receive(connection)
-        connection.sendall(pack_patience(PATIENCE, 1) + pack_reply(3, b"out", b"err", 1))
+        connection.sendall(pack_timeout_extension(PATIENCE, 1) + pack_reply(3, b"out", b"err", 1))
 
 
 @pytest.mark.parametrize("stdin", [NETCONF, NETCONF.ljust(STDIN_LIMIT)], ids=["usual", "largest"])

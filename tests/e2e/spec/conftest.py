@@ -1,4 +1,4 @@
-"""Nodes for the conformance table: each on the node's own file, on etcd and on the orchestrator's API in turn."""
+"""Nodes for the conformance table: each on the node's own file, on etcd and on the Kubernetes API in turn."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ def further_sites(orch_site: OrchSite) -> Sequence[Site]:
 
 @pytest.fixture
 def make(cluster_node: ClusterNode, orch_site: OrchSite, sandbox: Callable[[], Netns]) -> Iterator[MakePod]:
-    """Makes pods, in the orchestrator's API as well, and at the end deletes what is left of them.
+    """Makes pods, in the Kubernetes API as well, and at the end deletes what is left of them.
 
     `annotations` are the pod's; with `with_policy` they are read. Everything else goes to the network configuration.
     """

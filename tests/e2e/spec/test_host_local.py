@@ -179,7 +179,7 @@ def test_words_are_for_subnets_alone(local: MakePod) -> None:
 @statement(
     "4",
     "R9",
-    "With host-local and the orchestrator's API the node agent and the proxy have `USE_POD_CIDR` set to `true`.",
+    "With host-local and the Kubernetes API the node agent and the proxy have `USE_POD_CIDR` set to `true`.",
     "They route a node's range as a whole then. It makes no difference to an ADD, which finds the range at the node.",
     choice="The programs that read the variable are not part of this project.",
 )

@@ -90,7 +90,7 @@ def test_blocks_belong_to_the_named_node(make: MakePod, cluster_node: ClusterNod
 
 @field(
     "datastore_type",
-    "`etcdv3`: one for all nodes; `orch`: custom resources of the orchestrator's API; `embedded`: a file of the node.",
+    "`etcdv3`: one for all nodes; `orch`: custom resources of the Kubernetes API; `embedded`: a file of the node.",
     choice="`embedded` is our addition, for a single node; the default stays `etcdv3`. `kubernetes` means `orch`.",
 )
 def test_datastore_is_the_one_named(make: MakePod, cluster_node: ClusterNode) -> None:

@@ -1,4 +1,4 @@
-"""Sections 2.5, 2.6 and 5: how the orchestrator's API is reached, and what is read there."""
+"""Sections 2.5, 2.6 and 5: how the Kubernetes API is reached, and what is read there."""
 
 from collections.abc import Callable
 from pathlib import Path

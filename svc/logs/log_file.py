@@ -32,9 +32,7 @@ _safe: set[str] = set()  # log directories that passed the check
 
 
 def append(path: str, data: bytes, max_bytes: int) -> bool:
-    """Append `data`. Return True if the file was rotated, because it would exceed `max_bytes`. Raise OSError if the write
-    fails.
-    """
+    """Append `data`. Return True if the file was rotated, because it would exceed `max_bytes`. Raise OSError."""
     rotated = False
     for attempt in range(_OPEN_TRIES):
         fd = _open(path)
@@ -153,9 +151,7 @@ def _is_full(status: os.stat_result, added: int, max_bytes: int) -> bool:
 
 
 def _rotate(fd: int, path: str) -> bool:
-    """Rename the full file. Return True if the path is free for a new file. For a link, rename its target in the target's
-    directory.
-    """
+    """Rename the full file, or the target of a link. Return True if the path is free for a new file."""
     try:
         path = os.path.realpath(path)
         if not _lock(fd, fcntl.LOCK_EX):

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import BinaryIO, Final
 
-from svc.cni.logfile import SEALED_MODE, is_loose, seal
+from svc.logs.log_file import SEALED_MODE, is_loose, seal
 from svc.timestamps import date_and_time
 
 _PARTIAL: Final = ".gz.partial"
@@ -19,7 +19,7 @@ _FASTEST: Final = 1  # twice the size of the best level, in a fifth of the time
 _DAY: Final = 86400
 
 
-def tidy(path: str, max_age: int, max_count: int) -> None:
+def prune(path: str, max_age: int, max_count: int) -> None:
     """Tidy the rotated files of one log; `max_age` is in days. Several processes may do so in parallel. Raise OSError."""
     path = os.path.realpath(path)
     oldest = date_and_time(time.time() - max_age * _DAY).replace(" ", "T").replace(":", "-")
@@ -65,11 +65,8 @@ def _compress(name: str) -> None:
         os.unlink(name)
 
 
-def _open_own(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
 def _pack(source: BinaryIO, target: str) -> None:
-    with open(target, "wb", opener=_open_own) as file, gzip.GzipFile("", "wb", _FASTEST, file) as packed:
+    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb") as file, gzip.GzipFile("", "wb", _FASTEST, file) as packed:
         os.fchmod(file.fileno(), os.fstat(source.fileno()).st_mode)
         shutil.copyfileobj(source, packed, _CHUNK)

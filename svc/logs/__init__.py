@@ -1,0 +1,1 @@
+"""Log lines of calls on disk: appending, rotation, compression and removal."""
