@@ -12,8 +12,7 @@ from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
 from svc.model.errors import CallerError, Code
 from svc.model.field_errors import FieldErrors, Written, json_kind
-from svc.model.labels import label_faults
-from svc.model.resource import Resource
+from svc.model.resource import Resource, label_faults
 
 _FIELDS = ("apiVersion", "kind", "metadata", "spec", "status")
 _METADATA = ("name", "labels", "annotations")

@@ -15,8 +15,7 @@ from svc.model.errors import CallerError, Code
 from svc.model.field_errors import MISSING, FieldError
 from svc.model.keys import NODE as NODE_HOST
 from svc.model.keys import ResourceKey, ResourceQuery
-from svc.model.labels import label_faults
-from svc.model.resource import Resource, name_fault, new_uid, ordered, set_identity
+from svc.model.resource import Resource, label_faults, name_fault, new_uid, ordered, set_identity
 from svc.names import Names
 from svc.retry import attempts
 

@@ -327,7 +327,7 @@ class AddTransaction:
     def _facts(self) -> PodFacts:
         if self._pod:
             return replace(policy_facts(self._session.names, self._pod), floating=self._addressing.wishes.floating)
-        return PodFacts(dict(self._request.labels), "", "", [], [self._record.id.network])
+        return PodFacts(dict(self._request.labels), profiles=[self._record.id.network])
 
     def _facts_to_record(self) -> dict[str, Any] | None:
         """Return the pod facts for rewriting the endpoint, or None if the API server has them on the pod."""

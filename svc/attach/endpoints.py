@@ -68,7 +68,7 @@ def endpoint_of(session: DatastoreSession, record: Record, addresses: Sequence[A
         "mac": record.mac,
     }
     names, key = session.names, record.endpoint_key(session.names)
-    return endpoint(names, key, record.node, record.workload, record.id.ifname, spec=spec, profiles=[], facts=facts)
+    return endpoint(names, key, record.node, record.workload, record.id.ifname, spec=spec, facts=facts)
 
 
 def creation(resource: Resource) -> Create:

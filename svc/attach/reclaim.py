@@ -132,7 +132,7 @@ def _write_endpoint_again(context: Context, session: DatastoreSession, record: R
 
 def _facts(context: Context, record: Record) -> PodFacts:
     """Return the facts for the endpoint. Its profiles include the networks that share the interface."""
-    facts = PodFacts.from_json(record.facts) if record.facts is not None else PodFacts({}, "", "", [], [record.id.network])
+    facts = PodFacts.from_json(record.facts) if record.facts is not None else PodFacts(profiles=[record.id.network])
     others = context.journal.of_interface(record.id.container_id, record.id.ifname)
     shared = [other.id.network for other in others if other.shares and other.state == ADDED]
     return replace(facts, profiles=[*facts.profiles, *(name for name in shared if name not in facts.profiles)])

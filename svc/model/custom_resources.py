@@ -30,7 +30,6 @@ from svc.model.keys import (
 from svc.model.kv_codec import Value
 from svc.model.object_metadata import ApiGroup
 from svc.model.resource import Resource
-from svc.values import dataclass
 
 Json = dict[str, Any]
 
@@ -43,15 +42,16 @@ _MAX_NAME = 253  # characters of an object's name, exclusive
 _HASHED = 11  # hex digits at the end of a shortened name
 _HASHED_HANDLE = 32  # hex digits at the end of a handle's name
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")  # RFC 1123
+_KINDS: dict[type, str] = {
+    BlockKey: BLOCK,
+    BlockQuery: BLOCK,
+    AffinityKey: AFFINITY,
+    AffinityQuery: AFFINITY,
+    HandleKey: HANDLE,
+    HandleQuery: HANDLE,
+}
+_CONFIG_NAMES = {"strict_affinity": "strictAffinity", "auto_allocate_blocks": "autoAllocateBlocks"}  # of the key-value form
 _OF_AFFINITIES = frozenset({"state", "node", "type", "cidr", "deleted"})
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The location of an object; an empty `name` means all objects of the kind."""
-
-    plural: str
-    name: str = ""
 
 
 def kind_plural(kind: str) -> str:
@@ -110,32 +110,26 @@ class CustomResourceCodec:
         }
 
     def kind(self, key: Key | Query) -> str:
-        match key:
-            case BlockKey() | BlockQuery():
-                return BLOCK
-            case AffinityKey() | AffinityQuery():
-                return AFFINITY
-            case HandleKey() | HandleQuery():
-                return HANDLE
-            case IpamConfigKey():
-                return self._config
-            case ResourceKey(kind) | ResourceQuery(kind):
-                return kind
-        raise TypeError(f"no object is made of {key}")
+        if isinstance(key, ResourceKey | ResourceQuery):
+            return key.kind
+        kind = self._config if isinstance(key, IpamConfigKey) else _KINDS.get(type(key))
+        if kind is None:
+            raise TypeError(f"no object is made of {key}")
+        return kind
 
-    def place(self, key: Key) -> Place:
-        plural = kind_plural(self.kind(key))
+    def name(self, key: Key) -> str:
+        """Return the name of the key's object."""
         match key:
             case BlockKey(cidr):
-                return Place(plural, block_name(cidr))
+                return block_name(cidr)
             case AffinityKey(host, cidr):
-                return Place(plural, affinity_name(host, cidr))
+                return affinity_name(host, cidr)
             case HandleKey(handle):
-                return Place(plural, handle_name(handle))
+                return handle_name(handle)
             case IpamConfigKey():
-                return Place(plural, CONFIG_NAME)
+                return CONFIG_NAME
             case ResourceKey(_, name):
-                return Place(plural, name)
+                return name
         raise TypeError(f"no object is made of {key}")
 
     def selector(self, query: Query) -> str:
@@ -154,7 +148,7 @@ class CustomResourceCodec:
 
     def encode(self, key: Key, value: Value, revision: str | None = None) -> Json:
         """Return the object to create, or to write over the one at `revision`."""
-        metadata: Json = {"name": self.place(key).name} | self.group.wrap(self._metadata(key, value))
+        metadata: Json = {"name": self.name(key)} | self.group.wrap(self._metadata(key, value))
         if revision is not None:
             metadata["resourceVersion"] = revision
         made: Json = {"apiVersion": self.group.api_version, "kind": self.kind(key), "metadata": metadata}
@@ -248,21 +242,13 @@ def _decode_handle(spec: Json) -> tuple[Key, Value]:
     return HandleKey(json_fields.required_text(spec, "handleID")), Handle.from_json(_renamed(spec, {}, drop="handleID"))
 
 
-def _renamed(spec: Json, names: dict[str, str], drop: str = "") -> Json:
-    """Return the fields as a key-value store names them."""
-    return {names.get(name, name): value for name, value in spec.items() if name != drop}
-
-
 def _config_spec(config: IpamConfig) -> Json:
-    pairs = (
-        ("maxBlocksPerHost", config.max_blocks_per_host),
-        ("kubeVirtVMAddressPersistence", config.vm_address_persistence),
-        ("ipCooldownSeconds", config.cooldown_seconds),
-    )
-    always = {"strictAffinity": config.strict_affinity, "autoAllocateBlocks": config.auto_allocate_blocks}
-    return always | {name: value for name, value in pairs if value} | (config.extra or {})
+    return dict.fromkeys(_CONFIG_NAMES.values(), False) | _renamed(config.to_json(), _CONFIG_NAMES)
 
 
 def _decode_config(spec: Json) -> tuple[Key, Value]:
-    names = {"strictAffinity": "strict_affinity", "autoAllocateBlocks": "auto_allocate_blocks"}
-    return IpamConfigKey(), IpamConfig.from_json(_renamed(spec, names))
+    return IpamConfigKey(), IpamConfig.from_json(_renamed(spec, {name: stored for stored, name in _CONFIG_NAMES.items()}))
+
+
+def _renamed(fields: Json, names: dict[str, str], drop: str = "") -> Json:
+    return {names.get(name, name): value for name, value in fields.items() if name != drop}

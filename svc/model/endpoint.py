@@ -41,11 +41,11 @@ class Workload:
 class PodFacts:
     """Properties of a pod that its endpoint gives to policy. `floating` are further addresses that lead to the pod."""
 
-    labels: dict[str, str]
-    generate_name: str
-    service_account: str
-    ports: list[dict[str, Any]]
-    profiles: list[str]
+    labels: dict[str, str] = field(default_factory=dict)
+    generate_name: str = ""
+    service_account: str = ""
+    ports: list[dict[str, Any]] = field(default_factory=list)
+    profiles: list[str] = field(default_factory=list)
     floating: Sequence[Address] = ()
     source_prefixes: Sequence[str] = ()
     qos: Mapping[str, int] = field(default_factory=dict)
@@ -117,15 +117,10 @@ def endpoint(
     ifname: str,
     *,
     spec: dict[str, Any],
-    profiles: list[str],
-    facts: PodFacts | None = None,
+    facts: PodFacts,
 ) -> Resource:
-    """Return the endpoint without UID and creation time. `spec` has ipNetworks, interfaceName and mac.
-
-    `facts`, the properties of the pod, replace `profiles`.
-    """
+    """Return the endpoint without UID and creation time. `spec` has ipNetworks, interfaceName and mac."""
     orchestrator = workload.orchestrator(names)
-    facts = facts or PodFacts({}, "", "", [], profiles)
     labels = facts.labels | {
         f"{names.label_prefix}/namespace": workload.endpoint_namespace,
         f"{names.label_prefix}/orchestrator": orchestrator,

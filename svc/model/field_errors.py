@@ -19,18 +19,6 @@ MAX_PROBLEM = 200  # characters
 MAX_LISTED = 20  # errors go to events and logs, so they are bounded
 
 
-class _Missing:
-    """The value of a field that is missing; `null` is a value."""
-
-    __slots__ = ()
-
-
-class _Hidden:
-    """Placeholder for a value that may be a secret."""
-
-    __slots__ = ()
-
-
 @dataclass(frozen=True, slots=True)
 class Written:
     """The text and kind of a value that JSON cannot represent, or that is shown as its author wrote it."""
@@ -42,8 +30,8 @@ class Written:
         return self.text
 
 
-MISSING: Final = _Missing()
-HIDDEN: Final = _Hidden()
+MISSING: Final = object()  # the value of a field that is missing; `null` is a value
+HIDDEN: Final = object()  # placeholder for a value that may be a secret
 _KINDS: Final = {
     bool: "a boolean",
     int: "a number",

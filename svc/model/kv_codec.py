@@ -13,6 +13,7 @@ The layout below the key root:
 Otherwise `path` and `key` are inverse to each other. The field order of a document is that of the value's `to_json`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -47,6 +48,13 @@ from svc.names import Names
 Value = Block | Affinity | Handle | IpamConfig | NodeClaim | NodeFence | Resource
 
 _KINDS = {plural: kind for kind, plural in PLURALS.items()}
+_DECODERS: dict[type[Key], Callable[[Any], Value]] = {
+    AffinityKey: Affinity.from_json,
+    HandleKey: Handle.from_json,
+    NodeClaimKey: NodeClaim.from_json,
+    NodeFenceKey: NodeFence.from_json,
+    IpamConfigKey: IpamConfig.from_json,
+}
 
 
 class Codec:
@@ -197,18 +205,10 @@ def _decode(key: Key, data: Any) -> Any:
     match key:
         case BlockKey(cidr):
             return _decode_block(cidr, data)
-        case AffinityKey():
-            return Affinity.from_json(data)
-        case HandleKey():
-            return Handle.from_json(data)
-        case NodeClaimKey():
-            return NodeClaim.from_json(data)
-        case NodeFenceKey():
-            return NodeFence.from_json(data)
-        case IpamConfigKey():
-            return IpamConfig.from_json(data)
         case ResourceKey(kind):
             return _decode_resource(kind, data)
+    if decode := _DECODERS.get(type(key)):
+        return decode(data)
     raise ValueError("svc does not read this key")
 
 

@@ -6,14 +6,14 @@ and its name, so that those of the first one stay unchanged.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import orjson
 
 from svc._core.cidr import Address, Cidr
 from svc.model.annotations import FLOATING, SOURCE_PREFIXES
-from svc.model.endpoint import KIND, PRIMARY_INTERFACE, PodFacts, Workload, endpoint_key, host_interface, ip_nats
+from svc.model.endpoint import KIND, PRIMARY_INTERFACE, PodFacts, Workload, endpoint, endpoint_key, host_interface
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.qos import controls_of
 from svc.model.resource import Resource, ordered
@@ -70,13 +70,13 @@ def endpoints_of(names: Names, pod: Json) -> Iterator[tuple[ResourceKey, Resourc
             yield ResourceKey(KIND, resource.name, resource.namespace), resource
 
 
-def wired_annotations(names: Names, interface: str, endpoint: Resource) -> Json:
+def wired_annotations(names: Names, interface: str, wired: Resource) -> Json:
     """Return the annotations of a wired interface; none for an endpoint without addresses."""
-    networks = endpoint.spec.get("ipNetworks") or ()
+    networks = wired.spec.get("ipNetworks") or ()
     if not networks:
         return {}
     notes = {"podIP": networks[0], "podIPs": ",".join(networks)}
-    if container := endpoint.spec.get("containerID"):
+    if container := wired.spec.get("containerID"):
         notes["containerID"] = container
     return {_note(names, name, interface): text for name, text in notes.items()}
 
@@ -100,8 +100,8 @@ def policy_facts(names: Names, pod: Json) -> PodFacts:
         account,
         list(_ports(spec)),
         _profiles(names, metadata["namespace"], account),
-        _floating(names, notes),
-        _source_prefixes(names, notes),
+        _parsed(notes.get(f"{names.annotation_prefix}/{FLOATING}"), Address),
+        [str(cidr) for cidr in _parsed(notes.get(f"{names.annotation_prefix}/{SOURCE_PREFIXES}"), Cidr.masked)],
         controls_of(names, notes)[0],
     )
 
@@ -116,38 +116,16 @@ def _endpoint(names: Names, pod: Json, interface: str, notes: dict[str, str]) ->
     container = notes.get(_note(names, "containerID", interface), "")
     workload = Workload(container, metadata["name"], metadata["namespace"])
     key = endpoint_key(names, node, workload, interface)
-    networks = _networks(names, pod, interface, notes)
-    account = pod["spec"].get("serviceAccountName") or ""
-    fields: Json = {
-        "orchestrator": names.orchestrator,
-        "node": node,
-        "containerID": container,
-        "pod": metadata["name"],
-        "endpoint": interface,
-        "serviceAccountName": account,
-        "ipNetworks": networks,
-        "ipNATs": ip_nats(_floating(names, notes), networks, interface),
-        "profiles": _profiles(names, metadata["namespace"], account),
+    spec = {
+        "ipNetworks": _networks(names, pod, interface, notes),
         "interfaceName": host_interface(names, workload, interface),
-        "ports": list(_ports(pod["spec"])),
-        "allowSpoofedSourcePrefixes": _source_prefixes(names, notes),
-        "qosControls": controls_of(names, notes)[0],
+        "mac": "",
     }
-    spec = {name: value for name, value in fields.items() if value}
-    return Resource(KIND, _metadata(names, metadata, key, account), spec)
-
-
-def _metadata(names: Names, pod: Json, key: ResourceKey, account: str) -> Json:
-    labels = (pod.get("labels") or {}) | {
-        f"{names.label_prefix}/namespace": key.namespace,
-        f"{names.label_prefix}/orchestrator": names.orchestrator,
-    }
-    if 0 < len(account) < _LONGEST_LABEL:
-        labels[f"{names.label_prefix}/serviceaccount"] = account
-    status = (pod.get("annotations") or {}).get(_NETWORK_STATUS)
-    kept = {name: pod.get(name) for name in ("generateName", "uid", "creationTimestamp")}
-    copied = {"annotations": {_NETWORK_STATUS: status} if status else {}}
-    return ordered({"name": key.name, "namespace": key.namespace, "labels": labels} | kept | copied)
+    made = endpoint(names, key, node, workload, interface, spec=spec, facts=policy_facts(names, pod))
+    kept = {name: metadata.get(name) for name in ("uid", "creationTimestamp")}
+    status = notes.get(_NETWORK_STATUS)
+    made.metadata = ordered(made.metadata | kept | {"annotations": {_NETWORK_STATUS: status} if status else {}})
+    return made
 
 
 def _networks(names: Names, pod: Json, interface: str, notes: dict[str, str]) -> list[str]:
@@ -176,14 +154,6 @@ def _ports(spec: Json) -> Iterator[Json]:
                     "hostPort": port.get("hostPort") or 0,
                     "hostIP": port.get("hostIP") or "",
                 }
-
-
-def _floating(names: Names, notes: Mapping[str, str]) -> list[Address]:
-    return _parsed(notes.get(f"{names.annotation_prefix}/{FLOATING}"), Address)
-
-
-def _source_prefixes(names: Names, notes: Mapping[str, str]) -> list[str]:
-    return list(map(str, _parsed(notes.get(f"{names.annotation_prefix}/{SOURCE_PREFIXES}"), Cidr.masked)))
 
 
 def _parsed(text: str | None, parse: Callable[[str], Parsed]) -> list[Parsed]:

@@ -160,7 +160,7 @@ def _type_faults(given: Json) -> Found:
         yield FieldError("spec.cidr", MISSING, "is missing", "give the pool's range, such as 10.0.0.0/16 or fd00::/48")
     for name, value in given.items():
         if _mistyped(name, value):
-            yield FieldError(f"spec.{name}", value, f"is {json_kind(value)}", f"give {json_kind(_FIELDS[name]())}")
+            yield _error(given, name, f"is {json_kind(value)}", f"give {json_kind(_FIELDS[name]())}")
 
 
 def _use_type_faults(spec: Json) -> Found:
@@ -171,15 +171,13 @@ def _use_type_faults(spec: Json) -> Found:
 
 def _unknown_fields(given: Json) -> Found:
     for name in given.keys() - _FIELDS.keys():
-        yield FieldError(
-            f"spec.{name}", given[name], "is no field of an IP pool", f"leave it out, or use one of {', '.join(_FIELDS)}"
-        )
+        yield _error(given, name, "is no field of an IP pool", f"leave it out, or use one of {', '.join(_FIELDS)}")
 
 
 def _choice_faults(spec: Json) -> Found:
     for name, choices in _CHOICES.items():
         if spec[name] not in choices:
-            yield FieldError(f"spec.{name}", spec[name], "is not known", f"give one of {', '.join(choices)}")
+            yield _error(spec, name, "is not known", f"give one of {', '.join(choices)}")
     for use in spec["allowedUses"]:
         if use not in USES:
             yield FieldError("spec.allowedUses[]", use, "is not known", f"give some of {', '.join(USES)}")
@@ -187,77 +185,56 @@ def _choice_faults(spec: Json) -> Found:
 
 def _selector_faults(spec: Json) -> Found:
     for name in ("nodeSelector", "namespaceSelector"):
-        problem, remedy = _selector_fault(spec[name])
-        if problem:
-            yield FieldError(f"spec.{name}", spec[name], problem, remedy)
-
-
-def _selector_fault(text: str) -> tuple[str, str]:
-    """Return problem and fix; empty if the selector is valid."""
-    try:
-        uses_global = selector.parse(text).uses_global
-    except SelectorError as error:
-        return "is no selector", str(error)
-    return ("uses global()", "select by labels, or with all()") if uses_global else ("", "")
+        try:
+            if selector.parse(spec[name]).uses_global:
+                yield _error(spec, name, "uses global()", "select by labels, or with all()")
+        except SelectorError as error:
+            yield _error(spec, name, "is no selector", str(error))
 
 
 def _use_faults(spec: Json) -> Found:
     uses = spec["allowedUses"]
     if TUNNEL in uses and spec["namespaceSelector"]:
-        value = spec["namespaceSelector"]
-        yield FieldError(
-            "spec.namespaceSelector", value, f"is not for use {TUNNEL}", f"leave it out, or set allowedUses to {[WORKLOAD]}"
-        )
+        remedy = f"leave it out, or set allowedUses to {[WORKLOAD]}"
+        yield _error(spec, "namespaceSelector", f"is not for use {TUNNEL}", remedy)
     if LOAD_BALANCER in uses:
-        yield from _load_balancer_faults(spec)
-
-
-def _load_balancer_faults(spec: Json) -> Found:
-    alone = {"allowedUses": [LOAD_BALANCER], "ipipMode": NEVER, "vxlanMode": NEVER, "disableBGPExport": False}
-    for name, wanted in alone.items():
-        if spec[name] != wanted:
-            yield FieldError(f"spec.{name}", spec[name], f"does not go with use {LOAD_BALANCER}", f"set it to {wanted}")
-    if spec["nodeSelector"] != "all()":
-        yield FieldError("spec.nodeSelector", spec["nodeSelector"], f"does not go with use {LOAD_BALANCER}", "set it to all()")
+        alone = {"allowedUses": [LOAD_BALANCER], "ipipMode": NEVER, "vxlanMode": NEVER, "disableBGPExport": False}
+        for name, wanted in (alone | {"nodeSelector": "all()"}).items():
+            if spec[name] != wanted:
+                yield _error(spec, name, f"does not go with use {LOAD_BALANCER}", f"set it to {wanted}")
 
 
 def _cidr_faults(spec: Json) -> Found:
     try:
         Cidr(spec["cidr"] or "0.0.0.0/0")  # a missing CIDR is reported separately
     except ValueError as error:
-        yield FieldError("spec.cidr", spec["cidr"], "is no CIDR", str(error))
+        yield _error(spec, "cidr", "is no CIDR", str(error))
 
 
 def _range_faults(spec: Json, cidr: Cidr) -> Found:
     for unusable, kind in _UNUSABLE.items():
         if cidr.overlaps(unusable):
             problem = f"is {kind}" if cidr in unusable else f"has {kind} addresses"
-            yield FieldError(
-                "spec.cidr", spec["cidr"], f"{problem} ({unusable})", "choose a range that is routed between nodes"
-            )
+            yield _error(spec, "cidr", f"{problem} ({unusable})", "choose a range that is routed between nodes")
 
 
 def _size_faults(spec: Json, cidr: Cidr) -> Found:
     size, sizes = spec["blockSize"], _BLOCK_SIZES[cidr.version]
     if size not in sizes:
         allowed = f"give {sizes[0]} to {sizes[-1]}, or leave it out for {_BLOCK_SIZE[cidr.version]}"
-        yield FieldError("spec.blockSize", size, f"is no prefix length of an IPv{cidr.version} block", allowed)
+        yield _error(spec, "blockSize", f"is no prefix length of an IPv{cidr.version} block", allowed)
     elif size < cidr.length and not spec["disabled"]:
         remedy = f"set blockSize to {max(cidr.length, sizes[0])} or more, or give a larger range"
-        yield FieldError("spec.cidr", spec["cidr"], f"is smaller than one block of /{size}", remedy)
+        yield _error(spec, "cidr", f"is smaller than one block of /{size}", remedy)
 
 
 def _encapsulation_faults(spec: Json, cidr: Cidr) -> Found:
     if spec["ipipMode"] == NEVER:
         return
     if cidr.version == 6:
-        yield FieldError(
-            "spec.ipipMode", spec["ipipMode"], "is not for IPv6", "set it to Never; vxlanMode works for both versions"
-        )
+        yield _error(spec, "ipipMode", "is not for IPv6", "set it to Never; vxlanMode works for both versions")
     elif spec["vxlanMode"] != NEVER:
-        yield FieldError(
-            "spec.ipipMode", spec["ipipMode"], f"excludes vxlanMode = {spec['vxlanMode']!r}", "set one of them to Never"
-        )
+        yield _error(spec, "ipipMode", f"excludes vxlanMode = {spec['vxlanMode']!r}", "set one of them to Never")
 
 
 def _overlap_faults(cidr: Cidr, others: Sequence[Pool]) -> Found:
@@ -268,20 +245,21 @@ def _overlap_faults(cidr: Cidr, others: Sequence[Pool]) -> Found:
 
 
 def _block_faults(spec: Json, cidr: Cidr, blocks: Iterable[Cidr]) -> Found:
-    size = spec["blockSize"]
-    odd = [block for block in blocks if block.length != size and block.overlaps(cidr)]
+    odd = [block for block in blocks if block.length != spec["blockSize"] and block.overlaps(cidr)]
     if odd:
         remedy = f"set blockSize to {odd[0].length}, or release the addresses of the old blocks first"
-        yield FieldError(
-            "spec.blockSize", size, f"differs from {len(odd)} existing blocks in the range (such as {odd[0]})", remedy
-        )
+        yield _error(spec, "blockSize", f"differs from {len(odd)} existing blocks in the range (such as {odd[0]})", remedy)
 
 
 def _change_faults(spec: Json, cidr: Cidr, previous: Pool) -> Found:
     remedy = "create a pool of another name, and delete this one"
     if cidr != previous.cidr:
-        yield FieldError("spec.cidr", spec["cidr"], f"cannot replace {str(previous.cidr)!r}", remedy)
+        yield _error(spec, "cidr", f"cannot replace {str(previous.cidr)!r}", remedy)
     if spec["blockSize"] != previous.block_size:
-        yield FieldError("spec.blockSize", spec["blockSize"], f"cannot replace {previous.block_size}", remedy)
+        yield _error(spec, "blockSize", f"cannot replace {previous.block_size}", remedy)
     if LOAD_BALANCER in previous.allowed_uses and LOAD_BALANCER not in spec["allowedUses"]:
-        yield FieldError("spec.allowedUses", spec["allowedUses"], f"cannot replace {list(previous.allowed_uses)}", remedy)
+        yield _error(spec, "allowedUses", f"cannot replace {list(previous.allowed_uses)}", remedy)
+
+
+def _error(spec: Json, name: str, problem: str, remedy: str) -> FieldError:
+    return FieldError(f"spec.{name}", spec[name], problem, remedy)

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -15,6 +16,8 @@ Json = dict[str, Any]
 MAX_NAME = 253  # characters
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_LABEL_RULE = "up to 63 letters, digits, '-', '_' and '.', a letter or digit first and last"
 _FIELDS = frozenset({"kind", "apiVersion", "metadata", "spec", "status"})
 _ORDER = ("name", "generateName", "namespace", "uid", "creationTimestamp", "labels", "annotations")  # of metadata
 
@@ -52,23 +55,15 @@ class Resource:
     @staticmethod
     def from_json(data: Json) -> "Resource":
         """Parse a resource. Raise ValueError that names a field which is missing or of another type."""
-        kind, metadata, spec = (
-            json_fields.required_text(data, "kind"),
-            json_fields.pairs(data, "metadata"),
-            json_fields.pairs(data, "spec"),
-        )
+        kind, metadata = json_fields.required_text(data, "kind"), json_fields.pairs(data, "metadata")
+        spec = json_fields.pairs(data, "spec")
         status = None if data.get("status") is None else json_fields.pairs(data, "status")
-        check_metadata(metadata)
+        for name in ("labels", "annotations"):
+            try:
+                json_fields.texts(metadata, name)
+            except ValueError as error:
+                raise ValueError(f"metadata.{error}") from None
         return Resource(kind, metadata, spec, status, json_fields.unknown(data, _FIELDS))
-
-
-def check_metadata(metadata: Json) -> None:
-    """Raise ValueError unless labels and annotations are objects of strings."""
-    for name in ("labels", "annotations"):
-        try:
-            json_fields.texts(metadata, name)
-        except ValueError as error:
-            raise ValueError(f"metadata.{error}") from None
 
 
 def new_uid() -> str:
@@ -95,12 +90,25 @@ def name_fault(resource: Resource) -> list[FieldError]:
     name = resource.metadata.get("name", MISSING)
     if isinstance(name, str) and len(name) <= MAX_NAME and _NAME.fullmatch(name):
         return []
+    problem = "is missing" if name is MISSING else f"cannot name a resource of kind {resource.kind}"
     remedy = f"give up to {MAX_NAME} lower-case letters, digits, '-' and '.', a letter or digit first and last"
-    return [
-        FieldError(
-            "metadata.name",
-            name,
-            "is missing" if name is MISSING else f"cannot name a resource of kind {resource.kind}",
-            remedy,
-        )
-    ]
+    return [FieldError("metadata.name", name, problem, remedy)]
+
+
+def label_faults(labels: Mapping[str, object]) -> Iterator[FieldError]:
+    """Yield a field error for each invalid key, and for each invalid value that is a string.
+
+    The rules are those of Kubernetes in every datastore, because selectors must be able to name the labels.
+    """
+    for key, value in labels.items():
+        if not _is_label_key(key):
+            yield FieldError("metadata.labels key", key, "is not a label key", f"give [DOMAIN/]NAME, NAME of {_LABEL_RULE}")
+        elif isinstance(value, str) and value and not _LABEL.fullmatch(value):
+            yield FieldError(f"metadata.labels.{key}", value, "is not a label value", f"give {_LABEL_RULE}; or nothing")
+
+
+def _is_label_key(key: str) -> bool:
+    prefix, slash, word = key.rpartition("/")
+    if not _LABEL.fullmatch(word):
+        return False
+    return not slash or bool(len(prefix) <= MAX_NAME and _NAME.fullmatch(prefix))

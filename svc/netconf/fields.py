@@ -12,7 +12,7 @@ from typing import Any, Final
 from svc._core.cidr import Cidr
 from svc.model import resource
 from svc.model.field_errors import Check, Finding, matching
-from svc.model.gate import parse_gate
+from svc.model.waits import parse_gate
 from svc.values import dataclass
 
 STRING: Final = "string"

@@ -8,8 +8,7 @@ import threading
 import time
 from typing import Final
 
-from svc.model.gate import Gate, parse_gate
-from svc.model.waits import GateSettings, TlsTrust
+from svc.model.waits import Gate, GateSettings, TlsTrust, parse_gate
 from svc.retry import Backoff
 from svc.waits.probe import UNANSWERED, Probe, ProbeResult
 from svc.waits.wait import Wait, WaitOutcome

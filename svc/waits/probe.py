@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin
 
 from svc.model.field_errors import without_credentials, without_query
-from svc.model.gate import MAX_URL, Gate, parse_gate
-from svc.model.waits import TlsTrust
+from svc.model.waits import MAX_URL, Gate, TlsTrust, parse_gate
 from svc.values import dataclass
 
 if TYPE_CHECKING:

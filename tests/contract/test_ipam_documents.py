@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from harness.ipam import NODE, blocks, free, put, put_node, put_pool, take
+from harness.ipam import NODE, blocks, configure, free, put, put_node, put_pool, take
 from svc._core.cidr import Cidr
 from svc.datastore.api import Backend
 from svc.ipam import claims
 from svc.ipam.service import IpamService
-from svc.ipam.settings import configure, cooldown_of, read_settings
+from svc.ipam.settings import cooldown_of, read_settings
 from svc.model.ipam import CONFIRMED, PENDING, PENDING_DELETION, Affinity, Attribute, Block, Handle, IpamConfig
 from svc.model.keys import AffinityKey, BlockKey, HandleKey, IpamConfigKey
 

@@ -12,6 +12,7 @@ from harness.ipam import (
     affinities,
     block_of,
     blocks,
+    configure,
     document,
     free,
     handles,
@@ -26,7 +27,7 @@ from svc.datastore.api import Backend, Delete
 from svc.ipam.blocks import format_time
 from svc.ipam.requests import ReleaseTarget
 from svc.ipam.service import IpamService
-from svc.ipam.settings import MAX_BLOCKS_PER_HOST, configure, read_settings
+from svc.ipam.settings import MAX_BLOCKS_PER_HOST, read_settings
 from svc.model.errors import CallerError, PeerError
 from svc.model.ipam import Attribute, IpamConfig
 from svc.model.keys import IPAM_CONFIG, BlockKey, IpamConfigKey

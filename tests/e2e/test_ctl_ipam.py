@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.datastores import Site, session, set_ready
-from harness.ipam import free, put_block, put_pool, put_reservation, settle, take
+from harness.ipam import configure, free, put_block, put_pool, put_reservation, settle, take
 from harness.node import netconf
 from harness.spec_rows import EVERYWHERE
 from harness.svcctl import Cli
@@ -17,7 +17,7 @@ from svc.admin.owner_attributes import SetOwner, set_owners
 from svc.datastore.api import Backend
 from svc.ipam.requests import Assign
 from svc.ipam.service import IpamService
-from svc.ipam.settings import configure, read_settings
+from svc.ipam.settings import read_settings
 from svc.model.errors import PeerError
 from svc.model.ipam import IpamConfig
 from svc.model.keys import IPAM_CONFIG

@@ -17,7 +17,7 @@ from svc._core.cidr import Cidr
 from svc.datastore.api import Conflict, Create, Delete, Entry, NotFound, PartialWrite, StoreError, Update, Write
 from svc.datastore.orch import client
 from svc.datastore.orch.store import OrchStore
-from svc.model.endpoint import Workload, endpoint, endpoint_key
+from svc.model.endpoint import PodFacts, Workload, endpoint, endpoint_key
 from svc.model.ipam import CONFIRMED, PENDING, Affinity, Handle, IpamConfig
 from svc.model.keys import (
     AffinityKey,
@@ -91,7 +91,7 @@ def test_endpoints_are_one_request_each(store: OrchStore, front: ApiProxy, clean
     workload = Workload("c1", "web-0", "default")
     key = endpoint_key(DEFAULT, "node1", workload, "eth0")
     spec = {"ipNetworks": ["10.0.0.1/32"], "interfaceName": "svc1", "mac": "x"}
-    wanted = endpoint(DEFAULT, key, "node1", workload, "eth0", spec=spec, profiles=[])
+    wanted = endpoint(DEFAULT, key, "node1", workload, "eth0", spec=spec, facts=PodFacts())
     entry = write(store, Create(key, wanted))
     assert entry == store.get(key)
     assert store.list(ResourceQuery("WorkloadEndpoint", "default", "node1-k8s-web--0-")) == [entry]

@@ -14,7 +14,7 @@ from harness.orch import PODS, install, put_core_node, put_pod, wipe
 from svc.datastore.api import Create, Delete, Update
 from svc.datastore.orch.store import OrchStore
 from svc.model.custom_resources import kind_plural
-from svc.model.endpoint import Workload, endpoint, endpoint_key
+from svc.model.endpoint import PodFacts, Workload, endpoint, endpoint_key
 from svc.model.ipam import Affinity, Block, Handle
 from svc.model.keys import AffinityQuery, BlockQuery, HandleQuery, Query
 from svc.model.resource import Resource
@@ -92,7 +92,7 @@ def test_an_endpoint_is_given_up_as_the_incumbent_does(store: OrchStore, cluster
     assert entry.value.spec["interfaceName"] == "cali0d7763386da"
     networks = {"ipNetworks": entry.value.spec["ipNetworks"], "interfaceName": "cali0d7763386da", "mac": ""}
     workload = Workload("c3", "web-0", "default")
-    again = endpoint(INCUMBENT, key, "node1", workload, "eth0", spec=networks, profiles=[])
+    again = endpoint(INCUMBENT, key, "node1", workload, "eth0", spec=networks, facts=PodFacts())
     assert store.write([Create(key, again)])[0] == store.get(key)
     wanted = captured_pod("orch-1-add-dual")["metadata"]["annotations"]
     assert cluster.call("GET", f"{PODS}/web-0")["metadata"]["annotations"] == wanted

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,7 @@ from svc.ipam.blocks import format_time
 from svc.ipam.pools import RESERVATION
 from svc.ipam.requests import Assign, Release
 from svc.ipam.service import IpamService
+from svc.ipam.settings import update_settings
 from svc.model.ipam import CONFIRMED, Affinity, Attribute, Block, Handle, IpamConfig
 from svc.model.keys import (
     AffinityKey,
@@ -123,6 +125,16 @@ def wipe(backend: Backend, *queries: Query) -> None:
 def just_now() -> str:
     """The claim time of a block that cannot be reclaimed yet."""
     return format_time(datetime.now(timezone.utc))
+
+
+def instruct(field: str, value: str) -> str:
+    """How to set a field, for those who write the resource themselves."""
+    return f"set {field} to {value}"
+
+
+def configure(backend: Backend, wanted: IpamConfig) -> None:
+    """Stores the settings as an administrator does: checked, and with the unknown fields of the stored ones."""
+    update_settings(backend, lambda present: replace(wanted, extra=present.extra), instruct)
 
 
 IPAM_QUERIES: tuple[Query, ...] = (BlockQuery(), AffinityQuery(), HandleQuery())

@@ -9,7 +9,7 @@ from svc.datastore.api import Create, Delete, Entry, NotFound, Update, Write
 from svc.datastore.orch.leases import NAMESPACE
 from svc.datastore.orch.store import OrchStore
 from svc.deploy.cluster import definitions
-from svc.model.endpoint import Workload, endpoint, endpoint_key
+from svc.model.endpoint import PodFacts, Workload, endpoint, endpoint_key
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
 from svc.names import DEFAULT, Names
@@ -66,7 +66,7 @@ def wire(store: OrchStore) -> Entry:
     workload = Workload("c1", "web", "default")
     key = endpoint_key(DEFAULT, "node1", workload, "eth0")
     spec = {"ipNetworks": ["10.0.0.1/32"], "interfaceName": "svc1", "mac": "x"}
-    (entry,) = store.write([Create(key, endpoint(DEFAULT, key, "node1", workload, "eth0", spec=spec, profiles=[]))])
+    (entry,) = store.write([Create(key, endpoint(DEFAULT, key, "node1", workload, "eth0", spec=spec, facts=PodFacts()))])
     assert entry == store.get(key)
     assert entry is not None
     return entry

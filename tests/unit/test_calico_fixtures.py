@@ -9,7 +9,7 @@ import pytest
 
 from svc._core.cidr import Cidr
 from svc.cni import results
-from svc.model.endpoint import Workload, endpoint, endpoint_key
+from svc.model.endpoint import PodFacts, Workload, endpoint, endpoint_key
 from svc.model.ipam import IpamConfig
 from svc.model.keys import AffinityKey, BlockKey, HandleKey, IpamConfigKey, ResourceKey
 from svc.model.kv_codec import Codec
@@ -65,7 +65,7 @@ def test_endpoint_of_a_container_is_the_incumbents() -> None:
     captured = document("etcd-1-add-ipv4.jsonl", CODEC.path(key))
     theirs = json.loads(captured)
     spec = {"ipNetworks": [str(Cidr("10.77.0.128/32"))], "interfaceName": "calic1", "mac": theirs["spec"]["mac"]}
-    ours = endpoint(NAMES, key, "node1", workload, "eth0", spec=spec, profiles=["net1"])
+    ours = endpoint(NAMES, key, "node1", workload, "eth0", spec=spec, facts=PodFacts(profiles=["net1"]))
     ours.metadata = ordered(ours.metadata | {name: theirs["metadata"][name] for name in ("uid", "creationTimestamp")})
     assert CODEC.encode(ours).decode() == captured
 

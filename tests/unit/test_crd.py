@@ -25,7 +25,7 @@ def test_captured_objects_survive(data: Json) -> None:
     """An object is written as it was read, at the same revision."""
     key, value = BACKING.decode(data["kind"], data)
     assert BACKING.kind(key) == data["kind"]
-    assert BACKING.place(key).name == data["metadata"]["name"]
+    assert BACKING.name(key) == data["metadata"]["name"]
     assert BACKING.encode(key, value) == without_servers(data)
     assert BACKING.encode(key, value, "7")["metadata"]["resourceVersion"] == "7"
 

@@ -9,8 +9,7 @@ import pytest
 
 from harness.gate_server import GateServer, free_port, resetting, serving, silent, status
 from harness.polling import wait_until
-from svc.model.gate import Gate, parse_gate
-from svc.model.waits import GateSettings
+from svc.model.waits import Gate, GateSettings, parse_gate
 from svc.waits.gates import GateMonitor, GatesWait
 from svc.waits.wait import WaitOutcome
 

@@ -114,12 +114,12 @@ def test_what_is_written_and_what_is_derived_agree() -> None:
     (derived,) = endpoints(pod)
     key, workload = ResourceKey("WorkloadEndpoint", derived.name, "default"), Workload("c3", "web-0", "default")
     spec = {name: derived.spec[name] for name in ("ipNetworks", "interfaceName")} | {"mac": ""}
-    written = endpoint(INCUMBENT, key, "node1", workload, "eth0", spec=spec, profiles=[], facts=policy_facts(INCUMBENT, pod))
+    written = endpoint(INCUMBENT, key, "node1", workload, "eth0", spec=spec, facts=policy_facts(INCUMBENT, pod))
     assert written.spec == derived.spec
     assert list(written.spec) == list(derived.spec)
     assert [nat["externalIP"] for nat in written.spec["ipNATs"]] == ["192.0.2.55", "2001:db8::7"]
     assert written.spec["allowSpoofedSourcePrefixes"] == ["10.1.2.0/24", "fd00::/8"]
-    second = endpoint(INCUMBENT, key, "node1", workload, "net1", spec=spec, profiles=[], facts=policy_facts(INCUMBENT, pod))
+    second = endpoint(INCUMBENT, key, "node1", workload, "net1", spec=spec, facts=policy_facts(INCUMBENT, pod))
     assert "ipNATs" not in second.spec
 
 

@@ -18,8 +18,7 @@ from urllib3.connection import HTTPSConnection
 from harness.certificates import Authority
 from svc.datastore.orch.auth import ApiAuth
 from svc.datastore.orch.client import Client, Unreachable
-from svc.model.gate import parse_gate
-from svc.model.waits import TlsTrust
+from svc.model.waits import TlsTrust, parse_gate
 from svc.tls import prepare
 from svc.waits.probe import Probe
 

@@ -111,10 +111,10 @@ class CrdStore(ResourceStore):
         return Collection(path, partial(_read, self._objects, kind), {"labelSelector": selector} if selector else {})
 
     def _plural_path(self, key: Key) -> str:
-        return f"{self._objects.group.root}/{self._objects.place(key).plural}"
+        return f"{self._objects.group.root}/{kind_plural(self._objects.kind(key))}"
 
     def _path(self, key: Key) -> str:
-        return f"{self._plural_path(key)}/{segment(self._objects.place(key).name)}"
+        return f"{self._plural_path(key)}/{segment(self._objects.name(key))}"
 
     def _entry(self, key: Key, data: Json) -> Entry:
         _, value = self._objects.decode(self._objects.kind(key), data)
