@@ -81,19 +81,13 @@ class RequestBatch:
         return [self._outcomes[number] for number in sorted(self._outcomes)]
 
     def _run(self) -> None:
-        """Serve all requests together. After `ATTEMPTS_BEFORE_BACKOFF` conflicts, serve them one by one.
-
-        A write that changes fewer blocks has fewer conflicts.
-        """
+        """Serve all requests together. After `ATTEMPTS_BEFORE_BACKOFF` conflicts, serve them one by one (fewer conflicts)."""
         one_by_one = False
         while self._open:
             one_by_one = self._serve(one_by_one=one_by_one)
 
     def _serve(self, *, one_by_one: bool) -> bool:
-        """Serve at least one request. Return whether the remaining requests must be served one by one.
-
-        Raise PeerError if every attempt conflicts.
-        """
+        """Serve at least one request. Return whether to serve the rest one by one. Raise PeerError if all attempts conflict."""
         for number in attempts():
             one_by_one = one_by_one or number >= ATTEMPTS_BEFORE_BACKOFF
             chosen = dict(islice(self._open.items(), 1 if one_by_one else None))
@@ -131,7 +125,8 @@ class RequestBatch:
             elif not (due and number in releases):
                 self._close(number, each.outcome)
         apply_corrections(self._backend, due)  # if this fails, the releases fail too and stay pending
-        self._close_rest(planned)
+        for number in planned.keys() & self._open.keys():
+            self._close(number, planned[number].outcome)
         if releases:
             self._release_ineligible(plan)
 
@@ -152,10 +147,6 @@ class RequestBatch:
             if isinstance(request, Assign):
                 unresolved = self._cache.unresolved
                 unresolved[request.handle] = unresolved.get(request.handle, frozenset()) | each.blocks
-
-    def _close_rest(self, planned: Mapping[int, Planned]) -> None:
-        for number in planned.keys() & self._open.keys():
-            self._close(number, planned[number].outcome)
 
     def _close(self, number: int, outcome: Outcome) -> None:
         request = self._open[number]
@@ -249,10 +240,7 @@ class RequestBatch:
     # after a release
 
     def _release_ineligible(self, plan: Plan) -> None:
-        """Release the affinities to ineligible blocks that this plan has emptied.
-
-        The requests are served already, so failures are only logged.
-        """
+        """Release the affinities to ineligible blocks that this plan has emptied. Log failures: the requests are served."""
         try:
             for block in plan.emptied():
                 self._release_if_ineligible(plan, block)
@@ -271,10 +259,7 @@ class RequestBatch:
 
 
 def _planned(plan: Plan, request: Request) -> Planned:
-    """Plan one request. Return a failure of this request alone as its outcome.
-
-    Raise StoreError or ClaimConflict if the failure concerns the whole batch.
-    """
+    """Plan one request. Return its own failure as its outcome. Raise StoreError or ClaimConflict for the whole batch."""
     try:
         return _WAYS[type(request)](plan, request)
     except UndecodableEntry as damage:

@@ -145,10 +145,7 @@ def is_empty(block: Block) -> bool:
 
 
 def is_of_windows(block: Block) -> bool:
-    """Return whether the block has the affinity of a Windows node.
-
-    A Windows node delivers the packets to its whole block, so no other node can use a part of it.
-    """
+    """Return whether the block has the affinity of a Windows node, which delivers the packets to its whole block."""
     return block.affinity is not None and any(map(is_windows_reserved, block.attributes or ()))
 
 

@@ -191,10 +191,7 @@ class _Selection:
 
 
 def node_labels(backend: Backend, host: Host) -> Mapping[str, str]:
-    """Read the labels of the host's node; a virtual host does not have labels.
-
-    If the Node resource is missing, raise PeerError if the datastore requires it, and otherwise return no labels.
-    """
+    """Read the labels of the host's node, if it has some. Raise PeerError if a required Node resource is missing."""
     if host.kind != NODE:
         return {}
     try:

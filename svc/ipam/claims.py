@@ -50,10 +50,7 @@ def claim(backend: Backend, cidr: Cidr, host: Host) -> Entry[Block]:
 
 
 def own_block(backend: Backend, cidr: Cidr, host: Host) -> Entry[Block]:
-    """Return the block of an affinity of this host, after completing an interrupted claim.
-
-    Raise NotFound if the affinity does not exist. Otherwise raise as `claim`.
-    """
+    """Return the block of this host's affinity, after completing its claim. Raise as `claim`, NotFound without an affinity."""
     affinity = backend.get(host.affinity_key(cidr))
     block = backend.find(BlockKey(cidr))
     if block is None:
@@ -87,11 +84,7 @@ def release_affinity(
 
 
 def delete_unclaimed(backend: Backend, cidr: Cidr, cooldown: Cooldown) -> None:
-    """Delete an empty unclaimed block.
-
-    Raise ClaimConflict if the block has an affinity, BlockInUse if it is not empty. Raise KeyedError if it does not exist or
-    was changed concurrently, UndecodableEntry if it cannot be decoded.
-    """
+    """Delete an empty unclaimed block. Raise ClaimConflict if it has an affinity, BlockInUse if it is not empty."""
     entry = backend.get(BlockKey(cidr))
     block = _without_expired(entry, cooldown)
     if block.affinity is not None:

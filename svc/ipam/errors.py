@@ -13,10 +13,9 @@ _BENEFICIARIES = {WORKLOAD: "workloads", TUNNEL: "tunnels", LOAD_BALANCER: "load
 
 def pool_missing(name: str) -> CallerError:
     """Return the error for a named pool that does not exist or is not usable."""
-    return CallerError(
+    return _refused_pool(
         f"IP pool ({name}) does not exist",
-        details=f"no enabled pool has the name or CIDR {name!r}: see `svcctl pool get`, or create it with `svcctl pool apply`",
-        code=Code.POOL,
+        f"no enabled pool has the name or CIDR {name!r}: see `svcctl pool get`, or create it with `svcctl pool apply`",
     )
 
 
@@ -31,28 +30,23 @@ def pool_unreadable(fault: str) -> PeerError:
 
 def pool_wrong_family(name: str, version: int) -> CallerError:
     """Return the error for an IPv4 pool that is named for IPv6, or the reverse."""
-    return CallerError(
+    return _refused_pool(
         f"IP pool ({name}) is not an IPv{version} pool",
-        details=f"name it in the list of the other family, or remove it from the IPv{version} pools",
-        code=Code.POOL,
+        f"name it in the list of the other family, or remove it from the IPv{version} pools",
     )
 
 
 def pools_of_other_use(pools: Iterable[Pool], use: str) -> CallerError:
     """Return the error for pools whose allowedUses do not contain the use of the addresses."""
     uses = {pool.name: " and ".join(pool.allowed_uses) for pool in pools}
-    return CallerError(
+    return _refused_pool(
         f"IP pool ({', '.join(uses)}) is not for {_BENEFICIARIES[use]}",
-        details="; ".join(f"{name} is for {other}" for name, other in uses.items()) + f": add {use} to its allowedUses",
-        code=Code.POOL,
+        "; ".join(f"{name} is for {other}" for name, other in uses.items()) + f": add {use} to its allowedUses",
     )
 
 
 def no_pool(version: int, host: Host, reasons: Sequence[str]) -> PeerError:
-    """Return the error for a request without pool names if no pool selects the host and the namespace.
-
-    `reasons` has one text per pool.
-    """
+    """Return the error for a request without pool names if no pool serves it. `reasons` has one text per pool."""
     listed = "; ".join(_shortened(reasons)) or "there is none"
     return PeerError(
         f"no IPv{version} pool is available to {host}",
@@ -62,10 +56,7 @@ def no_pool(version: int, host: Host, reasons: Sequence[str]) -> PeerError:
 
 
 def node_missing(node: str, remedy: str) -> PeerError:
-    """Return the error for a node without a Node resource: its labels, by which pools are selected, are unknown.
-
-    A store that registers nodes itself supplies `remedy`; otherwise it is empty.
-    """
+    """Return the error for a node without a Node resource. `remedy` comes from a store that registers nodes itself."""
     return PeerError(
         f"node {node!r} does not exist in the datastore",
         details=remedy or "register it with `svcctl node apply`, or set `nodename` in the network configuration",
@@ -104,109 +95,88 @@ def claims_off(version: int, host: Host) -> PeerError:
 def outside_pools(address: Address, unreadable: Sequence[str]) -> CallerError:
     """Return the error for a requested address in no usable pool. An unreadable pool may contain it."""
     passed = f"; passed because it cannot be used: {'; '.join(_shortened(unreadable))}" if unreadable else ""
-    return CallerError(
+    return _unavailable(
         f"address {str(address)!r} is not in any enabled IP pool",
-        details=f"ask for an address inside a pool (`svcctl pool get` lists them){passed}",
-        code=Code.ADDRESS_UNAVAILABLE,
+        f"ask for an address inside a pool (`svcctl pool get` lists them){passed}",
     )
 
 
 def overlapping_block(address: Address, overlapping: Cidr) -> CallerError:
-    """Return the error for an address whose block would overlap a block of another size.
-
-    With both blocks, an address could be assigned twice.
-    """
-    return CallerError(
+    """Return the error for an address whose block would overlap a block of another size, so that both could assign it."""
+    return _unavailable(
         f"address {str(address)!r} cannot be assigned",
-        details=f"its block would overlap block {overlapping}, which has another size; free the addresses of that block first",
-        code=Code.ADDRESS_UNAVAILABLE,
+        f"its block would overlap block {overlapping}, which has another size; free the addresses of that block first",
     )
 
 
 def other_host(use: str, host: Host) -> CallerError:
-    """Return the error for a use that the host does not serve.
-
-    Virtual hosts assign the addresses of services; nodes assign those of workloads and tunnels.
-    """
-    return CallerError(
+    """Return the error for a use that the host does not serve: virtual hosts are for services, nodes for all others."""
+    return _refused_pool(
         f"addresses for {_BENEFICIARIES[use]} cannot be assigned by {host}",
-        details=f"use {LOAD_BALANCER} is for virtual hosts, every other one is for nodes",
-        code=Code.POOL,
+        f"use {LOAD_BALANCER} is for virtual hosts, every other one is for nodes",
     )
 
 
 def other_affinity(address: Address, host: Host, affinity: str | None) -> CallerError:
     """Return the error for a requested address in another block than the host's, if affinity is strict."""
-    return CallerError(
+    return _unavailable(
         f"address {str(address)!r} cannot be assigned on {host}",
-        details=f"its block has affinity {affinity or 'to no node'}, and strictAffinity is true: ask for one of this node",
-        code=Code.ADDRESS_UNAVAILABLE,
+        f"its block has affinity {affinity or 'to no node'}, and strictAffinity is true: ask for one of this node",
     )
 
 
 def of_windows(address: Address, affinity: str | None) -> CallerError:
-    """Return the error for an address in a block of a Windows node.
-
-    Other nodes cannot borrow from it, and addresses that Windows sets aside cannot be released.
-    """
-    return CallerError(
+    """Return the error for an address in a block of a Windows node, which cannot be borrowed."""
+    return _unavailable(
         f"address {str(address)!r} belongs to a Windows node",
-        details=f"its block has affinity {affinity}, and Windows nodes need theirs whole: use another address",
-        code=Code.ADDRESS_UNAVAILABLE,
+        f"its block has affinity {affinity}, and Windows nodes need theirs whole: use another address",
     )
 
 
 def handle_full(handle: str, version: int, limit: int) -> CallerError:
     """Return the error for a handle that holds its maximum number of addresses of a family."""
-    return CallerError(
+    return _unavailable(
         f"handle {handle!r} holds {limit} IPv{version} addresses already",
-        details="it may not hold more: ask for one of those, or release one first",
-        code=Code.ADDRESS_UNAVAILABLE,
+        "it may not hold more: ask for one of those, or release one first",
     )
 
 
 def not_assigned(address: Address) -> CallerError:
     """Return the error for an address that is not assigned."""
-    return CallerError(
+    return _unavailable(
         f"address {str(address)!r} is not assigned",
-        details="no block has it, or it is free: `svcctl ipam show --ip` tells who holds an address",
-        code=Code.ADDRESS_UNAVAILABLE,
+        "no block has it, or it is free: `svcctl ipam show --ip` tells who holds an address",
     )
 
 
 def in_cooldown(address: Address, since: str) -> CallerError:
     """Return the error for an address in cooldown. `since` is the time of its release."""
-    return CallerError(
+    return _unavailable(
         f"address {str(address)!r} was released at {since} and rests",
-        details="wait until the cooldown (ipCooldownSeconds) has passed, or ask for another address",
-        code=Code.ADDRESS_UNAVAILABLE,
+        "wait until the cooldown (ipCooldownSeconds) has passed, or ask for another address",
     )
 
 
 def other_handle(address: Address, holder: str | None, expected: str) -> CallerError:
     """Return the error for an address that the expected handle does not hold."""
-    return CallerError(
+    return _unavailable(
         f"address {str(address)!r} is not held by handle {expected!r}",
-        details=f"it is held by handle {holder!r} by now: read the allocations again",
-        code=Code.ADDRESS_UNAVAILABLE,
+        f"it is held by handle {holder!r} by now: read the allocations again",
     )
 
 
 def other_allocation(address: Address, sequence: int | None, expected: int) -> CallerError:
     """Return the error for an address that was released and assigned again since the caller read its allocation."""
-    return CallerError(
+    return _unavailable(
         f"address {str(address)!r} was assigned again",
-        details=f"its allocation has sequence number {sequence}, not {expected}: read the allocations again",
-        code=Code.ADDRESS_UNAVAILABLE,
+        f"its allocation has sequence number {sequence}, not {expected}: read the allocations again",
     )
 
 
 def other_owner(address: Address, which: str, found: str, expected: str) -> CallerError:
     """Return the error for an owner attribute that does not have the value that the caller expects before a change."""
-    return CallerError(
-        f"the {which} owner of address {str(address)!r} is {found}",
-        details=f"it should be {expected}: read the attributes again",
-        code=Code.ADDRESS_UNAVAILABLE,
+    return _unavailable(
+        f"the {which} owner of address {str(address)!r} is {found}", f"it should be {expected}: read the attributes again"
     )
 
 
@@ -233,10 +203,9 @@ def not_released(count: int, failures: Sequence[str]) -> PeerError:
 
 def already_assigned(address: Address, holder: str) -> CallerError:
     """Return the error for a requested address that is assigned already."""
-    return CallerError(
+    return _unavailable(
         f"address {str(address)!r} is already assigned",
-        details=f"it is held by {holder}; release that first, or ask for another address",
-        code=Code.ADDRESS_UNAVAILABLE,
+        f"it is held by {holder}; release that first, or ask for another address",
     )
 
 
@@ -247,6 +216,14 @@ def too_much_contention(attempts: int) -> PeerError:
         details="too many writers change the same blocks at once: try again",
         code=Code.CONCURRENCY,
     )
+
+
+def _unavailable(msg: str, details: str) -> CallerError:
+    return CallerError(msg, details=details, code=Code.ADDRESS_UNAVAILABLE)
+
+
+def _refused_pool(msg: str, details: str) -> CallerError:
+    return CallerError(msg, details=details, code=Code.POOL)
 
 
 def _shortened(lines: Sequence[str]) -> list[str]:

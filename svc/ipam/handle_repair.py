@@ -54,10 +54,7 @@ class WriteProgress:
 
 
 def corrections(plan: Plan, progress: WriteProgress) -> dict[str, Correction]:
-    """Return the correction of each handle that counts too many addresses.
-
-    Leave out a count if it depends on a write of unknown outcome.
-    """
+    """Return the corrections of handles that count too many, without counts that depend on a write of unknown outcome."""
     found = {}
     for name, written, meant in plan.handle_changes():
         key = HandleKey(name)
@@ -77,10 +74,7 @@ def apply_corrections(backend: Backend, due: Mapping[str, Correction]) -> None:
 
 
 def recount_handle(backend: Backend, name: str, cidrs: Collection[str]) -> None:
-    """Set a handle's counts for these blocks to its allocations in them.
-
-    Raise StoreError if the datastore fails, PeerError if every attempt conflicts.
-    """
+    """Set a handle's counts for these blocks to its allocations in them. Raise PeerError if every attempt conflicts."""
     backend.update(HandleKey(name), lambda present: _recounted(backend, name, present, cidrs))
 
 
@@ -95,10 +89,7 @@ def _recounted(backend: Backend, name: str, present: Handle | None, cidrs: Colle
 
 
 def _due(plan: Plan, progress: WriteProgress, cidr: str, difference: int) -> int:
-    """Return the intended difference if the block was written or is not in the plan's writes, otherwise 0.
-
-    A missing block needs no write.
-    """
+    """Return the intended difference if the block was written, or is missing and needs no write, otherwise 0."""
     block = BlockKey(Cidr(cidr))
     return difference if block in progress.done or not plan.changes_block(block.cidr) else 0
 

@@ -71,17 +71,11 @@ class Plan:
         return self._indexes[version]
 
     def block(self, cidr: Cidr) -> Block:
-        """Return a block that the caller must not change. Addresses whose cooldown is over are free in it.
-
-        Raise NotFound if the block does not exist, UndecodableEntry if it cannot be decoded.
-        """
+        """Return a block, without expired cooldowns, that the caller must not change. Raise NotFound or UndecodableEntry."""
         return self._blocks.get(cidr) or self._collected.get(cidr) or self._read(cidr)
 
     def current_block(self, cidr: Cidr) -> Block:
-        """Return the block as `block` does, for a result that no write confirms.
-
-        Raise Conflict if the cached block is stale.
-        """
+        """Return the block as `block` does, for a result that no write confirms. Raise Conflict if it is stale."""
         block = self.block(cidr)
         if self.backend.get(BlockKey(cidr)).revision != self._base[cidr].revision:
             raise Conflict(BlockKey(cidr))

@@ -10,8 +10,7 @@ from svc.model.errors import SvcError
 from svc.model.pool import WORKLOAD
 from svc.values import dataclass
 
-ExtraWrite = Callable[[tuple[Address, ...]], Create]
-"""Makes the extra write of an assignment from the assigned addresses."""
+ExtraWrite = Callable[[tuple[Address, ...]], Create]  # makes the extra write of an assignment from the assigned addresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +72,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseTarget:
-    """One address to release.
-
-    If `handle` is set, this handle must hold the address. If `sequence` is set, the allocation must have this sequence number.
-    """
+    """One address to release. If `handle` or `sequence` is set, its allocation must have this handle or sequence number."""
 
     address: Address
     handle: str = ""
@@ -85,10 +81,7 @@ class ReleaseTarget:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseAddresses:
-    """A request to release single addresses of any handles.
-
-    If one allocation of a block differs from its target, no address of that block is released.
-    """
+    """A request to release single addresses. If an allocation differs from its target, its block releases none."""
 
     addresses: tuple[ReleaseTarget, ...]
 
@@ -103,10 +96,9 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class AssignResult:
-    """One allocation for each requested address or family, in that order.
+    """One allocation for each requested address or family, in that order, and whether the extra object was created.
 
-    `has_extra` is true if the extra object was created. `faults` has the faults of the pools and reservations that were
-    skipped because they cannot be read.
+    `faults` has the faults of the pools and reservations that were skipped because they cannot be read.
     """
 
     allocations: tuple[Allocation, ...]
@@ -120,11 +112,7 @@ class AssignResult:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseResult:
-    """The result for each address of a `ReleaseAddresses`.
-
-    An address was released (`freed`), was already free or in cooldown (`unallocated`), or was refused with an error
-    (`refused`).
-    """
+    """The addresses of a `ReleaseAddresses`: released, already free or in cooldown, and refused with an error."""
 
     freed: tuple[Address, ...] = ()
     unallocated: tuple[Address, ...] = ()

@@ -78,10 +78,7 @@ class BlockFinder:
         return self._find_or_claim(cidr, address)
 
     def find_existing(self, address: Address) -> Cidr | None:
-        """Return the block that has the address, inside or outside of a pool; None if it does not exist.
-
-        Raise UndecodableEntry if the block cannot be decoded.
-        """
+        """Return the existing block that has the address, in a pool or in none; None without one. Raise UndecodableEntry."""
         cidr = self._cache.pools().any_block_of(address)
         if cidr is not None and self._changes.find(cidr) is not None:
             return cidr
@@ -135,10 +132,7 @@ class BlockFinder:
         return block is not None and self._available(block) > 0
 
     def _repaired(self, cidr: Cidr) -> Block | None:
-        """Complete the claim of a block and return the block.
-
-        Return None if the block overlaps another one or has another affinity.
-        """
+        """Complete the claim of a block and return it. Return None if it overlaps another block or has another affinity."""
         try:
             if self._overlapping(cidr):
                 raise ClaimConflict

@@ -31,24 +31,18 @@ from svc.ipam.selection import BlockFinder
 from svc.model.errors import SvcError
 from svc.model.ipam import Block, Handle
 from svc.model.keys import NODE, BlockKey, HandleKey, HandleQuery, Host
-from svc.values import dataclass
 
 MAX_BATCH = (MAX_WRITES - 1) // 4  # requests of one write: each changes a handle, one block per family, and one extra object
 MAX_BATCH_NOT_ATOMIC = MAX_WRITES // 3  # the same for stores without atomic writes, which get no extra write
 
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A request, with the entry of its handle if the caller has read it."""
-
-    request: Request
-    handle: Entry[Handle] | None = None
+_Call = tuple[Request, Entry[Handle] | None]  # a request, with the entry of its handle if the caller has read it
 
 
 class IpamService:
     """The addresses of one host in one datastore.
 
-    `host` is the name of a node, or a virtual host such as `LOAD_BALANCERS`. Thread-safe.
+    `host` is the name of a node, or a virtual host such as `LOAD_BALANCERS`. Thread-safe. Methods without a request read the
+    datastore now. They raise StoreError if it fails, UndecodableEntry if it holds a value that cannot be decoded.
     """
 
     def __init__(self, backend: Backend, host: str | Host) -> None:
@@ -69,7 +63,7 @@ class IpamService:
         addresses may be assigned and the extra object may exist, so the caller must release the handle.
         """
         try:
-            answer = self._batcher.run(_Call(request))
+            answer = self._batcher.run((request, None))
         except OutcomeUnknown:
             self._undecided.add(request.handle)
             raise
@@ -89,7 +83,7 @@ class IpamService:
             handle = self._backend.find(key) if stored is None else entry_of(stored)
             if handle is None and not request.addresses:
                 return False
-        self._batcher.run(_Call(request, handle))
+        self._batcher.run((request, handle))
         self._undecided.discard(request.handle)
         return True
 
@@ -98,34 +92,24 @@ class IpamService:
 
         Raise SvcError if the datastore fails. Then handles may count too many addresses, until a `Release` corrects them.
         """
-        answer = self._batcher.run(_Call(ReleaseAddresses(tuple(addresses))))
+        answer = self._batcher.run((ReleaseAddresses(tuple(addresses)), None))
         assert isinstance(answer, ReleaseResult)
         return answer
 
     def addresses_of(self, handle: str) -> tuple[Address, ...]:
-        """Return the addresses that the handle holds, read now. Skip missing blocks.
-
-        Raise UndecodableEntry if a value cannot be decoded.
-        """
+        """Return the addresses that the handle holds. Skip missing blocks."""
         return tuple(address for _, address in self._held_by(handle))
 
     def owners_of(self, handle: str) -> dict[Address, dict[str, str]]:
-        """Return the attributes of each address that the handle holds, read now.
-
-        If an allocation has no attribute `node`, the block's affinity supplies it. Raise UndecodableEntry if a value cannot be
-        decoded.
-        """
+        """Return the attributes of each address that the handle holds. A missing `node` is that of the block's affinity."""
         return {address: _owner(block, address) for block, address in self._held_by(handle)}
 
     def holds(self, handle: str, addresses: Sequence[Address]) -> bool:
-        """Return whether the handle holds all of these addresses, read now."""
+        """Return whether the handle holds all of these addresses."""
         return set(self.addresses_of(handle)).issuperset(addresses)
 
     def allocations(self, handle: str, addresses: Sequence[Address]) -> tuple[Allocation, ...]:
-        """Return the given addresses with the blocks that the handle lists, read now. Leave out addresses in no such block.
-
-        Raise StoreError if the datastore fails.
-        """
+        """Return the given addresses with the blocks that the handle lists. Leave out addresses in no such block."""
         entry = self._backend.find(HandleKey(handle))
         if entry is None:
             return ()
@@ -133,10 +117,7 @@ class IpamService:
         return tuple(Allocation(address, cidr) for address in addresses for cidr in cidrs if address in cidr)
 
     def pool_and_handle(self, address: Address) -> tuple[str, str]:
-        """Return the name of the address's pool and the handle that holds the address, read now.
-
-        Each is empty if it does not exist.
-        """
+        """Return the name of the address's pool and the handle that holds the address; each is empty if it does not exist."""
         pool = read_pools(self._backend).pool_of(address)
         if pool is None:
             return "", ""
@@ -145,21 +126,15 @@ class IpamService:
         return pool.name, (found.handle_id or "" if found else "")
 
     def avoid(self, addresses: Iterable[Address]) -> None:
-        """Do not assign these addresses for `AVOID_SECONDS`, unless a request names them.
-
-        This host uses them, even if the datastore shows them free. Thread-safe.
-        """
+        """Do not assign these addresses, which this host uses, for `AVOID_SECONDS`, unless a request names them."""
         self._cache.avoid(addresses)
 
     def has_pools(self) -> bool:
-        """Return whether a pool exists, read now. Raise StoreError if the datastore fails."""
+        """Return whether a pool exists."""
         return bool(read_pools(self._backend).all)
 
     def not_held(self, held: Iterable[tuple[str, Address]]) -> set[tuple[str, Address]]:
-        """Return the pairs of handle and address that the datastore does not record as allocations, read now.
-
-        Read each block once. Raise StoreError if the datastore fails, UndecodableEntry if a block cannot be decoded.
-        """
+        """Return the pairs of handle and address that the datastore does not record as allocations. Read each block once."""
         pools, found = read_pools(self._backend), dict[Cidr, Block | None]()
         missing = set()
         for handle, address in held:
@@ -173,19 +148,12 @@ class IpamService:
         return missing
 
     def counts(self) -> dict[str, tuple[Cidr, ...]]:
-        """Return, for each handle, the blocks in which it counts addresses. List the handles in one request.
-
-        Raise StoreError if the datastore fails.
-        """
+        """Return, for each handle, the blocks in which it counts addresses. List the handles in one request."""
         entries = self._backend.list(HandleQuery())
         return {entry.key.handle: tuple(map(Cidr, entry.value.blocks)) for entry in entries if isinstance(entry.key, HandleKey)}
 
     def recount_handle(self, handle: str, cidrs: Sequence[Cidr]) -> None:
-        """Set the handle's counts for these blocks to the allocations in them. Release no address.
-
-        A concurrent assignment to the handle conflicts and is retried. Raise StoreError if the datastore fails, PeerError if
-        every attempt conflicts.
-        """
+        """Set the handle's counts for these blocks to the allocations in them. Raise PeerError if every attempt conflicts."""
         recount_handle(self._backend, handle, [str(cidr) for cidr in cidrs])
 
     def _block(self, cidr: Cidr) -> Block | None:
@@ -193,7 +161,7 @@ class IpamService:
         return None if entry is None else entry.value
 
     def pool_of(self, address: Address) -> Cidr | None:
-        """Return the CIDR of the address's pool, or None, read now. Raise StoreError if the datastore fails."""
+        """Return the CIDR of the address's pool, or None."""
         pool = read_pools(self._backend).pool_of(address)
         return None if pool is None else pool.cidr
 
@@ -221,9 +189,9 @@ class IpamService:
 
     def _execute(self, calls: Sequence[_Call]) -> list[Outcome]:
         """Carry out a batch. If it fails with UndecodableEntry or an unexpected exception, carry out each request by itself."""
-        known = [call.handle for call in calls if call.handle is not None]
+        known = [handle for _, handle in calls if handle is not None]
         try:
-            return RequestBatch(self._backend, self._cache, self._host, [call.request for call in calls], known).execute()
+            return RequestBatch(self._backend, self._cache, self._host, [request for request, _ in calls], known).execute()
         except Exception as failure:
             if isinstance(failure, SvcError) and not isinstance(failure, UndecodableEntry):
                 raise

@@ -5,7 +5,6 @@ that need blocks, so it has no block limit by default.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timezone
 
 from svc.datastore.api import Backend
@@ -20,12 +19,7 @@ MAX_COOLDOWN_SECONDS = 1200  # the maximum in the CustomResourceDefinition
 MAX_BLOCKS_PER_HOST = 1_000_000  # the lowest maximum of the CustomResourceDefinitions, used for every datastore
 PERSISTENCE = ("", "Enabled", "Disabled")
 
-Instruct = Callable[[str, str], str]
-"""Words the instruction to set a field, given by its name in the resource, to a value."""
-
-
-def _set_field(field: str, value: str) -> str:
-    return f"set {field} to {value}"
+Instruct = Callable[[str, str], str]  # words the instruction to set a field, given by its name in the resource, to a value
 
 
 def read_settings(backend: Backend) -> IpamConfig:
@@ -35,20 +29,12 @@ def read_settings(backend: Backend) -> IpamConfig:
 
 
 def cooldown_of(settings: IpamConfig) -> Cooldown:
-    """Return the cooldown, with the current time.
-
-    Another program may have stored a longer cooldown, so it is limited to `MAX_COOLDOWN_SECONDS`.
-    """
+    """Return the cooldown, with the current time. It is limited, because another program may have stored a longer one."""
     return Cooldown(min(settings.cooldown_seconds, MAX_COOLDOWN_SECONDS), datetime.now(timezone.utc))
 
 
-def configure(backend: Backend, settings: IpamConfig) -> None:
-    """Store the settings durably, and keep unknown fields of the stored ones. Raise as `update_settings`."""
-    update_settings(backend, lambda present: replace(settings, extra=present.extra))
-
-
 def update_settings(
-    backend: Backend, change: Callable[[IpamConfig], IpamConfig], instruct: Instruct = _set_field
+    backend: Backend, change: Callable[[IpamConfig], IpamConfig], instruct: Instruct
 ) -> tuple[IpamConfig, IpamConfig]:
     """Apply `change` to the stored settings and store the result durably. Return the settings before and after.
 
@@ -68,7 +54,7 @@ def update_settings(
     return before, wanted
 
 
-def check_settings(settings: IpamConfig, instruct: Instruct = _set_field) -> None:
+def check_settings(settings: IpamConfig, instruct: Instruct) -> None:
     """Raise CallerError if a field is out of range or contradicts another one. The error has every such field."""
     faults = FieldErrors("invalid IPAM settings", Code.INVALID_NETCONF)
     strict = f"{instruct('strictAffinity', 'true')} as well"
