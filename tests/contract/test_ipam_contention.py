@@ -71,6 +71,7 @@ def trade(ipam: IpamService, ledger: Ledger, name: str, operations: int) -> None
         mine.append(handle)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [(NODE, NODE, NODE, NODE), (NODE, NODE, "node2", "node3")], ids=["one node", "three nodes"])
 def test_no_address_is_given_twice_and_none_is_lost(open_store: OpenStore, nodes: tuple[str, ...]) -> None:
     """Two sessions with two address managers each, four threads in each of them, small blocks, one pool of each family."""

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner, Result
 
 from svc.admin import installation
 from svc.admin.installer import find_executable
+from svc.ctl.main import main
 from svc.model.errors import CallerError, PeerError
 from svc.names import DEFAULT
 from svc.netconf.names_profiles import load_profile
@@ -198,26 +200,24 @@ def test_outside_of_a_pod_there_is_no_access(account: Path) -> None:
 
 
 class Installer:
-    """Runs svcctl install in a process of its own, with plugins in a CNI_PATH."""
+    """Runs svcctl install in this process, with plugins in a CNI_PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.bin_dir, self.conf_dir = folder / "bin", folder / "net.d"
-        self.environment = os.environ | {"CNI_PATH": str(folder / "cni")}
-        program = "from svc.ctl.main import main; main(prog_name='svcctl')"
-        self._command = [sys.executable, "-c", program, "--state-dir", str(folder / "s"), "--run-dir", str(folder / "r")]
+        self.environment = {"CNI_PATH": str(folder / "cni")}
+        self._directories = ("--state-dir", str(folder / "s"), "--run-dir", str(folder / "r"))
 
     def arguments(self, *more: str) -> list[str]:
         network = ("--bin-dir", str(self.bin_dir), "--conf-dir", str(self.conf_dir))
-        return [*self._command, "install", *network, "--executable", str(find_executable()), *more]
+        return [*self._directories, "install", *network, "--executable", str(find_executable()), *more]
 
-    def __call__(self, *more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.arguments(*more), env=self.environment, capture_output=True, text=True, timeout=60, check=False
-        )
+    def __call__(self, *more: str) -> Result:
+        return CliRunner().invoke(main, self.arguments(*more), env=self.environment)
 
     def uninstall(self, *more: str) -> str:
-        command = [*self._command, "uninstall", "--bin-dir", str(self.bin_dir), *more]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        done = CliRunner().invoke(main, [*self._directories, "uninstall", "--bin-dir", str(self.bin_dir), *more])
+        assert done.exit_code == 0, done.output
+        return done.stdout
 
     def state(self) -> dict[str, tuple[int, int, int]]:
         """The identity of each file, which a rewrite would change."""
@@ -234,7 +234,7 @@ def installer(tmp_path: Path, plugin: MakePlugin) -> Installer:
 
 def test_network_is_installed_with_the_executables(installer: Installer) -> None:
     """In the newest version of all; repeating it changes nothing, uninstalling leaves nothing."""
-    assert installer().returncode == 0
+    assert installer().exit_code == 0
     document = json.loads((installer.conf_dir / "10-svc.conflist").read_text())
     assert (document["cniVersion"], [plugin["type"] for plugin in document["plugins"]]) == (
         "1.0.0",
@@ -265,7 +265,7 @@ def test_network_is_installed_with_the_executables(installer: Installer) -> None
 )
 def test_a_network_without_gc_and_status_is_told(installer: Installer, options: tuple[str, ...], told: str) -> None:
     done = installer(*options)
-    assert done.returncode == 0, done
+    assert done.exit_code == 0, done
     assert told in done.stderr
     assert ("GC and STATUS" in done.stderr) == bool(told)
 
@@ -280,7 +280,7 @@ def test_other_plugins_of_a_given_list_are_kept_with_a_warning(
     given = {"name": "mine", "cniVersion": "1.0.0", "plugins": [ours, tuning, {"type": "portmap"}]}
     (tmp_path / "mine.conflist").write_text(json.dumps(given))
     done = installer("--netconf", str(tmp_path / "mine.conflist"))
-    assert done.returncode == 0, done
+    assert done.exit_code == 0, done
     warning, _ = done.stderr.splitlines()
     assert warning == "warning: plugin 'tuning' is kept in the chain, but only portmap and bandwidth are supported there"
     document = json.loads((installer.conf_dir / "10-svc.conflist").read_text())
@@ -293,14 +293,14 @@ def test_plugin_without_a_type_is_refused(installer: Installer, tmp_path: Path, 
     ours = {"type": "svc", "datastore_type": "embedded", "ipam": {"type": "svc-ipam"}}
     (tmp_path / "mine.conflist").write_text(json.dumps({"name": "mine", "plugins": [ours, odd]}))
     done = installer("--netconf", str(tmp_path / "mine.conflist"))
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert "has a plugin without a type" in done.stderr
     assert installer.state() == {}
 
 
 def test_chained_plugins_can_be_left_out(installer: Installer) -> None:
     """Then they need not be there, and the version is ours."""
-    assert installer("--without", "portmap", "--without", "bandwidth").returncode == 0
+    assert installer("--without", "portmap", "--without", "bandwidth").exit_code == 0
     document = json.loads((installer.conf_dir / "10-svc.conflist").read_text())
     assert (document["cniVersion"], len(document["plugins"])) == ("1.1.0", 1)
 
@@ -314,20 +314,20 @@ def test_ranges_of_nodes_must_be_what_the_deployment_goes_by(
     file.write_text(json.dumps(entry | {"ipam": {"type": "host-local", "subnet": "usePodCidr"}}))
     installer.environment |= {"USE_POD_CIDR": told}
     done = installer("--netconf", str(file))
-    assert (done.returncode, "USE_POD_CIDR is not true" in done.stderr) == (0, warned)
+    assert (done.exit_code, "USE_POD_CIDR is not true" in done.stderr) == (0, warned)
 
 
 @pytest.mark.parametrize("fault", ["plugin", "netconf", "executable", "names"])
 def test_failed_installation_touches_nothing(installer: Installer, tmp_path: Path, fault: str) -> None:
     """What runs goes on as it was."""
-    assert installer().returncode == 0
+    assert installer().exit_code == 0
     before = installer.state()
     (tmp_path / "bad.json").write_text('{"type": "svc", "mtu": 1}')
     if fault == "plugin":
         (tmp_path / "cni" / "portmap").unlink()
     more = {"netconf": ("--netconf", str(tmp_path / "bad.json")), "executable": ("--executable", "/bin/sh.not")}.get(fault, ())
     failed = installer(*more, *(("--names", "nobody") if fault == "names" else ()))
-    assert failed.returncode == 1
+    assert failed.exit_code == 1
     assert failed.stderr.startswith("Error: ")
     assert failed.stderr.count("\n") == (3 if fault == "netconf" else 1)
     assert installer.state() == before
@@ -335,9 +335,9 @@ def test_failed_installation_touches_nothing(installer: Installer, tmp_path: Pat
 
 def test_profile_is_installed_beside_ours(installer: Installer) -> None:
     """With files of its own names in the same directories; each is uninstalled by itself."""
-    assert installer().returncode == 0
+    assert installer().exit_code == 0
     ours = installer.state()
-    assert installer("--names", "calico").returncode == 0
+    assert installer("--names", "calico").exit_code == 0
     assert "profile=calico\n" in (installer.bin_dir / "calico.install").read_text()
     assert (installer.conf_dir / "10-calico.conflist").exists()
     installer.uninstall("--names", "calico")
@@ -346,15 +346,16 @@ def test_profile_is_installed_beside_ours(installer: Installer) -> None:
 
 def test_nothing_but_a_token_is_watched(installer: Installer) -> None:
     """Nothing would change by itself."""
-    assert installer("--watch").returncode == 2
+    assert installer("--watch").exit_code == 2
 
 
 def test_watched_token_is_renewed(installer: Installer, account: Path) -> None:
     """Each time that the pod gets another; SIGTERM ends it. The list names the kubeconfig as the host does."""
     installer.environment |= IN_POD | {"KUBERNETES_NODE_NAME": "node-7"}
     access = ("--datastore", "orch", "--service-account", str(account), "--host-conf-dir", "/etc/cni/net.d")
-    command = installer.arguments(*access, "--watch")
-    with subprocess.Popen(command, env=installer.environment, stdout=subprocess.PIPE, text=True) as running:
+    program = "from svc.ctl.main import main; main(prog_name='svcctl')"
+    command = [sys.executable, "-c", program, *installer.arguments(*access, "--watch")]
+    with subprocess.Popen(command, env=os.environ | installer.environment, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         try:
             told = [running.stdout.readline() for _ in range(8)]
