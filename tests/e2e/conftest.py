@@ -30,9 +30,9 @@ _numbers = count()
 
 
 @contextmanager
-def _sound_node(directory: Path) -> Iterator[Node]:
+def _sound_node(directory: Path, agent_program: tuple[str, ...] = ()) -> Iterator[Node]:
     """Its agent must end as asked, and must not have met a mistake of its own."""
-    with Node(directory) as node:
+    with Node(directory, agent_program=agent_program) as node:
         node.apply_pools()
         yield node
         _demand_sound_end(node)
@@ -53,9 +53,15 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 @pytest.fixture(scope="module")
-def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+def agent_program() -> tuple[str, ...]:
+    """The program that runs as the agent of the module's nodes, if it is not svc-agent."""
+    return ()
+
+
+@pytest.fixture(scope="module")
+def shared_node(tmp_path_factory: pytest.TempPathFactory, agent_program: tuple[str, ...]) -> Iterator[Node]:
     """A node for all tests of a module; each leaves it as it was, and `pods` sees to that."""
-    with _sound_node(tmp_path_factory.mktemp("node") / "node") as node:
+    with _sound_node(tmp_path_factory.mktemp("node") / "node", agent_program) as node:
         yield node
 
 
@@ -183,12 +189,6 @@ def site(request: pytest.FixtureRequest, home: Path) -> Site:
 @pytest.fixture(scope="module")
 def further_sites() -> Sequence[Site]:
     """What the node reaches beside its datastore."""
-    return ()
-
-
-@pytest.fixture(scope="module")
-def agent_program() -> tuple[str, ...]:
-    """What runs as the agent of the module's lasting node, if it is not svc-agent."""
     return ()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.cluster_node import ClusterNode, audit, remains
+from harness.cluster_node import IMPATIENT, ClusterNode, audit, remains
 from harness.datastores import OrchSite, Site
 from harness.netns import Netns
 from harness.node import netconf
@@ -28,7 +28,7 @@ DEBTORS = 4  # to ask for each of them in vain takes longer than a node may take
 @pytest.fixture
 def lasting_node(site: Site, orch_site: OrchSite, tmp_path: Path) -> Iterator[ClusterNode]:
     """One for each test: its agent and its connections are ended."""
-    with ClusterNode(tmp_path / "node", "node1", site, orch_site) as node:
+    with ClusterNode(tmp_path / "node", "node1", site, orch_site, agent_program=IMPATIENT) as node:
         yield node
 
 

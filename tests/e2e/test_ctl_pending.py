@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster_node import ClusterNode, remains
+from harness.cluster_node import IMPATIENT, ClusterNode, remains
 from harness.datastores import Site
 from harness.node import Node
 from harness.pod import Pod
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.root
 @pytest.fixture
 def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
     """One for each test: its connections are ended."""
-    with ClusterNode(tmp_path / "node", "node1", site) as node:
+    with ClusterNode(tmp_path / "node", "node1", site, agent_program=IMPATIENT) as node:
         yield node
 
 

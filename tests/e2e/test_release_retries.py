@@ -1,6 +1,5 @@
 """A pending release is retried by the agent that runs: its datastore comes back, and nothing else has to happen."""
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,28 +8,31 @@ import pytest
 from harness import state
 from harness.cluster_node import ClusterNode, remains
 from harness.datastores import Site
-from harness.node import Node
+from harness.node import Node, agent_with
 from harness.pod import Pod
 from harness.polling import wait_until
+from svc.agent import maintenance, server
+from svc.attach import teardown
 
 pytestmark = pytest.mark.root
 
 MakePod = Callable[..., Pod]
 
-HASTY = """
-import sys
-from svc.agent import main, maintenance, server
-server.PERIOD_SECONDS = 0.1
-maintenance.RETRY_SECONDS, maintenance.MAX_RETRY_SECONDS = 0.1, 0.3
-sys.exit(main.main())
-"""
+# An agent that retries every moment, and waits less for a datastore that does not answer.
+HASTY = agent_with(
+    {
+        f"{server.__name__}.PERIOD_SECONDS": 0.1,
+        f"{maintenance.__name__}.RETRY_SECONDS": 0.1,
+        f"{maintenance.__name__}.MAX_RETRY_SECONDS": 0.3,
+        f"{teardown.__name__}.ANSWER_SECONDS": 2.0,
+    }
+)
 
 
 @pytest.fixture
 def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
     """One for each test. Its agent retries every moment."""
-    with ClusterNode(tmp_path / "node", "node1", site, agent=False) as node:
-        node.start_agent(sys.executable, "-c", HASTY)
+    with ClusterNode(tmp_path / "node", "node1", site, agent_program=HASTY) as node:
         yield node
 
 
@@ -57,7 +59,7 @@ def test_agent_retries_until_the_file_is_back(own_pods: MakePod, node: Node) -> 
     store, kept = node.state_dir / "store.db", node.directory / "kept.db"
     store.rename(kept)
     store.mkdir()
-    node.start_agent(sys.executable, "-c", HASTY)
+    node.start_agent(*HASTY)
     pod.delete()
     wait_until(lambda: retries(node) >= 2)
     store.rmdir()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.cluster_node import ClusterNode
+from harness.cluster_node import IMPATIENT, ClusterNode
 from harness.cluster_node import remains as cluster_remains
 from harness.datastores import EtcdSite, furnish, session
 from harness.host_local import held, offer, section
@@ -241,7 +241,7 @@ def test_del_without_the_shared_datastore_leaves_a_pending_release(
     """DEL succeeds, and the endpoint still names the network until the datastore answers."""
     furnish(etcd_site, "node1")
     try:
-        with ClusterNode(tmp_path_factory.mktemp("node") / "node", "node1", etcd_site) as node:
+        with ClusterNode(tmp_path_factory.mktemp("node") / "node", "node1", etcd_site, agent_program=IMPATIENT) as node:
             first = node.pod(sandbox())
             first.add()
             second = in_network(first, "other")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.cluster_node import ClusterNode
+from harness.cluster_node import IMPATIENT, ClusterNode
 from harness.datastores import EtcdSite, furnish, session, set_ready
 from harness.etcd import cluster
 from harness.kube import Kube
@@ -31,7 +31,7 @@ DEAD = "http://127.0.0.1:1"
 @pytest.fixture
 def lasting_node(site: Any, tmp_path: Path) -> Iterator[ClusterNode]:
     """One for each test: its datastore is not reached."""
-    with ClusterNode(tmp_path / "node", "node1", site) as node:
+    with ClusterNode(tmp_path / "node", "node1", site, agent_program=IMPATIENT) as node:
         yield node
 
 

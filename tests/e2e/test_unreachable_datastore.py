@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.certificates import Authority
-from harness.cluster_node import ClusterNode, remains
+from harness.cluster_node import IMPATIENT, ClusterNode, remains
 from harness.datastores import EtcdSite, OrchSite, Site, furnish
 from harness.etcd import Cluster, ServerTls, cluster
 from harness.netns import Netns
@@ -42,10 +42,15 @@ UNREACHABLE: dict[str, Json] = {
 }
 
 
+@pytest.fixture(scope="module")
+def agent_program() -> tuple[str, ...]:
+    return IMPATIENT
+
+
 @pytest.fixture
 def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
     """One for each test: its agent is ended."""
-    with ClusterNode(tmp_path / "node", "node1", site) as node:
+    with ClusterNode(tmp_path / "node", "node1", site, agent_program=IMPATIENT) as node:
         yield node
 
 

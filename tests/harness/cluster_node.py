@@ -10,13 +10,18 @@ from typing import Any
 from harness.audit import IpamAudit
 from harness.datastores import Site, discard_claim, session
 from harness.netns import Netns
-from harness.node import Node, netconf
+from harness.node import Node, agent_with, netconf
 from harness.pod import Pod
 from harness.port_forward import PortForward
 from harness.state import pod_links
+from svc.attach import teardown
 from svc.attach.journal import Journal
+from svc.datastore.etcd import connection
 
 CONTAINER = "0123456789abcdef"
+
+# An agent that waits less than half as long for a datastore that does not answer.
+IMPATIENT = agent_with({f"{connection.__name__}.CALL_SECONDS": 4.0, f"{teardown.__name__}.ANSWER_SECONDS": 2.0})
 
 
 class ClusterNode(Node):

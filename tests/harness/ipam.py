@@ -67,6 +67,8 @@ def _write_and_hear(backend: Backend, write: Write) -> Entry | None:
         settle(backend, kind)
     before = backend.generations((kind,)) if kind else 0
     (entry,) = backend.write([write])
+    if isinstance(write, Update) and entry is not None and entry.revision == write.revision:
+        return entry  # an update without a change is not announced
     deadline = time.monotonic() + _NEWS_SECONDS
     while kind and backend.generations((kind,)) == before and time.monotonic() < deadline:
         time.sleep(0.005)
