@@ -168,11 +168,13 @@ class Backend(Protocol):
         for _ in attempts():
             with suppress(Conflict, NotFound):
                 entry = self.find(key)
-                value = None if entry is None else entry.value
-                wanted = change(value)
-                if wanted is not value:
-                    (entry,) = self.write([_replacement(key, entry, wanted)], durable=durable)
-                return entry
+                wanted = change(None if entry is None else entry.value)
+                if entry is None:
+                    return None if wanted is None else self.write([Create(key, wanted)], durable=durable)[0]
+                if wanted is entry.value:
+                    return entry
+                write = Delete(key, entry.revision) if wanted is None else Update(key, wanted, entry.revision)
+                return self.write([write], durable=durable)[0]
         raise Contended(key)
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
@@ -271,12 +273,6 @@ def found_by(get: Callable[[Key[V]], Entry[V]], key: Key[V]) -> Found[V]:
         return get(key)
     except (NotFound, UndecodableEntry) as reason:
         return reason
-
-
-def _replacement(key: Key[V], entry: Entry[V] | None, value: V | None) -> Write:
-    if entry is None:
-        return Create(key, value)
-    return Delete(key, entry.revision) if value is None else Update(key, value, entry.revision)
 
 
 def entry_of(found: Found[V]) -> Entry[V] | None:

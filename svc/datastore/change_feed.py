@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from svc.datastore.api import Entry, Event
+from svc.datastore.api import Entry, Event, Watch
 from svc.datastore.watching import Listing, PresentKeys
 from svc.model.keys import Key
 from svc.values import dataclass
@@ -27,8 +27,8 @@ class Change:
     entry: Callable[[], Entry | None]
 
 
-class Watcher:
-    """Iterator over events. One thread iterates; any thread may close it."""
+class Watcher(Watch):
+    """Watch of an embedded store."""
 
     def __init__(self, listing: Listing, wanted: Callable[[Key], bool]) -> None:
         self._listing = listing
@@ -40,9 +40,6 @@ class Watcher:
         self._stale = True
         self._closed = False
         self._news = threading.Condition()
-
-    def __iter__(self) -> "Watcher":
-        return self
 
     def __next__(self) -> Event:
         while not self._closed:

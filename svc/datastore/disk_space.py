@@ -16,24 +16,16 @@ NEEDED_BYTES = 512 * 1024  # more than one ADD appends to the WAL file of the jo
 def require_disk_space(path: Path) -> None:
     """Raise NoSpace if the directory of the file lacks space for one more ADD. Ignore other errors of the test."""
     try:
-        _allocate(path.parent)
+        system = os.statvfs(path.parent)
+        if system.f_blocks and system.f_bfree * system.f_frsize < NEEDED_BYTES:  # a file system without a size has no limit
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # not allocated, because another process may need the rest
+        from tempfile import TemporaryFile  # imported here, because only STATUS needs it
+
+        with TemporaryFile(dir=path.parent, buffering=0) as file:
+            os.posix_fallocate(file.fileno(), 0, NEEDED_BYTES)
     except OSError as failure:
         if failure.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NoSpace(
                 f"store {str(path)!r} cannot grow, the disk is full: {failure.strerror}",
                 details=f"free space on its file system (df {path.parent}), {NEEDED_BYTES >> 10} KiB at least",
             ) from failure
-
-
-def _allocate(directory: Path) -> None:
-    """Allocate the space and free it. Raise OSError if that fails.
-
-    Allocate nothing if the file system reports less free space, because another process may need the rest at this moment.
-    """
-    system = os.statvfs(directory)
-    if system.f_blocks and system.f_bfree * system.f_frsize < NEEDED_BYTES:  # a file system without a size has no limit
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    from tempfile import TemporaryFile  # imported here, because only STATUS needs it
-
-    with TemporaryFile(dir=directory, buffering=0) as file:
-        os.posix_fallocate(file.fileno(), 0, NEEDED_BYTES)

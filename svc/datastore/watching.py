@@ -106,15 +106,12 @@ class Reconnecting(Generic[Step]):
             _log.warning("the watch of %s is interrupted and will be opened again: %s", self._what, str(failure))
 
 
-class EventStream:
-    """Events of a query (`svc.datastore.api.Watch`), derived from the steps of a watch."""
+class EventStream(Watch):
+    """Events of a query, derived from the steps of a watch."""
 
     def __init__(self, watch: Reconnecting[Step], events: Callable[[Step], Iterable[Event]]) -> None:
         self._watch: Reconnecting[Any] = watch
         self._events = (event for step in watch.steps() if step is not None for event in events(step))
-
-    def __iter__(self) -> "EventStream":
-        return self
 
     def __next__(self) -> Event:
         if self._watch.is_closed:

@@ -21,7 +21,11 @@ def node_ranges(node: Json, wanted: Iterable[int]) -> dict[int, str]:
     name = node["metadata"]["name"]
     given: dict[int, list[str]] = {4: [], 6: []}
     for text in (node.get("spec") or {}).get("podCIDRs") or ():
-        given[_cidr(name, text).version].append(text)
+        try:
+            given[Cidr(text).version].append(text)
+        except ValueError as fault:
+            msg = f"node {name!r} has a faulty pod CIDR: {text!r} is not a CIDR ({fault})"
+            raise PeerError(msg, details="correct spec.podCIDRs of the node", code=Code.ORCHESTRATOR) from None
     for family in sorted(wanted):
         if len(given[family]) != 1:
             raise _not_one(name, family, given[family])
@@ -41,14 +45,6 @@ def config_warning(plugin: str, datastore: str, environment: Mapping[str, str]) 
         f"the network's addresses are host-local's and its datastore is the Kubernetes API, but {VARIABLE} is not true "
         "here: set it for svc-agent, the node agent, the data-path proxy and the controllers, or no node finds another's pods"
     )
-
-
-def _cidr(name: str, text: str) -> Cidr:
-    try:
-        return Cidr(text)
-    except ValueError as fault:
-        msg = f"node {name!r} has a faulty pod CIDR: {text!r} is not a CIDR ({fault})"
-        raise PeerError(msg, details="correct spec.podCIDRs of the node", code=Code.ORCHESTRATOR) from None
 
 
 def _not_one(name: str, family: int, given: list[str]) -> PeerError:

@@ -64,40 +64,40 @@ def read_settings(settings: Mapping[str, str]) -> Cluster:
     Raise CallerError with all field errors, StoreError if a DNS server does not answer.
     """
     given = {name: value.strip() for name, value in settings.items() if value.strip()}
-    faults = FieldErrors("invalid etcd settings", Code.INVALID_NETCONF)
-    urls, origin = _urls(given, faults)
-    parsed = [url for url in (_parse(text, origin, faults) for text in urls) if url is not None]
+    errors = FieldErrors("invalid etcd settings", Code.INVALID_NETCONF)
+    urls, origin = _urls(given, errors)
+    parsed = [url for url in (_parse(text, origin, errors) for text in urls) if url is not None]
     schemes = {url.scheme for url in parsed}
-    if not urls and not faults.found:
-        faults.add(*origin, "names no server", _EXAMPLE)
+    if not urls and not errors.found:
+        errors.add(*origin, "names no server", _EXAMPLE)
     if len(schemes) > 1:
-        faults.add(*origin, "mixes http and https", "give all endpoints the same scheme")
-    tls = load_tls(given, faults) if schemes == {"https"} else None
-    faults.raise_if_any()
+        errors.add(*origin, "mixes http and https", "give all endpoints the same scheme")
+    tls = load_tls(given, errors) if schemes == {"https"} else None
+    errors.raise_if_any()
     endpoints = dict.fromkeys(Endpoint(str(url.hostname), url.port or PORT) for url in parsed)
     files = tuple(Path(given[name]) for name in FILES if name in given) if tls else ()
     return Cluster(tuple(endpoints), tls, f"{origin[0]} = {origin[1]!r}", files, origin[0] == "etcd_discovery_srv")
 
 
-def _urls(given: Mapping[str, str], faults: FieldErrors) -> tuple[list[str], tuple[str, str]]:
+def _urls(given: Mapping[str, str], errors: FieldErrors) -> tuple[list[str], tuple[str, str]]:
     """Return the URLs, and the name and value of the setting that they come from."""
     endpoints, domain = given.get("etcd_endpoints", ""), given.get("etcd_discovery_srv", "")
     if endpoints and domain:
-        faults.add("etcd_discovery_srv", domain, "excludes etcd_endpoints", "remove one of the two")
-        faults.raise_if_any()
+        errors.add("etcd_discovery_srv", domain, "excludes etcd_endpoints", "remove one of the two")
+        errors.raise_if_any()
     _warn_of_deprecated(given, used=not endpoints and not domain)
     if domain:
-        return discover(domain, faults), ("etcd_discovery_srv", domain)
+        return discover(domain, errors), ("etcd_discovery_srv", domain)
     if endpoints:
         texts = [text.strip() for text in endpoints.split(",") if text.strip()]
         return texts, ("etcd_endpoints", ",".join(map(without_credentials, endpoints.split(","))))
-    return _deprecated(given, faults)
+    return _deprecated(given, errors)
 
 
-def _deprecated(given: Mapping[str, str], faults: FieldErrors) -> tuple[list[str], tuple[str, str]]:
+def _deprecated(given: Mapping[str, str], errors: FieldErrors) -> tuple[list[str], tuple[str, str]]:
     scheme, authority = given.get("etcd_scheme", SCHEME), given.get("etcd_authority", AUTHORITY)
     if scheme not in _SCHEMES:
-        faults.add("etcd_scheme", scheme, "is neither http nor https", "remove it, and set etcd_endpoints")
+        errors.add("etcd_scheme", scheme, "is neither http nor https", "remove it, and set etcd_endpoints")
         return [], ("etcd_scheme", scheme)
     return [f"{scheme}://{authority}"], ("etcd_authority", authority)
 
@@ -109,7 +109,7 @@ def _warn_of_deprecated(given: Mapping[str, str], *, used: bool) -> None:
             _log.warning("%s = %r %s", name, given[name], what)
 
 
-def _parse(text: str, origin: tuple[str, str], faults: FieldErrors) -> SplitResult | None:
+def _parse(text: str, origin: tuple[str, str], errors: FieldErrors) -> SplitResult | None:
     """Parse the URL of a server. Return None and add a field error if it is invalid or has a path, query or user."""
     try:
         url = urlsplit(text)
@@ -118,11 +118,11 @@ def _parse(text: str, origin: tuple[str, str], faults: FieldErrors) -> SplitResu
             return url
     except ValueError:  # a port that is not a number, or unbalanced brackets
         pass
-    faults.add(origin[0], text, "is no URL of an etcd server", _EXAMPLE)
+    errors.add(origin[0], text, "is no URL of an etcd server", _EXAMPLE)
     return None
 
 
-def discover(domain: str, faults: FieldErrors) -> list[str]:
+def discover(domain: str, errors: FieldErrors) -> list[str]:
     """Return the URLs in a domain's SRV records (RFC 2782): by priority, and at random by weight.
 
     If the domain has none, return [] and add a field error. Raise StoreError if the system's DNS servers do not answer within
@@ -149,5 +149,5 @@ def discover(domain: str, faults: FieldErrors) -> list[str]:
         records = answer.rrset.processing_order()
         return [f"{scheme}://{str(record.target).rstrip('.')}:{record.port}" for record in records]
     services = " or ".join(service for service, _ in SERVICES)
-    faults.add("etcd_discovery_srv", domain, f"has no SRV records for {services}", "create them, or set etcd_endpoints")
+    errors.add("etcd_discovery_srv", domain, f"has no SRV records for {services}", "create them, or set etcd_endpoints")
     return []

@@ -29,23 +29,23 @@ class Tls:
     key: bytes | None
 
 
-def load_tls(given: Mapping[str, str], faults: FieldErrors) -> Tls | None:
+def load_tls(given: Mapping[str, str], errors: FieldErrors) -> Tls | None:
     """Return the certificates and the key. If a file cannot be used, return None and add field errors."""
-    before = len(faults.found)
+    before = len(errors.found)
     for name, other in ((_CERTIFICATE, _KEY), (_KEY, _CERTIFICATE)):
         if name in given and other not in given:
-            faults.add(name, given[name], f"needs {other}", f"set {other} as well, or remove {name}")
-    roots = _certificates(_ROOTS, given, faults) if _ROOTS in given else _system_roots(faults)
-    certificate, key = _certificates(_CERTIFICATE, given, faults), _read(_KEY, given, faults)
-    if len(faults.found) == before and certificate is not None:
+            errors.add(name, given[name], f"needs {other}", f"set {other} as well, or remove {name}")
+    roots = _certificates(_ROOTS, given, errors) if _ROOTS in given else _system_roots(errors)
+    certificate, key = _certificates(_CERTIFICATE, given, errors), _read(_KEY, given, errors)
+    if len(errors.found) == before and certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if problem := load_pair(context, given[_CERTIFICATE], given[_KEY]):
             remedy = f"name the private key of {_CERTIFICATE} = {given[_CERTIFICATE]!r}, in PEM and without a password"
-            faults.add(_KEY, given[_KEY], f"is no key for the certificate: it {problem}", remedy)
-    return Tls(roots or b"", certificate, key) if len(faults.found) == before else None
+            errors.add(_KEY, given[_KEY], f"is no key for the certificate: it {problem}", remedy)
+    return Tls(roots or b"", certificate, key) if len(errors.found) == before else None
 
 
-def _read(name: str, given: Mapping[str, str], faults: FieldErrors) -> bytes | None:
+def _read(name: str, given: Mapping[str, str], errors: FieldErrors) -> bytes | None:
     if name not in given:
         return None
     try:
@@ -53,27 +53,27 @@ def _read(name: str, given: Mapping[str, str], faults: FieldErrors) -> bytes | N
     except OSError as error:
         if lack := shortage(error):
             raise lack from error
-        faults.add(name, given[name], f"cannot be read: {error.strerror}", "name a PEM file that this process may read")
+        errors.add(name, given[name], f"cannot be read: {error.strerror}", "name a PEM file that this process may read")
         return None
 
 
-def _certificates(name: str, given: Mapping[str, str], faults: FieldErrors) -> bytes | None:
+def _certificates(name: str, given: Mapping[str, str], errors: FieldErrors) -> bytes | None:
     """Return the content of a file of one or more certificates. Add a field error if it has none."""
-    data = _read(name, given, faults)
+    data = _read(name, given, errors)
     if data is None:
         return None
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=data.decode("ascii", "replace"))
     except (ssl.SSLError, ValueError):
-        faults.add(name, given[name], "holds no certificate that can be read", "name a PEM file of certificates")
+        errors.add(name, given[name], "holds no certificate that can be read", "name a PEM file of certificates")
     return data
 
 
-def _system_roots(faults: FieldErrors) -> bytes | None:
+def _system_roots(errors: FieldErrors) -> bytes | None:
     """Return the root certificates of the system. The default of gRPC is its own list, which administrators do not control."""
     paths = (ssl.get_default_verify_paths().cafile, *_SYSTEM_ROOTS)
     found = next((path for path in map(Path, filter(None, paths)) if path.is_file()), None)
     if found is not None:
         return found.read_bytes()
-    faults.missing(_ROOTS, "set it, or install the system's root certificates (package ca-certificates)")
+    errors.missing(_ROOTS, "set it, or install the system's root certificates (package ca-certificates)")
     return None

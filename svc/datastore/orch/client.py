@@ -135,8 +135,10 @@ class Client:
         """Send a server-side apply. `manager` becomes the owner of every field of the body."""
         return self.patch(path, body, _APPLY_PATCH, fieldManager=manager, force="true")
 
-    def delete(self, path: str, body: Json) -> Json:
-        return self._call("DELETE", path, body)
+    def delete(self, path: str, **preconditions: str | None) -> Json:
+        """Delete an object. A precondition that is None does not apply."""
+        wanted = {name: text for name, text in preconditions.items() if text is not None}
+        return self._call("DELETE", path, {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": wanted})
 
     def watch(self, path: str, revision: str, *, accept: str = _JSON, **params: str) -> urllib3.BaseHTTPResponse:
         """Return the reply with the changes after a revision, a JSON document per line. The caller closes it.

@@ -27,7 +27,6 @@ from svc.datastore.orch.client import ApiError, Client, Unreachable, segment
 from svc.datastore.orch.resource_store import (
     Collection,
     ResourceStore,
-    delete_options,
     revision_of,
     updated,
     write_verified,
@@ -91,7 +90,7 @@ class CrdStore(ResourceStore):
             case Delete(key, revision) if isinstance(key, _MARKED):
                 self._remove(key, self._mark_any(key) if revision is None else self._mark(key, revision))
             case Delete(key, revision):
-                send = partial(self._client.delete, self._path(key), delete_options(resourceVersion=revision))
+                send = partial(self._client.delete, self._path(key), resourceVersion=revision)
                 write_verified(key, send, partial(self._deleted, key, revision))
         return None
 
@@ -200,7 +199,7 @@ class CrdStore(ResourceStore):
         if not marked:
             return
         try:
-            self._client.delete(self._path(key), delete_options(uid=str(marked["metadata"]["uid"])))
+            self._client.delete(self._path(key), uid=str(marked["metadata"]["uid"]))
         except ApiError as error:
             if error.status not in (404, 409):  # the object was removed, or replaced by another of the same name
                 raise

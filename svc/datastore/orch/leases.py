@@ -14,7 +14,7 @@ import orjson
 
 from svc.datastore.api import Create, Delete, Entries, Entry, Forbidden, NotFound, StoreError, UndecodableEntry, Update
 from svc.datastore.orch.client import ApiError, segment
-from svc.datastore.orch.resource_store import Collection, ResourceStore, delete_options, revision_of, write_verified
+from svc.datastore.orch.resource_store import Collection, ResourceStore, revision_of, write_verified
 from svc.model.claim import NodeClaim
 from svc.model.keys import Key, NodeClaimKey, NodeClaimQuery, Query
 
@@ -63,7 +63,7 @@ class LeaseStore(ResourceStore):
     def write(self, write: Create | Update | Delete) -> Entry | None:
         key, path = write.key, self._path(write.key)
         if isinstance(write, Delete):
-            send = partial(self._client.delete, path, delete_options(resourceVersion=write.revision))
+            send = partial(self._client.delete, path, resourceVersion=write.revision)
             write_verified(key, send, lambda: None)
             return None
         revision = None if isinstance(write, Create) else write.revision

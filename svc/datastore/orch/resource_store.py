@@ -88,12 +88,6 @@ class ResourceStore:
             raise
 
 
-def delete_options(**preconditions: str | None) -> Json:
-    """Return the body of a deletion with these preconditions, without those that are None."""
-    wanted = {name: text for name, text in preconditions.items() if text is not None}
-    return {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": wanted}
-
-
 def refusal(key: Key, error: ApiError) -> StoreError:
     """Return NotFound or Conflict if the server's error means that, else the error itself."""
     replaced = error.status == 409 and "precondition" in error.msg.lower() and "UID" in error.msg  # by one with the same name
