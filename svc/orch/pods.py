@@ -42,15 +42,15 @@ class PodReader:
         self._namespaces = NamespaceCache(lambda name: self._get(f"{PATH}/{quote(name)}"), watch, lambda: client.place)
         self._threads = ThreadPoolExecutor(_MAX_PARALLEL, thread_name_prefix="pods")
 
-    def read(self, namespace: str, name: str, uid: str, meanwhile: Callable[[], object]) -> PodInfo:
-        """Read the namespace and the pod (unless `name` is empty), in parallel with `meanwhile`, whose error takes precedence.
+    def read(self, namespace: str, name: str, uid: str, step: Callable[[], object]) -> PodInfo:
+        """Read the namespace and the pod (unless `name` is empty), in parallel with `step`, whose error takes precedence.
 
         A namespace that the caller has no permission to read has no annotations and no labels. Raise PeerError if the request
         fails, if the pod does not exist, or if its UID is not `uid` (unless that is empty).
         """
         known = self._submit(partial(_as_far_as_allowed, self._namespaces.get), namespace)
         asked = self._submit(self._get, f"{PATH}/{quote(namespace)}/pods/{quote(name)}") if name else None
-        meanwhile()
+        step()
         pod = asked.result() if asked is not None else None
         if pod is not None:
             _require_same(pod, uid)
