@@ -153,7 +153,7 @@ def _explain_start(unit: Path, names: Names, warn: Warn) -> None:
 
 
 def _network_list(wanted: Installation, executable: Path, warn: Warn) -> list[File]:
-    if not wanted.conf_dir or not wanted.network_list:
+    if not wanted.conf_dir:
         return []
     names = wanted.names
     chained = [name for name in CHAINED if name not in wanted.without]
@@ -171,7 +171,7 @@ def _network_list(wanted: Installation, executable: Path, warn: Warn) -> list[Fi
     if not cni_versions.at_least(version, _WITH_GC):
         cause = "as --cni-version asks" if version == wanted.cni_version else _NEWER_PLUGINS
         warn(f"note: the network is CNI {version}: the runtime never calls GC and STATUS of {_WITH_GC}; {cause}")
-    return [File(wanted.network_list, document, 0o600)]
+    return [File(wanted.conf_dir / names.conflist, document, 0o600)]
 
 
 def default_entry(names: Names, datastore: str, node: str, kubeconfig: str) -> Json:

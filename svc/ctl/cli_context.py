@@ -9,7 +9,7 @@ the state directory.
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -105,28 +105,27 @@ class CliContext:
         return replace(self, profile=self.profile or DEFAULT_NAME)
 
     @contextmanager
-    def store(self, target: Target | None = None) -> Iterator[Backend]:
-        """Open the datastore for reading. Raise CallerError if it is an embedded one that does not exist, StoreError."""
+    def store(self, target: Target | None = None, *, create: bool = False) -> Iterator[Backend]:
+        """Open the datastore. With `create`, make an embedded one that does not exist.
+
+        Raise CallerError if the embedded store does not exist and is not made, StoreError."""
         target = target or self.target
-        if target.is_embedded and not target.file.exists():
-            raise _missing_store(target)
+        # a directory that does not exist is mistyped: `svcctl install` and the agent make the others
+        can_create = create and (self.state_dir.is_dir() or self.state_dir == Path(DEFAULT.state_dir))
+        if target.is_embedded and not (can_create or target.file.exists()):
+            raise CallerError(
+                f"{target} does not exist",
+                details="name the agent's directory with --state-dir, or the datastore with --netconf; `svcctl pool apply` "
+                "makes a new store in a directory that exists",
+            )
         with closing(open_backend(target.settings, self.state_dir, target.names)) as store:
             yield store
 
     @contextmanager
     def changing(self, target: Target | None = None, *, create: bool = False) -> Iterator[Backend]:
-        """Open the datastore for a change, and print its name at the end.
-
-        With `create`, make an embedded store that does not exist. Raise as `store`."""
+        """Open the datastore as `store` does, and print its name after the change."""
         target = target or self.target
-        if create and target.is_embedded:
-            # a directory that does not exist is mistyped: `svcctl install` and the agent make the others
-            if not self.state_dir.is_dir() and self.state_dir != Path(DEFAULT.state_dir):
-                raise _missing_store(target)
-            opened: AbstractContextManager[Backend] = closing(open_backend(target.settings, self.state_dir, target.names))
-        else:
-            opened = self.store(target)
-        with opened as store:
+        with self.store(target, create=create) as store:
             yield store
         click.echo(f"datastore: {target}")
 
@@ -179,14 +178,6 @@ class CliContext:
 
     def _target_of(self, network: InstalledNetwork, origin: str) -> Target:
         return Target(network.names, network.netconf.datastore.to_json(), self.state_dir, network.netconf, origin)
-
-
-def _missing_store(target: Target) -> CallerError:
-    return CallerError(
-        f"{target} does not exist",
-        details="name the agent's directory with --state-dir, or the datastore with --netconf; `svcctl pool apply` makes a new "
-        "store in a directory that exists",
-    )
 
 
 def describe(settings: dict[str, str], file: Path) -> str:
