@@ -95,10 +95,7 @@ class Batcher(Generic[Request, Result]):
         return ticket.result  # type: ignore[return-value]
 
     def _await_turn(self, ticket: _Ticket[Request, Result], turn: threading.Event) -> None:
-        """Wait until the ticket has a result or its caller has to lead.
-
-        At the deadline raise NotBegun, or OutcomeUnknown if the batch of the ticket is being executed.
-        """
+        """Wait for a result or for the lead. At the deadline raise NotBegun, or OutcomeUnknown if the batch has begun."""
         if deadline.wait(turn):
             return
         with self._lock:
@@ -125,25 +122,18 @@ class Batcher(Generic[Request, Result]):
         except BaseException as failure:
             answers = [(batch[0], failure), *((ticket, _twin(failure)) for ticket in batch[1:])]
         finally:
-            self._pass_on()
+            with self._lock:
+                self._led = bool(self._waiting)
+                if self._waiting:
+                    _latest(self._waiting[: self._limit]).wake()
         for ticket, outcome in answers:
             ticket.answer(outcome)
         return True
 
-    def _pass_on(self) -> None:
-        with self._lock:
-            self._led = bool(self._waiting)
-            if self._waiting:
-                _latest(self._waiting[: self._limit]).wake()
-
 
 def _latest(batch: Sequence[_Ticket[Request, Result]]) -> _Ticket[Request, Result]:
     """Return the first ticket with the latest deadline."""
-    latest = batch[0]
-    for ticket in batch:
-        if ticket.deadline > latest.deadline:
-            latest = ticket
-    return latest
+    return max(batch, key=lambda ticket: ticket.deadline)
 
 
 def _not_begun(place: str) -> NotBegun:

@@ -15,10 +15,7 @@ from svc.model.pool import LOAD_BALANCER, Pool
 
 
 def assign(plan: Plan, request: Assign) -> Planned:
-    """Plan the assignment of all addresses of the request.
-
-    Raise SvcError and leave the plan unchanged if one of them cannot be assigned.
-    """
+    """Plan the assignment of all addresses. Raise SvcError and leave the plan unchanged if one cannot be assigned."""
     if (request.use == LOAD_BALANCER) != (plan.host.kind == VIRTUAL):
         raise errors.other_host(request.use, plan.host)
     assignment = _Assignment(plan, request)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from svc._core.cidr import Cidr
+from svc._core.cidr import Address, Cidr
 from svc.datastore.api import (
     Backend,
     Create,
@@ -43,7 +43,7 @@ Outcome = Answer | BaseException
 
 _log = logging.getLogger(__name__)
 
-_WAYS: dict[type, Callable[[Plan, Any], Planned]] = {
+_PLANNERS: dict[type, Callable[[Plan, Any], Planned]] = {
     Assign: assign,
     Release: release,
     ReleaseAddresses: release_addresses,
@@ -51,10 +51,7 @@ _WAYS: dict[type, Callable[[Plan, Any], Planned]] = {
 
 
 class RequestBatch:
-    """The requests of one batch, in order, until each has an outcome.
-
-    `handles` are the entries of their handles that the callers have read. For one thread.
-    """
+    """The requests of one batch, in order. `handles` are entries that the callers have read. For one thread."""
 
     def __init__(
         self, backend: Backend, cache: IpamCache, host: Host, requests: Sequence[Request], handles: Iterable[Entry[Handle]] = ()
@@ -64,7 +61,7 @@ class RequestBatch:
         self._host = host
         self._open = dict(enumerate(requests))
         self._outcomes: dict[int, Outcome] = {}
-        self._freed: dict[int, ReleaseResult] = {}  # addresses released by earlier attempts of a request
+        self._freed: dict[int, tuple[Address, ...]] = {}  # addresses released by earlier attempts of a request
         self._known_handles = {entry.key.handle: entry for entry in handles if isinstance(entry.key, HandleKey)}
         self._present: set[Key] = set()  # keys of extra objects that exist already
         self._fresh = False
@@ -152,9 +149,8 @@ class RequestBatch:
         request = self._open[number]
         if isinstance(request, Release) and isinstance(outcome, ReleaseResult):
             self._cache.unresolved.pop(request.handle, None)
-        before = self._freed.get(number)
-        if before is not None and isinstance(outcome, ReleaseResult):
-            outcome = replace(outcome, freed=before.freed + outcome.freed)
+        if number in self._freed and isinstance(outcome, ReleaseResult):
+            outcome = replace(outcome, freed=self._freed[number] + outcome.freed)
         self._outcomes[number] = outcome
         del self._open[number]
 
@@ -164,7 +160,9 @@ class RequestBatch:
         Without `thoroughly`, read only the block in conflict. If another writer rewrites that block continuously, this attempt
         succeeds only if it reads as little between attempts as that writer does.
         """
-        self._explain_retry(lost)
+        for request in self._open.values():
+            if isinstance(request, Assign):
+                request.explain(lambda: f"planned again: {lost or 'the claim of a block is lost'}")
         if isinstance(lost, KeyedError) and isinstance(lost.key, ResourceKey):
             self._present.add(lost.key)
             for number in [number for number, request in self._open.items() if _deletes(request, lost.key)]:
@@ -178,11 +176,6 @@ class RequestBatch:
             self._remember(lost.observed)
         else:
             self._cache.invalidate_blocks()
-
-    def _explain_retry(self, lost: KeyedError | ClaimConflict) -> None:
-        for request in self._open.values():
-            if isinstance(request, Assign):
-                request.explain(lambda: f"planned again: {lost or 'the claim of a block is lost'}")
 
     def _stored_handles(self) -> dict[str, Entry[Handle]]:
         """Read all handles of the open requests. If one is stale, others may be, and each would cost one more attempt."""
@@ -224,17 +217,14 @@ class RequestBatch:
     def _revert(self, number: int, planned: Planned, done: frozenset[Cidr]) -> None:
         request = self._open[number]
         if isinstance(request, Assign):
-            taken = [each for each in planned.taken if each.block in done]
-            release = ReleaseAddresses(tuple(ReleaseTarget(each.address, request.handle) for each in taken))
-            (outcome,) = (
-                RequestBatch(self._backend, self._cache, self._host, [release]).execute() if taken else (ReleaseResult(),)
-            )
-            if isinstance(outcome, BaseException):
-                self._close(number, outcome)
+            written = tuple(ReleaseTarget(each.address, request.handle) for each in planned.taken if each.block in done)
+            release = RequestBatch(self._backend, self._cache, self._host, [ReleaseAddresses(written)] if written else [])
+            for outcome in release.execute():
+                if isinstance(outcome, BaseException):
+                    self._close(number, outcome)
         elif isinstance(request, ReleaseAddresses) and isinstance(planned.outcome, ReleaseResult):
             freed = tuple(address for address in planned.outcome.freed if any(address in cidr for cidr in done))
-            before = self._freed.get(number, ReleaseResult())
-            self._freed[number] = replace(before, freed=before.freed + freed)
+            self._freed[number] = self._freed.get(number, ()) + freed
             self._open[number] = ReleaseAddresses(tuple(held for held in request.addresses if held.address not in freed))
 
     # after a release
@@ -261,7 +251,7 @@ class RequestBatch:
 def _planned(plan: Plan, request: Request) -> Planned:
     """Plan one request. Return its own failure as its outcome. Raise StoreError or ClaimConflict for the whole batch."""
     try:
-        return _WAYS[type(request)](plan, request)
+        return _PLANNERS[type(request)](plan, request)
     except UndecodableEntry as damage:
         return Planned(damage)
     except (StoreError, ClaimConflict):

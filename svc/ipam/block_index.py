@@ -43,7 +43,7 @@ class BlockIndex:
             self._present.insert(cidr, None)
         for entry in backend.list(BlockQuery(version)):
             blocks.free_expired(entry.value, cooldown)
-            self._note(entry.value)
+            self._add(entry.value)
 
     def next_free_range(self, pool: Pool) -> Cidr | None:
         """Return a free block of the pool that was not offered before, or None."""
@@ -67,7 +67,7 @@ class BlockIndex:
             if block.ordinals.available(self._reserved.mask(block.cidr)) and not blocks.is_of_windows(block)
         ]
 
-    def _note(self, block: Block) -> None:
+    def _add(self, block: Block) -> None:
         known = len(self._present)
         self._present.insert(block.cidr, block)
         has_free = block.ordinals.available(self._reserved.mask(block.cidr)) > 0

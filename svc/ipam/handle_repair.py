@@ -40,10 +40,7 @@ class WriteProgress:
 
     @staticmethod
     def of(writes: Sequence[Write], partial: PartialWrite) -> "WriteProgress":
-        """Return the progress of a partial write.
-
-        A write that failed with a KeyedError was not applied. After any other failure, its outcome is unknown.
-        """
+        """Return the progress of a partial write. A write that failed with a KeyedError was not applied."""
         count = len(partial.done)
         unknown = None if isinstance(partial.cause, KeyedError) or count == len(writes) else writes[count].key
         return WriteProgress({write.key: entry for write, entry in zip(writes, partial.done, strict=False)}, unknown)
@@ -75,17 +72,17 @@ def apply_corrections(backend: Backend, due: Mapping[str, Correction]) -> None:
 
 def recount_handle(backend: Backend, name: str, cidrs: Collection[str]) -> None:
     """Set a handle's counts for these blocks to its allocations in them. Raise PeerError if every attempt conflicts."""
-    backend.update(HandleKey(name), lambda present: _recounted(backend, name, present, cidrs))
 
+    def recounted(present: Handle | None) -> Handle | None:
+        before = after = present or Handle({})
+        for cidr in cidrs:
+            counted = before.blocks.get(cidr, 0)
+            after = after.changed(cidr, _held(backend, Cidr(cidr), name, counted) - counted)
+        if after == before:
+            return present
+        return after if after.blocks else None
 
-def _recounted(backend: Backend, name: str, present: Handle | None, cidrs: Collection[str]) -> Handle | None:
-    before = after = present or Handle({})
-    for cidr in cidrs:
-        counted = before.blocks.get(cidr, 0)
-        after = after.changed(cidr, _held(backend, Cidr(cidr), name, counted) - counted)
-    if after == before:
-        return present
-    return after if after.blocks else None
+    backend.update(HandleKey(name), recounted)
 
 
 def _due(plan: Plan, progress: WriteProgress, cidr: str, difference: int) -> int:
@@ -109,10 +106,7 @@ def _subtract(backend: Backend, correction: Correction) -> bool:
 
 
 def _held(backend: Backend, cidr: Cidr, name: str, counted: int) -> int:
-    """Return the number of addresses of the block that the handle holds.
-
-    If it differs from `counted`, rewrite the block, so that concurrent assignments that have counted already conflict.
-    """
+    """Count the handle's addresses in a block. Rewrite it if they are not `counted`: concurrent assignments then conflict."""
     entry = backend.find(BlockKey(cidr))
     if entry is None:
         return 0

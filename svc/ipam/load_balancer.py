@@ -1,7 +1,4 @@
-"""Host, handle and attributes of the addresses of services of type LoadBalancer, for a controller.
-
-The handle is the one that Calico stores, so that svc finds the addresses of services in a deployment that it takes over.
-"""
+"""Host, handle and attributes of the addresses of services of type LoadBalancer, for a controller."""
 
 import base64
 import hashlib
@@ -13,7 +10,7 @@ LOAD_BALANCERS = Host("load-balancer", VIRTUAL)  # of the IPAM service that assi
 
 
 def handle_of(namespace: str, name: str, uid: str) -> str:
-    """Return the handle of a service: at most 46 letters and digits, and one `-`."""
+    """Return the handle of a service, at most 46 letters and digits and one `-`, as Calico stores it."""
     digest = hashlib.sha256(f"{name}-{namespace}-{uid}".lower().encode()).digest()
     return "lb-" + base64.urlsafe_b64encode(digest).decode().translate({ord(sign): None for sign in "-_="})
 

@@ -90,10 +90,7 @@ class Plan:
         return self._known_handles.get(name)
 
     def stored_handle(self, name: str) -> Handle:
-        """Return the handle with its stored counts and the changes of this plan; read it if necessary.
-
-        Raise Conflict if this plan changed the handle before it was read.
-        """
+        """Return the handle, read if necessary, with the plan's changes. Raise Conflict if the plan changed it unread."""
         if name not in self._known_handles:
             entry = self.backend.find(HandleKey(name))
             if entry is None:

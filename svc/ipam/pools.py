@@ -75,10 +75,7 @@ class PoolSet:
     def selected(
         self, version: int, node_labels: Mapping[str, str], namespace_labels: Mapping[str, str] = _NONE, use: str = WORKLOAD
     ) -> list[Pool]:
-        """Return the pools that serve a request without pool names, in name order.
-
-        A request without a namespace has no labels, so a pool that requires a namespace label does not serve it.
-        """
+        """Return the pools that serve a request without pool names, in name order. Without a namespace it has no labels."""
         return [
             pool
             for pool in self.all
@@ -86,10 +83,7 @@ class PoolSet:
         ]
 
     def is_ineligible(self, cidr: Cidr, node_labels: Mapping[str, str], *, usable: bool) -> bool:
-        """Return whether a block is ineligible: its pool does not select the node with these labels.
-
-        Return False for an orphaned block and, with `usable`, for a block in a pool that is not usable.
-        """
+        """Return whether the block's pool, which must be usable if `usable`, does not select the node with these labels."""
         pool = (self._usable if usable else self._known).match(cidr.first)
         return pool is not None and not pool.node_selector.matches(node_labels)
 
@@ -118,10 +112,7 @@ def rejection_reason(pool: Pool, node_labels: Mapping[str, str], namespace_label
 
 
 class Reserved:
-    """The reserved addresses of both families, as disjoint ranges.
-
-    `unreadable` has, by reservation, the faults of documents and entries that reserve nothing because they cannot be read.
-    """
+    """The reserved ranges of both families, disjoint. `unreadable` has the faults of reservations by name."""
 
     def __init__(self, ranges: Iterable[Cidr] = (), unreadable: Mapping[str, str] = _NONE) -> None:
         self.unreadable = unreadable
@@ -139,7 +130,11 @@ class Reserved:
     def mask(self, block: Cidr) -> OrdinalSet | None:
         """Return the reserved ordinals of a block; None if no address of it is reserved."""
         if block not in self._masks:
-            self._masks[block] = self._mask(block)
+            ordinals = None
+            for cidr in self.ranges_in(block):
+                ordinals = OrdinalSet(block.size) if ordinals is None else ordinals
+                ordinals.add_range(block.ordinal(cidr.first), block.ordinal(cidr.last))
+            self._masks[block] = ordinals
         return self._masks[block]
 
     def ranges_in(self, cidr: Cidr) -> list[Cidr]:
@@ -153,15 +148,6 @@ class Reserved:
     def covers(self, cidr: Cidr) -> bool:
         """Return whether every address of a CIDR is reserved, by one range or by several."""
         return self.count(cidr) == cidr.size
-
-    def _mask(self, block: Cidr) -> OrdinalSet | None:
-        found = self.ranges_in(block)
-        if not found:
-            return None
-        ordinals = OrdinalSet(block.size)
-        for cidr in found:
-            ordinals.add_range(block.ordinal(cidr.first), block.ordinal(cidr.last))
-        return ordinals
 
 
 def read_pools(backend: Backend) -> PoolSet:

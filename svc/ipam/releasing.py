@@ -73,10 +73,7 @@ def _release_from(changes: RequestChanges, cidr: Cidr, request: Release) -> None
 def _by_block(
     plan: Plan, targets: Iterable[ReleaseTarget]
 ) -> tuple[Mapping[Cidr, dict[Address, ReleaseTarget]], Iterable[Address]]:
-    """Group the targets by the block that has the address; list the addresses in no block.
-
-    If an address occurs more than once, its last target counts.
-    """
+    """Group the targets by the block that has the address; the last target of an address counts. List the others."""
     finder = BlockFinder(RequestChanges(plan))
     by_block: dict[Cidr, dict[Address, ReleaseTarget]] = defaultdict(dict)
     unknown: dict[Address, None] = {}
@@ -95,10 +92,7 @@ def _handles(block: Block, addresses: Iterable[Address]) -> set[str]:
 
 
 def _release_checked(changes: RequestChanges, cidr: Cidr, targets: Mapping[Address, ReleaseTarget]) -> list[Address]:
-    """Release the targets of one block and return the addresses that were released.
-
-    Raise CallerError and release none of them if an allocation differs from its target.
-    """
+    """Release the targets of one block. Raise CallerError and release none if an allocation differs from its target."""
     plan, block = changes.plan, changes.block(cidr)
     freed: dict[Address, Attribute] = {}
     for address, target in targets.items():

@@ -5,6 +5,7 @@ it borrows from a block of another host, unless affinity is strict.
 
 The affinities list the candidates; the `affinity` field of a block is authoritative. Before a block with an unconfirmed
 affinity is used, its claim is completed. If the block has another affinity, the host's affinity is deleted instead.
+Automatic assignment skips blocks that cannot be decoded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,10 +24,7 @@ from svc.model.pool import WORKLOAD, Pool
 
 
 class BlockFinder:
-    """Block selection for one request, on the blocks as its changes leave them.
-
-    Automatic assignment skips blocks that cannot be decoded. For one thread.
-    """
+    """Block selection for one request, on the blocks as its changes leave them. For one thread."""
 
     def __init__(self, changes: RequestChanges) -> None:
         self._changes = changes
@@ -36,10 +34,7 @@ class BlockFinder:
         self._host = changes.plan.host
 
     def find_free(self, version: int, pools: Sequence[Pool], max_blocks: int = 0) -> Cidr:
-        """Return a block with a free address: a block of the host, claimed if necessary, or a block to borrow from.
-
-        Raise PeerError if no such block exists.
-        """
+        """Return a block with a free address: an own one, a claimed one, or one to borrow from. Raise PeerError."""
         own = next((cidr for pool in pools for cidr in self._own(pool) if self._has_free(cidr)), None)
         if own is not None:
             return own
@@ -143,10 +138,7 @@ class BlockFinder:
         return self._changes.peek(cidr)
 
     def _why_no_claim(self, version: int, pools: Sequence[Pool], max_blocks: int) -> PeerError | None:
-        """Return the reason if no further block may be claimed, otherwise None.
-
-        Raise PeerError if the host may not borrow instead either, because `autoAllocateBlocks` is false.
-        """
+        """Return the reason if no further block may be claimed. Raise PeerError if no block may be borrowed instead either."""
         settings = self._plan.settings
         if not settings.auto_allocate_blocks:
             raise errors.claims_off(version, self._host)
@@ -168,10 +160,7 @@ class BlockFinder:
         return None
 
     def _claims(self, cidr: Cidr) -> bool:
-        """Claim the block. Return whether this host has it and an address is available.
-
-        Another process of this node may have created the block and assigned all its addresses.
-        """
+        """Claim the block. Return whether this host has it and no other process has assigned all its addresses."""
         try:
             self._cache.add_own(claim(self._backend, cidr, self._host))
             return self._available(self._changes.peek(cidr)) > 0
@@ -202,10 +191,7 @@ class BlockFinder:
                         yield cidr
 
     def _find_or_claim(self, cidr: Cidr, address: Address) -> Cidr:
-        """Return the block `cidr`, claimed if it does not exist, or else the block of another size that has the address.
-
-        Raise CallerError if a block of another size overlaps `cidr` and does not have the address.
-        """
+        """Return the block `cidr`, claimed if it is missing, or the overlapping block with the address. Raise CallerError."""
         if self._changes.find(cidr) is not None:
             return cidr
         others = self._overlapping(cidr)

@@ -78,10 +78,7 @@ def check_settings(settings: IpamConfig, instruct: Instruct) -> None:
 
 
 def effective_limit(settings: IpamConfig, requested: int, *, shared: bool) -> int:
-    """Return the maximum number of blocks with a node's affinity in the pools of a request; 0 means no limit.
-
-    The smaller of the requested limit and that of the settings applies. `shared` is true if several nodes use the datastore.
-    """
+    """Return the smaller limit of a host's blocks, 0 for none. `shared` is true if several nodes use the datastore."""
     given = [number for number in (requested, settings.max_blocks_per_host) if number > 0]
     if given:
         return min(given)

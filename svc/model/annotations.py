@@ -15,9 +15,8 @@ FLOATING: Final = "floatingIPs"
 MAC: Final = "hwAddr"
 SOURCE_PREFIXES: Final = "allowedSourcePrefixes"
 
-OF_NAMESPACES: Final = frozenset(
-    {*POOLS.values(), FAMILIES, ADDRESSES, UNMANAGED, FLOATING}
-)  # the others are read on pods only
+# The others are read on pods only.
+OF_NAMESPACES: Final = frozenset({*POOLS.values(), FAMILIES, ADDRESSES, UNMANAGED, FLOATING})
 
 
 @dataclass(frozen=True, slots=True)

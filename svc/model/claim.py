@@ -36,10 +36,7 @@ class Claimant:
 
 @dataclass(frozen=True, slots=True)
 class NodeClaim:
-    """A claim on a node's name.
-
-    `counter` grows while an agent of the claimant runs. `predecessor` held the claim until `ended` (Unix time).
-    """
+    """A claim on a node's name. `counter` grows while its agent runs; `predecessor` held it until `ended` (Unix time)."""
 
     claimant: Claimant
     counter: int = 0

@@ -31,9 +31,7 @@ def at_least(version: str, minimum: str) -> bool:
 
 
 def negotiate(text: str | None) -> str:
-    """Return the version for a network configuration with this cniVersion; 0.1.0 if it has none. Raise CallerError if
-    unsupported.
-    """
+    """Return the version for a cniVersion; 0.1.0 if it is missing. Raise CallerError if it is not supported."""
     version = text or SUPPORTED[0]
     if version not in SUPPORTED:
         raise _incompatible(f"CNI version {display(version)} is not supported", SUPPORTED)

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, fields
 from typing import Any
 
 from svc._core.cidr import Address, Cidr
@@ -51,16 +51,9 @@ class PodFacts:
     qos: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "labels": self.labels,
-            "generate_name": self.generate_name,
-            "service_account": self.service_account,
-            "ports": self.ports,
-            "profiles": self.profiles,
-            "floating": [str(address) for address in self.floating],
-            "source_prefixes": list(self.source_prefixes),
-            "qos": dict(self.qos),
-        }
+        members = {each.name: getattr(self, each.name) for each in fields(self)}
+        floating = [str(address) for address in self.floating]
+        return members | {"floating": floating, "source_prefixes": list(self.source_prefixes), "qos": dict(self.qos)}
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "PodFacts":
@@ -81,10 +74,7 @@ def has_endpoint(names: Names, workload: Workload, ifname: str) -> bool:
 
 
 def ip_nats(floating: Iterable[Address], networks: Iterable[str], ifname: str) -> list[dict[str, str]]:
-    """Return the mappings of floating addresses of the first interface, each to its address of the same IP version.
-
-    Floating addresses of a version without an address, and duplicates, are dropped.
-    """
+    """Map the floating addresses of the first interface to its addresses. Drop duplicates and other IP versions."""
     if ifname != PRIMARY_INTERFACE:
         return []
     inside: dict[int, str] = {}
@@ -110,14 +100,7 @@ def host_interface(names: Names, workload: Workload, ifname: str) -> str:
 
 
 def endpoint(
-    names: Names,
-    key: ResourceKey,
-    node: str,
-    workload: Workload,
-    ifname: str,
-    *,
-    spec: dict[str, Any],
-    facts: PodFacts,
+    names: Names, key: ResourceKey, node: str, workload: Workload, ifname: str, *, spec: dict[str, Any], facts: PodFacts
 ) -> Resource:
     """Return the endpoint without UID and creation time. `spec` has ipNetworks, interfaceName and mac."""
     orchestrator = workload.orchestrator(names)
@@ -125,7 +108,7 @@ def endpoint(
         f"{names.label_prefix}/namespace": workload.endpoint_namespace,
         f"{names.label_prefix}/orchestrator": orchestrator,
     }
-    fields: dict[str, Any] = {
+    members: dict[str, Any] = {
         "orchestrator": orchestrator,
         "node": node,
         "containerID": workload.container_id,
@@ -147,4 +130,4 @@ def endpoint(
         "namespace": key.namespace,
         "labels": dict(sorted(labels.items())),
     }
-    return Resource(KIND, metadata, {name: value for name, value in fields.items() if value})
+    return Resource(KIND, metadata, {name: value for name, value in members.items() if value})

@@ -1,7 +1,4 @@
-"""Field errors of an input, collected so that one error lists all of them.
-
-Users can correct a file in one pass.
-"""
+"""Field errors of an input, collected so that one error lists all of them."""
 
 import re
 import reprlib

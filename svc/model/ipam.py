@@ -40,9 +40,6 @@ _OF_BLOCKS = frozenset(
 )
 _OF_AFFINITIES = frozenset({"state", "deleted"})
 _OF_HANDLES = frozenset({"block", "deleted"})
-_OF_SETTINGS = frozenset(
-    {"strict_affinity", "auto_allocate_blocks", "maxBlocksPerHost", "kubeVirtVMAddressPersistence", "ipCooldownSeconds"}
-)
 
 
 @dataclass(slots=True)
@@ -63,15 +60,13 @@ class Attribute:
         return self._encoded
 
     def to_json(self) -> Json:
-        data: Json = {}
-        if self.handle_id:
-            data["handle_id"] = self.handle_id
-        if self.secondary:
-            data["secondary"] = self.secondary
-        if self.alternate:
-            data["alternateOwnerAttrs"] = self.alternate
-        if self.released_at:
-            data["releasedAt"] = self.released_at
+        members = {
+            "handle_id": self.handle_id,
+            "secondary": self.secondary,
+            "alternateOwnerAttrs": self.alternate,
+            "releasedAt": self.released_at,
+        }
+        data: Json = {name: value for name, value in members.items() if value}
         return data | self.extra if self.extra else data
 
     @staticmethod
@@ -136,7 +131,11 @@ class Block:
     @staticmethod
     def from_json(data: Json) -> "Block":
         """Parse a block. Raise ValueError also if its lists are inconsistent."""
-        cidr, ordinals, attributes = Cidr(json_fields.required_text(data, "cidr")), _ordinals(data), _attributes(data)
+        cidr = Cidr(json_fields.required_text(data, "cidr"))
+        if data.get("allocations") is None:
+            raise ValueError("allocations is missing")
+        ordinals = Ordinals.load(json_fields.items(data, "allocations"), json_fields.items(data, "unallocated"))
+        attributes = _attributes(data)
         if ordinals.size != cidr.size:
             raise ValueError(f"block {cidr} lists {ordinals.size} addresses, not {cidr.size}")
         highest = max((tag for tag in data["allocations"] if tag is not None), default=-1)
@@ -169,12 +168,6 @@ class Block:
         )
 
 
-def _ordinals(data: Json) -> Ordinals:
-    if data.get("allocations") is None:
-        raise ValueError("allocations is missing")
-    return Ordinals.load(json_fields.items(data, "allocations"), json_fields.items(data, "unallocated"))
-
-
 def _attributes(data: Json) -> list[Attribute] | None:
     if data.get("attributes") is None:
         return None
@@ -199,9 +192,7 @@ def _ordinal_sequences(data: Json, size: int) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Affinity:
-    """The state of a host's affinity: pending before its block exists, then confirmed, and pendingDeletion during its
-    release.
-    """
+    """The state of a host's affinity: pending before its block exists, pendingDeletion during its release."""
 
     state: str = CONFIRMED
     deleted: bool = False
@@ -267,22 +258,19 @@ class IpamConfig:
     extra: Json | None = None
 
     def to_json(self) -> Json:
-        pairs = (
-            ("strict_affinity", self.strict_affinity),
-            ("auto_allocate_blocks", self.auto_allocate_blocks),
-            ("maxBlocksPerHost", self.max_blocks_per_host),
-            ("kubeVirtVMAddressPersistence", self.vm_address_persistence),
-            ("ipCooldownSeconds", self.cooldown_seconds),
-        )
-        return {name: value for name, value in pairs if value} | (self.extra or {})
+        found = {name: getattr(self, attribute) for name, (attribute, _) in _SETTINGS.items()}
+        return {name: value for name, value in found.items() if value} | (self.extra or {})
 
     @staticmethod
     def from_json(data: Json) -> "IpamConfig":
-        return IpamConfig(
-            json_fields.flag(data, "strict_affinity"),
-            json_fields.flag(data, "auto_allocate_blocks"),
-            json_fields.integer(data, "maxBlocksPerHost"),
-            json_fields.text(data, "kubeVirtVMAddressPersistence") or "",
-            json_fields.integer(data, "ipCooldownSeconds"),
-            json_fields.unknown(data, _OF_SETTINGS),
-        )
+        found = {attribute: read(data, name) for name, (attribute, read) in _SETTINGS.items()}
+        return IpamConfig(**found, extra=json_fields.unknown(data, _SETTINGS.keys()))
+
+
+_SETTINGS: dict[str, tuple[str, Callable[[Json, str], Any]]] = {  # attribute and reader of each field
+    "strict_affinity": ("strict_affinity", json_fields.flag),
+    "auto_allocate_blocks": ("auto_allocate_blocks", json_fields.flag),
+    "maxBlocksPerHost": ("max_blocks_per_host", json_fields.integer),
+    "kubeVirtVMAddressPersistence": ("vm_address_persistence", lambda data, name: json_fields.text(data, name) or ""),
+    "ipCooldownSeconds": ("cooldown_seconds", json_fields.integer),
+}

@@ -54,10 +54,7 @@ NODE, VIRTUAL = HOST_KINDS = ("host", "virtual")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A node, or a virtual host for addresses that the whole cluster shares. Hosts claim blocks.
-
-    `affinity` is the value of the `affinity` field in the host's blocks.
-    """
+    """A node or a virtual host, which claims blocks. `affinity` is the value of this field in its blocks."""
 
     name: str
     kind: str = NODE
@@ -155,10 +152,7 @@ class NodeClaimQuery(Query[NodeClaim | NodeFence]):
 
 @dataclass(frozen=True, slots=True)
 class ResourceQuery(Query[Resource]):
-    """All resources of a kind, or those of one namespace, or those whose names start with `prefix`.
-
-    For a namespaced kind, `prefix` requires a namespace.
-    """
+    """All resources of a kind, of a namespace, or with a name `prefix`, which for a namespaced kind requires the namespace."""
 
     kind: str
     namespace: str = ""

@@ -24,10 +24,7 @@ _TURNED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 
 def bit_reversed_uid(uid: str) -> str:
-    """Reverse the bits of each byte of a UID, except those with version and variant. The function is its own inverse.
-
-    Text that is not a UID is returned unchanged.
-    """
+    """Reverse the bits of a UID's bytes without version and variant. Its own inverse; other text is returned unchanged."""
     try:
         raw = bytes.fromhex(uid.replace("-", ""))
     except ValueError:

@@ -43,9 +43,7 @@ class PodInterface:
 
 
 def pod_interface(names: Names, key: ResourceKey | ResourceQuery) -> PodInterface | None:
-    """Return the pod and interface in the name of an endpoint, or in a name prefix up to a pod. Return None if it
-    names no pod.
-    """
+    """Return the pod and interface in an endpoint's name, or in a prefix up to a pod; None if it names no pod."""
     found = _NAME.fullmatch(key.name) if isinstance(key, ResourceKey) else _PREFIX.fullmatch(key.prefix)
     if not found or not key.namespace:
         return None
@@ -54,10 +52,7 @@ def pod_interface(names: Names, key: ResourceKey | ResourceQuery) -> PodInterfac
 
 
 def endpoints_of(names: Names, pod: Json) -> Iterator[tuple[ResourceKey, Resource]]:
-    """Yield the endpoints of a pod, that of the first interface first.
-
-    Yield nothing for a pod that is not scheduled, uses the host's network or was never wired.
-    """
+    """Yield the endpoints of a pod, that of the first interface first. Yield none if it was never wired."""
     spec, metadata = pod.get("spec") or {}, pod["metadata"]
     if spec.get("hostNetwork") or not spec.get("nodeName"):
         return

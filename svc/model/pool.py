@@ -60,17 +60,12 @@ class Pool:
     namespace_selector: Selector
     allowed_uses: tuple[str, ...]
     assignment_mode: str
-    ipip_mode: str
-    vxlan_mode: str
-    nat_outgoing: bool
     disabled: bool
     usable: bool  # for new addresses: not disabled, not being deleted, not marked unusable by a controller
 
     @staticmethod
     def from_resource(resource: Resource) -> "Pool":
-        """Return the pool, with defaults for missing fields. Raise ValueError, with the first field error, if it is
-        unusable.
-        """
+        """Return the pool, with defaults. Raise ValueError, with the first field error, if it is unusable."""
         found = next(_reading_faults(resource.spec), None)
         if found:
             raise ValueError(f"IP pool {resource.name!r}: {_line(found)}")
@@ -83,19 +78,13 @@ class Pool:
             namespace_selector=selector.parse(spec["namespaceSelector"]),
             allowed_uses=tuple(spec["allowedUses"]),
             assignment_mode=spec["assignmentMode"],
-            ipip_mode=spec["ipipMode"],
-            vxlan_mode=spec["vxlanMode"],
-            nat_outgoing=spec["natOutgoing"],
             disabled=spec["disabled"],
             usable=_usable(resource),
         )
 
 
 def with_defaults(resource: Resource) -> Resource:
-    """Return the resource as it is stored: with defaults, a canonical CIDR, ordered fields, and without empty or false fields.
-
-    The resource must have passed `check_pool`.
-    """
+    """Return a checked resource as it is stored: with defaults, a canonical CIDR, and ordered fields that are not empty."""
     spec = _defaulted(resource.spec)
     spec["cidr"] = str(Cidr(spec["cidr"]))
     known = {name: spec[name] for name in _FIELDS if spec[name]}

@@ -1,7 +1,4 @@
-"""Strict parser for `prevResult` and for results of other plugins, with all field errors in one exception.
-
-Other plugins of the chain may have changed the result, so every field is checked.
-"""
+"""Strict parser for `prevResult` and for results of other plugins, with all field errors in one exception."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -16,11 +13,10 @@ from svc.model.result import Dns, Interface, IpConfig, Result, Route
 
 Json = dict[str, Any]
 
-ROOT: Final = "prevResult"
 _MAX_NUMBER: Final = 2**32 - 1
 
 
-def parse_prev_result(data: object, version: str, root: str = ROOT) -> Result:
+def parse_prev_result(data: object, version: str, root: str = "prevResult") -> Result:
     """Parse a result in the version that it names, else in `version`. Bytes are decoded first.
 
     `root` is the name of the result in errors. Raise CallerError that lists all field errors.

@@ -24,9 +24,7 @@ _ORDER = ("name", "generateName", "namespace", "uid", "creationTimestamp", "labe
 
 @dataclass(slots=True)
 class Resource:
-    """A resource. `metadata` has name, namespace, uid, creationTimestamp, labels and annotations, but never a
-    resourceVersion.
-    """
+    """A resource. `metadata` never has a resourceVersion."""
 
     kind: str
     metadata: Json
@@ -96,10 +94,7 @@ def name_fault(resource: Resource) -> list[FieldError]:
 
 
 def label_faults(labels: Mapping[str, object]) -> Iterator[FieldError]:
-    """Yield a field error for each invalid key, and for each invalid value that is a string.
-
-    The rules are those of Kubernetes in every datastore, because selectors must be able to name the labels.
-    """
+    """Yield a field error for each label that breaks the rules of Kubernetes, because selectors must be able to name it."""
     for key, value in labels.items():
         if not _is_label_key(key):
             yield FieldError("metadata.labels key", key, "is not a label key", f"give [DOMAIN/]NAME, NAME of {_LABEL_RULE}")

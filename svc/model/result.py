@@ -1,12 +1,15 @@
 """The result of an ADD, independent of the CNI version in which it is written."""
 
-from typing import Any
+from dataclasses import fields
+from typing import Any, TypeVar
 
 from svc.values import dataclass
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 VERSION = "1.1.0"  # the CNI version of `to_json`
+_NAMES = {"socket_path": "socketPath", "pci_id": "pciID"}  # of members that differ from their attributes
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +28,6 @@ class Interface:
             mac=self.mac, mtu=self.mtu, sandbox=self.sandbox, socketPath=self.socket_path, pciID=self.pci_id
         )
 
-    @staticmethod
-    def from_json(data: Json) -> "Interface":
-        return Interface(
-            data["name"],
-            data.get("mac") or "",
-            data.get("mtu") or 0,
-            data.get("sandbox") or "",
-            data.get("socketPath") or "",
-            data.get("pciID") or "",
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class IpConfig:
@@ -52,10 +44,6 @@ class IpConfig:
     def to_json(self) -> Json:
         index: Json = {} if self.interface is None else {"interface": self.interface}
         return index | {"address": self.address} | _given(gateway=self.gateway)
-
-    @staticmethod
-    def from_json(data: Json) -> "IpConfig":
-        return IpConfig(data["address"], data.get("interface"), data.get("gateway") or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +67,6 @@ class Route:
         data = {"dst": self.dst} | _given(gw=self.gw, mtu=self.mtu, advmss=self.advmss)
         return data | {key: value for key, value in numbers.items() if value is not None}
 
-    @staticmethod
-    def from_json(data: Json) -> "Route":
-        return Route(
-            data["dst"],
-            data.get("gw") or "",
-            data.get("mtu") or 0,
-            data.get("advmss") or 0,
-            data.get("priority"),
-            data.get("table"),
-            data.get("scope"),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Dns:
@@ -104,15 +80,6 @@ class Dns:
     def to_json(self) -> Json:
         return _given(
             nameservers=list(self.nameservers), domain=self.domain, search=list(self.search), options=list(self.options)
-        )
-
-    @staticmethod
-    def from_json(data: Json) -> "Dns":
-        return Dns(
-            tuple(data.get("nameservers") or ()),
-            data.get("domain") or "",
-            tuple(data.get("search") or ()),
-            tuple(data.get("options") or ()),
         )
 
 
@@ -138,13 +105,23 @@ class Result:
     def from_json(data: Json) -> "Result":
         """Return the inverse of `to_json`, for results that svc wrote. `parse_prev_result` reads those of a runtime."""
         return Result(
-            tuple(Interface.from_json(item) for item in data.get("interfaces") or ()),
-            tuple(IpConfig.from_json(item) for item in data.get("ips") or ()),
-            tuple(Route.from_json(item) for item in data.get("routes") or ()),
-            Dns.from_json(data.get("dns") or {}),
+            tuple(_read(Interface, item) for item in data.get("interfaces") or ()),
+            tuple(_read(IpConfig, item) for item in data.get("ips") or ()),
+            tuple(_read(Route, item) for item in data.get("routes") or ()),
+            _read(Dns, data.get("dns") or {}),
         )
 
 
 def _given(**members: object) -> Json:
     """Return the members that are not empty."""
     return {key: value for key, value in members.items() if value}
+
+
+def _read(part: type[T], data: Json) -> T:
+    """Return a part of a result from its JSON. Null is a missing member."""
+    found: Json = {}
+    for attribute in fields(part):  # type: ignore[arg-type]
+        value = data.get(_NAMES.get(attribute.name, attribute.name))
+        if value is not None:
+            found[attribute.name] = tuple(value) if isinstance(value, list) else value
+    return part(**found)

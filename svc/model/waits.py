@@ -34,9 +34,7 @@ class GateSettings:
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings:
-    """The wait for policy setup (specification, R7); off if `seconds` is 0. An empty directory means the deployment's
-    default.
-    """
+    """The wait for policy setup (specification, R7); off if `seconds` is 0. An empty directory is the default one."""
 
     seconds: float = 0
     directory: str = ""

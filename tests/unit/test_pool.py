@@ -28,9 +28,9 @@ def test_defaults_are_filled_in() -> None:
     found = pool()
     assert (found.name, found.cidr, found.block_size) == ("p", Cidr("10.0.0.0/16"), 26)
     assert found.allowed_uses == ("Workload", "Tunnel")
-    assert (found.assignment_mode, found.ipip_mode, found.vxlan_mode) == ("Automatic", "Never", "Never")
+    assert found.assignment_mode == "Automatic"
     assert (str(found.node_selector), str(found.namespace_selector)) == ("all()", "all()")
-    assert (found.nat_outgoing, found.disabled, found.usable) == (False, False, True)
+    assert (found.disabled, found.usable) == (False, True)
     assert pool(cidr="fd00::/64").block_size == 122
 
 
@@ -52,7 +52,7 @@ def test_given_fields_are_kept() -> None:
         disabled=True,
     )
     assert (found.block_size, found.allowed_uses, found.assignment_mode) == (28, ("Workload",), "Manual")
-    assert (found.vxlan_mode, found.nat_outgoing, found.disabled) == ("CrossSubnet", True, True)
+    assert found.disabled
     assert found.node_selector.matches({"zone": "a"})
     assert not found.namespace_selector.matches({})
 
