@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from harness.calico import INCUMBENT, captured_pod
+from svc.datastore.orch.nodes import node_resource
 from svc.model.endpoint import Workload, endpoint
 from svc.model.keys import ResourceKey, ResourceQuery
-from svc.model.kubernetes_node import node_resource
 from svc.model.pod_endpoint import (
     PodInterface,
     cleared_annotations,

@@ -30,13 +30,14 @@ from svc.datastore.orch.auth import ApiAuth
 from svc.datastore.orch.client import Client
 from svc.datastore.orch.crd_store import CrdStore
 from svc.datastore.orch.leases import LeaseStore
+from svc.datastore.orch.nodes import KIND as NODE
 from svc.datastore.orch.nodes import NodeStore
 from svc.datastore.orch.parallel import ParallelWriter
 from svc.datastore.orch.pods import PodEndpointStore
 from svc.datastore.orch.resource_store import ResourceStore
 from svc.datastore.orch.watch import KindWatch, QueryWatch
 from svc.datastore.watching import EventStream, OpenWatches
-from svc.model import custom_resources, endpoint, kubernetes_node
+from svc.model import custom_resources, endpoint
 from svc.model.keys import (
     IPAM_CONFIG,
     HandleKey,
@@ -74,7 +75,7 @@ class OrchStore(Backend):
         self._crds = CrdStore(self.client, names, settings.get("api_group", ""))
         self._leases = LeaseStore(self.client, names)
         self._core: dict[str, ResourceStore] = {
-            kubernetes_node.KIND: NodeStore(self.client, names),
+            NODE: NodeStore(self.client, names),
             endpoint.KIND: PodEndpointStore(self.client, names),
         }
         self._generations = Generations(self._kind_watch)
