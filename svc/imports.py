@@ -6,21 +6,19 @@ of file descriptors during one import would make the package unusable until the 
 """
 
 import errno
+import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.machinery import ExtensionFileLoader
-from os import strerror
 from types import ModuleType
 from typing import Final
-
-from svc.descriptors import require_descriptors
 
 SPARE_DESCRIPTORS: Final = 8  # required before an import: an extension module may not load again after a failure
 
 _lock: Final = threading.RLock()
-_SHORTAGES: Final = {strerror(number): number for number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)}
+_SHORTAGES: Final = {os.strerror(number): number for number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)}
 
 
 @contextmanager
@@ -40,6 +38,13 @@ def whole_imports() -> Iterator[None]:
             raise
 
 
+def require_descriptors(number: int) -> None:
+    """Open and close `number` files. Raise OSError (EMFILE or ENFILE) if that fails."""
+    with ExitStack() as opened:
+        for _ in range(number):
+            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+
 def _remove_orphans() -> None:
     """Remove the submodules of missing packages, except extension modules, because many cannot be loaded twice."""
     for name in sorted(sys.modules):
@@ -55,4 +60,4 @@ def _is_extension(module: ModuleType) -> bool:
 def _shortage(failure: ImportError) -> OSError | None:
     """Return the error for a lack of resources that the dynamic loader reported as text."""
     number = next((number for text, number in _SHORTAGES.items() if text in str(failure)), 0)
-    return OSError(number, strerror(number)) if number else None
+    return OSError(number, os.strerror(number)) if number else None

@@ -8,7 +8,7 @@ A scan of the network configuration shows which datastore a call needs. The resu
 
 import re
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 SHARED: Final = 64  # workers, half of all
 GUARANTEED: Final = 16  # of each datastore
@@ -23,9 +23,6 @@ LANE_LIMITS: Final = {"ADD-local": 8, "ADD-remote": 48, RECOVERY: 16}
 _SERVERS: Final = re.compile(rb'"(?:etcd_endpoints|etcd_discovery_srv|etcd_authority|kubeconfig|\w+_api_root)"\s*:\s*"([^"]+)"')
 _OTHER_PLUGIN: Final = b'"host-local"'
 _HERE: Final = "embedded"
-
-
-Name = TypeVar("Name")
 
 
 class Lane(NamedTuple):
@@ -58,23 +55,19 @@ class Busy:
 
     def change(self, lane: Lane, difference: int) -> None:
         """Count a job that begins (1) or ends (-1)."""
-        _count(self.lanes, lane, difference)
-        _count(self.stores, lane.store, difference)
+        self.lanes[lane] = self.lanes.get(lane, 0) + difference
+        self.stores[lane.store] = self.stores.get(lane.store, 0) + difference
         self.total += difference
+        if not self.lanes[lane]:  # networks come and go
+            del self.lanes[lane]
+        if not self.stores[lane.store]:
+            del self.stores[lane.store]
 
     def is_full(self, lane: Lane) -> bool:
         """Return True if no further job of the lane may begin now."""
         if self.lanes.get(lane, 0) >= LANE_LIMITS.get(lane.name, SHARED):
             return True
         return bool(lane.store) and self.total >= SHARED and self.stores.get(lane.store, 0) >= GUARANTEED
-
-
-def _count(numbers: dict[Name, int], name: Name, difference: int) -> None:
-    number = numbers.get(name, 0) + difference
-    if number:
-        numbers[name] = number
-    else:  # delete, because networks come and go
-        del numbers[name]
 
 
 def _store_of(netconf: bytes) -> str:

@@ -24,9 +24,8 @@ class Maintenance:
     """Retries of pending releases. `put` queues a job, which runs between the calls of its container. `is_parked` reports
     whether a call of a container is parked.
 
-    The releases of one datastore are retried one after another. A round ends with the first failure, because the other releases
-    would wait as long and occupy a worker each. Their order is random, so that one release that always fails does not block the
-    others.
+    The releases of one datastore are retried one after another, in random order, so that none blocks the others for ever. A
+    round ends with the first failure, because the other releases would wait as long and occupy a worker each.
     """
 
     def __init__(self, context: Context, put: Callable[[Job], None], is_parked: Callable[[str], bool]) -> None:
@@ -35,8 +34,7 @@ class Maintenance:
         self._is_parked = is_parked
         self._stopping = False
         self._in_flight: set[Store] = set()
-        self._backoffs: dict[Store, Backoff] = {}  # of datastores whose last attempt failed
-        self._not_before: dict[Store, float] = {}  # the time of their next attempt
+        self._delays: dict[Store, tuple[Backoff, float]] = {}  # if the last attempt failed, with the time of the next one
 
     def stop(self) -> None:
         """Start no further release. A running one is finished."""
@@ -49,9 +47,10 @@ class Maintenance:
         for record in self._context.journal.pending_releases():
             owed[store_of(record)].append(record)
         now = time.monotonic()
-        for store in [store for store in owed.keys() - self._in_flight if self._not_before.get(store, 0.0) <= now]:
-            self._in_flight.add(store)
-            self._continue(store, random.sample(owed[store], len(owed[store])))
+        for store in owed.keys() - self._in_flight:
+            if store not in self._delays or self._delays[store][1] <= now:
+                self._in_flight.add(store)
+                self._continue(store, random.sample(owed[store], len(owed[store])))
 
     def _continue(self, store: Store, records: list[Record]) -> None:
         while records and self._is_parked(records[-1].id.container_id):  # its release would delay all the others
@@ -77,9 +76,6 @@ class Maintenance:
 
     def _note_attempt(self, store: Store, *, succeeded: bool) -> None:
         """Delay the next attempt in a datastore that fails."""
-        if succeeded:
-            self._backoffs.pop(store, None)
-            self._not_before.pop(store, None)
-            return
-        backoff = self._backoffs.setdefault(store, Backoff(RETRY_SECONDS, MAX_RETRY_SECONDS, jitter=0))  # rounds are periodic
-        self._not_before[store] = time.monotonic() + backoff.next()
+        backoff, _ = self._delays.pop(store, (Backoff(RETRY_SECONDS, MAX_RETRY_SECONDS, jitter=0), 0.0))  # rounds are periodic
+        if not succeeded:
+            self._delays[store] = backoff, time.monotonic() + backoff.next()

@@ -10,7 +10,7 @@ from svc.attach.shared_interface import interface_owner
 from svc.attach.sources.select import source_of
 from svc.call_trace import CallTrace
 from svc.dataplane.check import differences
-from svc.dataplane.plan import Wiring
+from svc.dataplane.plan import VethSpec
 from svc.model.errors import Code, PeerError
 from svc.model.result import Result
 
@@ -38,7 +38,7 @@ def check(context: Context, key: AttachmentId, sandbox: Sandbox | None, previous
         )
 
 
-def _as_reported(wiring: Wiring, previous: Result) -> Wiring:
+def _as_reported(wiring: VethSpec, previous: Result) -> VethSpec:
     """Return the wiring with the MAC of the result, because a later plugin of the chain may have changed it."""
     reported = (each.mac for each in previous.interfaces if each.name == wiring.ifname and each.sandbox and each.mac)
     try:

@@ -11,7 +11,7 @@ import orjson
 from svc._core.cidr import Address, Cidr
 from svc.attach.handles import handle_of, plain_handle
 from svc.attach.token_cache import without_secrets
-from svc.dataplane.plan import Wiring
+from svc.dataplane.plan import VethSpec
 from svc.dataplane.wire import VethPair
 from svc.model.endpoint import Workload, endpoint_key
 from svc.model.keys import ResourceKey
@@ -156,8 +156,8 @@ class Record:
             owner |= {"pod": self.pod, "namespace": self.namespace}
         return owner
 
-    def wiring(self) -> Wiring:
-        return Wiring(
+    def wiring(self) -> VethSpec:
+        return VethSpec(
             host_name=self.host_name,
             ifname=self.id.ifname,
             mac=bytes.fromhex(self.mac.replace(":", "")),

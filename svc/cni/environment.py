@@ -100,8 +100,7 @@ VARIABLES: Final = (
 def parse_environment(environment: Mapping[str, str], *, ipam: bool) -> CniCall:
     """Return the call. Raise CallerError that lists every missing or malformed variable.
 
-    A malformed variable that the call does not need is not an error: it is treated as empty. The namespace of a DEL may no
-    longer exist. The IPAM plugin does not open the namespace, so its path may be of any form.
+    A malformed variable that the call does not need is treated as empty. So is the namespace's path for the IPAM plugin.
     """
     faults = FieldErrors("invalid environment", Code.INVALID_ENVIRONMENT)
     verb = _verb(environment.get("CNI_COMMAND", ""), faults)

@@ -29,15 +29,16 @@ from svc.waits.wait import Resumable, Suspended, limited
 
 # Limits of a call's work, from when a worker takes it; waits for readiness gates and policy are not included. They are shorter
 # than the executable's limits, so that the runtime receives the cause.
-WORK_SECONDS = {"ADD": 30.0, "DEL": 20.0, "CHECK": 9.0, "GC": 80.0}
+WORK_SECONDS = {"ADD": 30.0 - deadline.RESERVED_SECONDS, "DEL": 20.0, "CHECK": 9.0, "GC": 80.0}
 
 
 def handle_call(context: Context, inputs: CallInput, trace: CallTrace) -> Resumable[Reply]:
     """Carry out a call and return its reply. Each failure becomes a CNI error in the reply. Yield when the call waits."""
     started = time.perf_counter()
     call = _Answer(context, inputs, trace)
+    seconds = WORK_SECONDS.get(inputs.environment.get("CNI_COMMAND", ""), math.inf)
     try:
-        stdout, status = (yield from limited(call.carry_out(), call.work_seconds, trace.activated)), 0
+        stdout, status = (yield from limited(call.carry_out(), seconds, trace.activated)), 0
         call.record(None)
         trace.info(f"ok {call.summary}{trace.phases_text()} total={(time.perf_counter() - started) * 1000:.2f}")
     except Suspended as moved:
@@ -71,12 +72,6 @@ class _Answer:
         self.netconf: NetConf | None = None
         self.summary = ""
         self.verb = ""
-
-    @property
-    def work_seconds(self) -> float:
-        verb = self._inputs.environment.get("CNI_COMMAND", "")
-        seconds = WORK_SECONDS.get(verb, math.inf)
-        return seconds - deadline.RESERVED_SECONDS if verb == "ADD" else seconds
 
     def carry_out(self) -> Resumable[bytes]:
         inputs, trace = self._inputs, self._trace

@@ -8,7 +8,7 @@ from svc.dataplane.kernel import Kernel, link_of, routes_of
 from svc.dataplane.wire import VethPair
 
 
-def differences(kernel: Kernel, wiring: plan.Wiring, wired: VethPair, ns_fd: int) -> list[str]:
+def differences(kernel: Kernel, wiring: plan.VethSpec, wired: VethPair, ns_fd: int) -> list[str]:
     """Return all differences as text; empty if the attachment is as wired. Additions by other programs are ignored."""
     with netns.Socket(ns_fd) as sandbox:
         found = [*_sandbox_links(sandbox, wiring, wired)]
@@ -21,7 +21,7 @@ def differences(kernel: Kernel, wiring: plan.Wiring, wired: VethPair, ns_fd: int
     return found
 
 
-def stands(kernel: Kernel, wiring: plan.Wiring, wired: VethPair, ns_fd: int) -> bool:
+def stands(kernel: Kernel, wiring: plan.VethSpec, wired: VethPair, ns_fd: int) -> bool:
     """Return True if the pair, its addresses and its host routes exist. Other plugins may have changed everything else."""
     with netns.Socket(ns_fd) as sandbox:
         inside = link_of(sandbox, name=wiring.ifname)
@@ -33,7 +33,7 @@ def stands(kernel: Kernel, wiring: plan.Wiring, wired: VethPair, ns_fd: int) -> 
     return outside is not None and outside["name"] == wiring.host_name and not any(_host_routes(kernel, wiring, wired))
 
 
-def _sandbox_links(sandbox: netns.Socket, wiring: plan.Wiring, wired: VethPair) -> Iterator[str]:
+def _sandbox_links(sandbox: netns.Socket, wiring: plan.VethSpec, wired: VethPair) -> Iterator[str]:
     link = link_of(sandbox, name=wiring.ifname)
     if link is None:
         yield f"interface {wiring.ifname} is missing in the sandbox"
@@ -45,7 +45,7 @@ def _sandbox_links(sandbox: netns.Socket, wiring: plan.Wiring, wired: VethPair) 
         yield f"sandbox interface {wiring.ifname} has MAC {_mac(link['mac'])}, not {_mac(wiring.mac)}"
 
 
-def _host_link(kernel: Kernel, wiring: plan.Wiring, wired: VethPair) -> Iterator[str]:
+def _host_link(kernel: Kernel, wiring: plan.VethSpec, wired: VethPair) -> Iterator[str]:
     link = kernel.find_link(index=wired.host_index)
     if link is None or link["name"] != wiring.host_name:
         yield f"interface {wiring.host_name} is missing in the host"
@@ -58,21 +58,21 @@ def _host_link(kernel: Kernel, wiring: plan.Wiring, wired: VethPair) -> Iterator
     yield from _host_routes(kernel, wiring, wired)
 
 
-def _host_routes(kernel: Kernel, wiring: plan.Wiring, wired: VethPair) -> Iterator[str]:
-    present = {key for version in _versions(wiring) for key in routes_of(kernel.host(), version, wired.host_index)}
+def _host_routes(kernel: Kernel, wiring: plan.VethSpec, wired: VethPair) -> Iterator[str]:
+    present = routes_of(kernel.host(), wiring, wired.host_index)
     for address in wiring.addresses:
         if (address.packed, address.bits, b"") not in present:
             yield f"the host has no route to {address} by {wiring.host_name}"
 
 
-def _link_state(link: dict[str, object], wiring: plan.Wiring, what: str) -> Iterator[str]:
+def _link_state(link: dict[str, object], wiring: plan.VethSpec, what: str) -> Iterator[str]:
     if not link["up"]:
         yield f"{what} is down"
     if link["mtu"] != plan.effective_mtu(wiring.mtu):
         yield f"{what} has MTU {link['mtu']}, not {plan.effective_mtu(wiring.mtu)}"
 
 
-def _sandbox_addresses(sandbox: netns.Socket, wiring: plan.Wiring, wired: VethPair) -> Iterator[str]:
+def _sandbox_addresses(sandbox: netns.Socket, wiring: plan.VethSpec, wired: VethPair) -> Iterator[str]:
     present = _addresses(sandbox, wired.peer_index)
     for address in wiring.addresses:
         if (address.packed, address.bits) not in present:
@@ -85,14 +85,14 @@ def _addresses(socket: netns.Socket, index: int) -> set[tuple[bytes, int]]:
     return {(item["address"], item["length"]) for item in map(rtnl.unpack_address, socket.query(request))}
 
 
-def _sandbox_routes(sandbox: netns.Socket, wiring: plan.Wiring, wired: VethPair) -> Iterator[str]:
-    present = {key for version in _versions(wiring) for key in routes_of(sandbox, version, wired.peer_index)}
+def _sandbox_routes(sandbox: netns.Socket, wiring: plan.VethSpec, wired: VethPair) -> Iterator[str]:
+    present = routes_of(sandbox, wiring, wired.peer_index)
     for route in plan.sandbox_routes(wiring):
         if (route.destination, route.length, route.gateway) not in present:
             yield f"the sandbox has no route to {route} by {wiring.ifname}"
 
 
-def _host_expected(wiring: plan.Wiring) -> dict[str, str]:
+def _host_expected(wiring: plan.VethSpec) -> dict[str, str]:
     expected: dict[str, str] = {}
     if wiring.has(4):
         expected |= {f"net/ipv4/conf/{wiring.host_name}/{name}": value for name, value in plan.HOST_IPV4.items()}
@@ -107,10 +107,6 @@ def _sysctls(ns_fd: int, expected: dict[str, str], where: str, procfs: netns.Pro
     for (path, wanted), value in zip(expected.items(), values, strict=True):
         if value != wanted:
             yield f"{where} sysctl {path} is {value}, not {wanted}"
-
-
-def _versions(wiring: plan.Wiring) -> list[int]:
-    return [version for version in (4, 6) if wiring.has(version)]
 
 
 def _mac(packed: object) -> str:

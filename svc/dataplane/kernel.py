@@ -9,7 +9,7 @@ from typing import Any
 
 from svc._core import netns, rtnl
 from svc._core.cidr import Address
-from svc.dataplane.plan import HOST_MAC
+from svc.dataplane.plan import HOST_MAC, VethSpec
 from svc.model.errors import Code, PeerError
 from svc.model.shortage import REMEDIES
 
@@ -78,12 +78,19 @@ def addresses_of(socket: netns.Socket) -> dict[int, list[Address]]:
     return found
 
 
-def routes_of(socket: netns.Socket, version: int, index: int) -> set[tuple[bytes, int, bytes]]:
-    """Return (destination, length, gateway) of the routes through this link. The gateway is empty if the route has none."""
-    request = rtnl.Batch()
-    request.dump_routes(rtnl.AF_INET if version == 4 else rtnl.AF_INET6, index)
-    routes = map(rtnl.unpack_route, socket.query(request))
-    return {(route["destination"], route["length"], route["gateway"]) for route in routes if route["index"] == index}
+def routes_of(socket: netns.Socket, wiring: VethSpec, index: int) -> set[tuple[bytes, int, bytes]]:
+    """Return (destination, length, gateway) of the routes through this link, in the families of the attachment.
+
+    The gateway is empty if the route has none.
+    """
+    found = set()
+    for version, family in ((4, rtnl.AF_INET), (6, rtnl.AF_INET6)):
+        if wiring.has(version):
+            request = rtnl.Batch()
+            request.dump_routes(family, index)
+            routes = map(rtnl.unpack_route, socket.query(request))
+            found |= {(route["destination"], route["length"], route["gateway"]) for route in routes if route["index"] == index}
+    return found
 
 
 def delete_link(socket: netns.Socket, index: int) -> None:

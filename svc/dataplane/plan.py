@@ -17,7 +17,7 @@ _IPV6_MIN_MTU = 1280  # RFC 8200: the kernel enables no IPv6 on an interface wit
 
 
 @dataclass(frozen=True, slots=True)
-class Wiring:
+class VethSpec:
     """The desired state of an attachment.
 
     `mtu` 0 means the kernel's default. `queues` counts each direction. `routes` are destinations out of the sandbox; None means
@@ -37,9 +37,8 @@ class Wiring:
         return version in [address.version for address in self.addresses]
 
 
-def host_batch(wiring: Wiring, index: int, peer_index: int, ns_fd: int, kernel_has_ipv6: bool) -> rtnl.Batch:
-    """Return the batch that creates the pair, with the sandbox side in its namespace, and configures the host side and its
-    routes.
+def host_batch(wiring: VethSpec, index: int, peer_index: int, ns_fd: int, kernel_has_ipv6: bool) -> rtnl.Batch:
+    """Return the batch that creates the pair and configures the host side and its routes.
 
     The caller chooses the host side's index, so that it need not be read back. If the index is taken, later messages would
     change another interface. Therefore the socket sends nothing after a refused creation.
@@ -63,7 +62,7 @@ def host_batch(wiring: Wiring, index: int, peer_index: int, ns_fd: int, kernel_h
     return batch
 
 
-def sandbox_batch(wiring: Wiring, index: int) -> rtnl.Batch:
+def sandbox_batch(wiring: VethSpec, index: int) -> rtnl.Batch:
     """Return the batch that brings up the sandbox side: addresses first, because the routes need them."""
     batch = rtnl.Batch()
     batch.set_link(index, up=True)
@@ -74,7 +73,7 @@ def sandbox_batch(wiring: Wiring, index: int) -> rtnl.Batch:
     return batch
 
 
-def sandbox_routes(wiring: Wiring) -> list["SandboxRoute"]:
+def sandbox_routes(wiring: VethSpec) -> list["SandboxRoute"]:
     """Return the routes to and through the next hop of each family, in the order that the kernel requires."""
     routes = _SANDBOX_ROUTES if wiring.routes is None else (_LINK_ROUTE, *map(_by_next_hop, wiring.routes))
     return [route for route in routes if wiring.has(route.version)]
@@ -114,7 +113,7 @@ def second_metric(index: int) -> int:
     return 1024 + index
 
 
-def host_sysctls(wiring: Wiring) -> list[tuple[str, str]]:
+def host_sysctls(wiring: VethSpec) -> list[tuple[str, str]]:
     """Return the host side's settings that netlink cannot set, as (path below /proc/sys, value)."""
     conf = f"net/ipv6/conf/{wiring.host_name}"
     if not wiring.has(6):
@@ -126,7 +125,7 @@ HOST_IPV6 = {"disable_ipv6": "0", "accept_ra": "0", "accept_dad": "0", "proxy_nd
 HOST_IPV4 = {"forwarding": "1", "proxy_arp": "1", "route_localnet": "1"}
 
 
-def sandbox_sysctls(wiring: Wiring) -> list[tuple[str, str]]:
+def sandbox_sysctls(wiring: VethSpec) -> list[tuple[str, str]]:
     """Return the sandbox's sysctls: IPv6 on, and forwarding as configured, which the kernel copies from the host."""
     forwarding = "1" if wiring.allow_ip_forwarding else "0"
     items: list[tuple[str, str]] = []

@@ -137,23 +137,20 @@ class Reaper:
         removal.end(failure)
 
     def _watch(self) -> None:
-        while not self._all_done():
+        while True:
+            with self._lock:
+                if self._closing and not any(thread.is_alive() for thread in self._deleters):
+                    return
             try:
                 gone = self._monitor.wait(_MONITOR_POLL)
             except OSError as failure:
                 if failure.errno != errno.ENOBUFS:
                     raise
                 continue  # notifications were lost: the acknowledgements end the affected removals
-            for removal in self._asked_for(gone):
+            with self._lock:
+                removals = [self._pending[index] for index in gone if index in self._pending]
+            for removal in removals:
                 self._complete(removal)
-
-    def _asked_for(self, indexes: list[int]) -> list[_Removal]:
-        with self._lock:
-            return [self._pending[index] for index in indexes if index in self._pending]
-
-    def _all_done(self) -> bool:
-        with self._lock:
-            return self._closing and not any(thread.is_alive() for thread in self._deleters)
 
     def _delete_asked(self) -> None:
         while removals := self._take_asked():

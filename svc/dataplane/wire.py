@@ -52,7 +52,7 @@ class PairTaken(HostInterfaceExists):
     """One existing pair has the names of both sides."""
 
 
-def wire(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> VethPair:
+def wire(kernel: Kernel, wiring: plan.VethSpec, ns_fd: int) -> VethPair:
     """Create the attachment in the kernel. On failure the pair is deleted.
 
     Raise HostInterfaceExists or PairTaken if a name is taken, AddressInUse if an address already has a host route. Raise
@@ -80,7 +80,7 @@ def _undone_on_failure(kernel: Kernel, host_index: int) -> Iterator[None]:
         raise
 
 
-def _wire_host(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> VethPair:
+def _wire_host(kernel: Kernel, wiring: plan.VethSpec, ns_fd: int) -> VethPair:
     peer_index = _FIRST_PEER_INDEX
     for _ in range(_INDEX_TRIES):
         wired = VethPair(next(_indexes), peer_index)
@@ -104,7 +104,7 @@ def _wire_host(kernel: Kernel, wiring: plan.Wiring, ns_fd: int) -> VethPair:
     raise PeerError("no free interface index was found", details=f"{_INDEX_TRIES} were tried", code=Code.KERNEL)
 
 
-def _refuse_taken_name(kernel: Kernel, wiring: plan.Wiring, ns_fd: int, refusal: rtnl.NetlinkError) -> None:
+def _refuse_taken_name(kernel: Kernel, wiring: plan.VethSpec, ns_fd: int, refusal: rtnl.NetlinkError) -> None:
     """Raise PairTaken if one pair has both names, CallerError if the sandbox has that interface, else HostInterfaceExists."""
     with netns.Socket(ns_fd) as sandbox:
         inside = link_of(sandbox, name=wiring.ifname)
@@ -126,7 +126,7 @@ def interface_exists(ifname: str) -> CallerError:
     )
 
 
-def _set_up_sandbox(sandbox: netns.Socket, wiring: plan.Wiring, index: int) -> None:
+def _set_up_sandbox(sandbox: netns.Socket, wiring: plan.VethSpec, index: int) -> None:
     """Configure the sandbox side. If an earlier interface has the routes, add these with a higher metric: it stays in use."""
     try:
         sandbox.execute(plan.sandbox_batch(wiring, index))
@@ -134,7 +134,7 @@ def _set_up_sandbox(sandbox: netns.Socket, wiring: plan.Wiring, index: int) -> N
     except rtnl.NetlinkError as refusal:
         if refusal.errno != errno.EEXIST:
             raise
-    present = {key for version in (4, 6) if wiring.has(version) for key in routes_of(sandbox, version, index)}
+    present = routes_of(sandbox, wiring, index)
     batch = rtnl.Batch()
     for route in plan.sandbox_routes(wiring):
         if (route.destination, route.length, route.gateway) not in present:
@@ -163,7 +163,7 @@ class ForwardingSysctls:
         self._lock = threading.Lock()
         self._files: dict[str, int] = {}
 
-    def ensure(self, wiring: plan.Wiring) -> list[str]:
+    def ensure(self, wiring: plan.VethSpec) -> list[str]:
         """Enable forwarding for the families of the attachment. Return the paths that were changed. Raise PeerError."""
         with self._lock:
             off = [path for version, path in _FORWARDING.items() if wiring.has(version) and self._read(path) == b"0"]

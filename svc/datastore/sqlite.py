@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from svc import deadline
 from svc.datastore.api import NoSpace, StoreError
-from svc.descriptors import require_descriptors
+from svc.imports import require_descriptors
 from svc.model.errors import PeerError
 from svc.model.shortage import shortage
 from svc.retry import Backoff

@@ -17,7 +17,7 @@ from svc.dataplane import plan
 from svc.dataplane import wire as wiring_module
 from svc.dataplane.check import differences
 from svc.dataplane.kernel import Kernel, delete_link
-from svc.dataplane.plan import Wiring
+from svc.dataplane.plan import VethSpec
 from svc.dataplane.wire import ForwardingSysctls, HostInterfaceExists, VethPair, wire
 from svc.model.errors import CallerError, Code, PeerError
 
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.root
 
 MAC = bytes.fromhex("0200000000aa")
 ADDRESS4, ADDRESS6 = "10.65.0.7", "fd65::7"
-BOTH = Wiring("svc0123456789a", "eth0", MAC, (Address(ADDRESS4), Address(ADDRESS6)))
-ONLY4 = Wiring("svc0123456789a", "eth0", MAC, (Address(ADDRESS4),))
-ONLY6 = Wiring("svc0123456789a", "eth0", MAC, (Address(ADDRESS6),))
+BOTH = VethSpec("svc0123456789a", "eth0", MAC, (Address(ADDRESS4), Address(ADDRESS6)))
+ONLY4 = VethSpec("svc0123456789a", "eth0", MAC, (Address(ADDRESS4),))
+ONLY6 = VethSpec("svc0123456789a", "eth0", MAC, (Address(ADDRESS6),))
 FAMILIES = pytest.mark.parametrize("wiring", [ONLY4, ONLY6, BOTH], ids=["ipv4", "ipv6", "both"])
 
 
@@ -45,13 +45,13 @@ def nothing_is_left(netns: Netns, pod: Netns) -> None:
     assert (netns.ip("route"), pod.ip("route"), pod.ip("-6", "route")) == ([], [], [])
 
 
-def forwarded(wiring: Wiring) -> list[str]:
+def forwarded(wiring: VethSpec) -> list[str]:
     with closing(ForwardingSysctls()) as forwarding:
         return forwarding.ensure(wiring)
 
 
 @FAMILIES
-def test_wired_attachment_is_as_planned(kernel: Kernel, sandbox: Sandbox, wiring: Wiring) -> None:
+def test_wired_attachment_is_as_planned(kernel: Kernel, sandbox: Sandbox, wiring: VethSpec) -> None:
     forwarded(wiring)
     wired = wire(kernel, wiring, sandbox.fd)
     assert differences(kernel, wiring, wired, sandbox.fd) == []
@@ -59,7 +59,7 @@ def test_wired_attachment_is_as_planned(kernel: Kernel, sandbox: Sandbox, wiring
 
 
 @FAMILIES
-def test_wired_pod_reaches_the_host(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, wiring: Wiring) -> None:
+def test_wired_pod_reaches_the_host(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox, wiring: VethSpec) -> None:
     """At once, without waiting for duplicate detection or proxy delays. Proxy ARP answers for what the host has a route to."""
     run("ip", "link", "add", "uplink", "type", "bridge")
     run("ip", "link", "set", "uplink", "up")
@@ -74,7 +74,7 @@ def test_wired_pod_reaches_the_host(netns: Netns, pod: Netns, kernel: Kernel, sa
 
 
 def test_wiring_asks_for_mtu_and_queues(netns: Netns, pod: Netns, kernel: Kernel, sandbox: Sandbox) -> None:
-    wiring = Wiring("svc0123456789a", "net1", MAC, (Address(ADDRESS4),), mtu=1400, queues=3)
+    wiring = VethSpec("svc0123456789a", "net1", MAC, (Address(ADDRESS4),), mtu=1400, queues=3)
     wire(kernel, wiring, sandbox.fd)
     (outer,) = netns.ip("-d", "link", "show", "dev", "svc0123456789a")
     (inner,) = pod.ip("-d", "link", "show", "dev", "net1")

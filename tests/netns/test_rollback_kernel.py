@@ -125,7 +125,7 @@ def test_unanswered_creation_leaves_nothing(host: Host, sandbox: Sandbox, pod: N
     """Whether the pair was made is unknown: its name shows it."""
     create = plan.host_batch
 
-    def unanswered(wiring: plan.Wiring, index: int, peer_index: int, ns_fd: int, has_ipv6: bool) -> object:
+    def unanswered(wiring: plan.VethSpec, index: int, peer_index: int, ns_fd: int, has_ipv6: bool) -> object:
         host.context.kernel.host().execute(create(wiring, index, peer_index, ns_fd, has_ipv6))
         raise TimeoutError(errno.ETIMEDOUT, "no answer from the kernel")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from simulation.blocking import Current
 from svc._core.cidr import Address
-from svc.dataplane.plan import HOST_MAC, Wiring
+from svc.dataplane.plan import HOST_MAC, VethSpec
 from svc.dataplane.wire import AddressInUse, HostInterfaceExists, PairTaken, VethPair
 from svc.model.errors import CallerError, Code, PeerError
 
@@ -37,7 +37,7 @@ class Machine:
             return self.links.get(index)
         return next((link for link in self.links.values() if link.name == name), None)
 
-    def make(self, wiring: Wiring, sandbox: int) -> Link:
+    def make(self, wiring: VethSpec, sandbox: int) -> Link:
         """Apply the first batch of an attachment. Raise PairTaken, HostInterfaceExists, CallerError, PeerError."""
         present = self.find(0, wiring.host_name)
         if present is not None and (present.sandbox, present.ifname) == (sandbox, wiring.ifname):
@@ -101,14 +101,14 @@ class ModelReaper:
 class ModelForwarding:
     """In place of `svc.dataplane.wire.ForwardingSysctls`."""
 
-    def ensure(self, wiring: Wiring) -> list[str]:
+    def ensure(self, wiring: VethSpec) -> list[str]:
         return []
 
     def close(self) -> None:
         return
 
 
-def model_wire(kernel: ModelKernel, wiring: Wiring, ns_fd: int) -> VethPair:
+def model_wire(kernel: ModelKernel, wiring: VethSpec, ns_fd: int) -> VethPair:
     """In place of `svc.dataplane.wire.wire`; `ns_fd` is the number of the sandbox."""
     _kernel_step(f"make link {wiring.host_name} with {', '.join(map(str, wiring.addresses))}")
     link = kernel.machine.make(wiring, ns_fd)
@@ -120,7 +120,7 @@ def model_wire(kernel: ModelKernel, wiring: Wiring, ns_fd: int) -> VethPair:
     return VethPair(link.index, 2)
 
 
-def model_stands(kernel: ModelKernel, wiring: Wiring, wired: VethPair, ns_fd: int) -> bool:
+def model_stands(kernel: ModelKernel, wiring: VethSpec, wired: VethPair, ns_fd: int) -> bool:
     """In place of `svc.dataplane.check.stands`."""
     link = kernel.find_link(index=wired.host_index)
     return link is not None and link["name"] == wiring.host_name and kernel.machine.links[wired.host_index].sandbox == ns_fd

@@ -20,7 +20,6 @@ LAYERS = (  # from the ground up: a part imports itself and what is in the rows 
         "atomic_file",
         "cpu_pinning",
         "deadline",
-        "descriptors",
         "names",
         "private_directory",
         "retry",
