@@ -15,8 +15,7 @@ log = logging.getLogger("svc.agent")
 class Places:
     """Socket at `path`, state directory and journal of the agent. `end` stops the agent with a reason.
 
-    Without its own state directory the agent must end. Otherwise one-shot processes and the next agent would use another
-    directory in parallel.
+    Without its state directory it must end: one-shot processes and the next agent would use another one in parallel.
     """
 
     def __init__(

@@ -28,18 +28,14 @@ log = logging.getLogger("svc.agent")
 
 @dataclass(slots=True)
 class _State:
-    """State of one datastore and node.
-
-    `retry` contains attachments that could not be claimed in full. `endpoints_after` is the number of data losses when
-    endpoints were last compared; -1 means never.
-    """
+    """State of one datastore and node."""
 
     in_flight: bool = False
     failing: bool = False
     seen: tuple[Backend | None, tuple[int, ...]] = (None, ())
     verify_at: float = 0.0
-    endpoints_after: int = -1
-    retry: set[AttachmentId] = field(default_factory=set)
+    endpoints_after: int = -1  # number of data losses when endpoints were last compared; -1: never
+    retry: set[AttachmentId] = field(default_factory=set)  # attachments that could not be claimed in full
 
 
 class Restoring:

@@ -16,8 +16,6 @@ from svc.netconf import netconf as netconfs
 
 LIMIT = 2.0  # seconds for each step
 
-Step = tuple[str, Callable[[], Any]]
-
 
 def probe(names_of: NamesOf, sessions: SessionPool, inputs: CallInput) -> tuple[int, str]:
     """Return the exit status and one line for each step. Steps after a failure are skipped."""

@@ -23,7 +23,8 @@ _ROUTE_1_1 = ("mtu", "advmss", "priority", "table", "scope")
 def render(result: Result, version: str) -> Json:
     """Return the JSON of a result. Members that the version does not define are left out."""
     if not cni_versions.at_least(version, "0.3.0"):
-        return _render_single(result, version)
+        families = {f"ip{family}": _family(result, family) for family in (4, 6)}
+        return {"cniVersion": version} | _given(**families, dns=result.dns.to_json())
     return {"cniVersion": version} | _given(
         interfaces=[_since(item.to_json(), _INTERFACE_1_1, version) for item in result.interfaces],
         ips=[_ip(item, version) for item in result.ips],
@@ -41,11 +42,6 @@ def render_error(error: SvcError, version: str) -> Json:
 def render_version(version: str) -> Json:
     """Return the reply to VERSION."""
     return {"cniVersion": version, "supportedVersions": list(cni_versions.SUPPORTED)}
-
-
-def _render_single(result: Result, version: str) -> Json:
-    families = {f"ip{family}": _family(result, family) for family in (4, 6)}
-    return {"cniVersion": version} | _given(**families, dns=result.dns.to_json())
 
 
 def _family(result: Result, family: int) -> Json:

@@ -79,10 +79,7 @@ def addresses_of(socket: netns.Socket) -> dict[int, list[Address]]:
 
 
 def routes_of(socket: netns.Socket, wiring: VethSpec, index: int) -> set[tuple[bytes, int, bytes]]:
-    """Return (destination, length, gateway) of the routes through this link, in the families of the attachment.
-
-    The gateway is empty if the route has none.
-    """
+    """Return (destination, length, gateway or empty) of the routes through this link, in the families of the attachment."""
     found = set()
     for version, family in ((4, rtnl.AF_INET), (6, rtnl.AF_INET6)):
         if wiring.has(version):

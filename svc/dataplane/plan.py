@@ -58,7 +58,8 @@ def host_batch(wiring: VethSpec, index: int, peer_index: int, ns_fd: int, kernel
     if wiring.has(6):
         batch.add_address(index, GATEWAY6.packed, 64, scope=rtnl.SCOPE_LINK, nodad=True)
     for address in wiring.addresses:
-        batch.add_route(index, address.packed, address.bits, scope=_host_scope(address))
+        scope = rtnl.SCOPE_LINK if address.version == 4 else rtnl.SCOPE_GLOBAL
+        batch.add_route(index, address.packed, address.bits, scope=scope)
     return batch
 
 
@@ -141,7 +142,3 @@ def sandbox_sysctls(wiring: VethSpec) -> list[tuple[str, str]]:
 def effective_mtu(mtu: int) -> int:
     """Return the MTU of the interfaces; 0 means the default."""
     return mtu or DEFAULT_MTU
-
-
-def _host_scope(address: Address) -> int:
-    return rtnl.SCOPE_LINK if address.version == 4 else rtnl.SCOPE_GLOBAL

@@ -48,8 +48,7 @@ def families(raw: Json) -> frozenset[int]:
 def resolved(raw: Json, node_ranges: Mapping[int, str]) -> Json:
     """Return the configuration with which host-local assigns an address.
 
-    CIDRs replace the keywords for pod CIDRs. Routes without a destination are removed, and so are gateways, which host-local
-    would otherwise use.
+    CIDRs replace the keywords for pod CIDRs. Gateways, which host-local would use, and routes without destination are removed.
     """
     ipam = dict(raw["ipam"])
     if ipam.get("subnet"):
@@ -65,10 +64,9 @@ def resolved(raw: Json, node_ranges: Mapping[int, str]) -> Json:
 
 
 def for_release(name: str, data_dir: str) -> Json:
-    """Return a configuration that releases an attachment's addresses, whatever the network's present configuration is.
+    """Return a configuration that releases an attachment's addresses, independent of the network's present one and of the API.
 
-    It needs no pod CIDR from the API. It has the latest CNI version, because older ones refuse such ranges, and the result of a
-    release does not depend on the version.
+    It has the latest CNI version, because older ones refuse such ranges. The result of a release does not depend on it.
     """
     ipam: Json = {"type": TYPE, "ranges": [[{"subnet": subnet}] for subnet in _ANYWHERE]}
     if data_dir:

@@ -58,10 +58,7 @@ class DatastoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class IpamConf:
-    """The `ipam` section. No pools means all available pools.
-
-    Pools of a family that is not assigned are not validated; they count only if a pod requests that family.
-    """
+    """The `ipam` section. No pools means all available pools. Those of a family that is not assigned are not validated."""
 
     type: str
     assign_ipv4: bool = True

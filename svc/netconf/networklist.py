@@ -46,10 +46,7 @@ def _plugin_of(document: Json, path: Path, names: Names) -> Json:
 
 
 def read_others(path: Path, known: Collection[str]) -> list[Json]:
-    """Return the plugins of a network list whose type is not `known`, in order; empty if the file is not a list.
-
-    Raise CallerError if a plugin has no type.
-    """
+    """Return the plugins of a network list whose type is not `known`, in order. Raise CallerError if a plugin has no type."""
     plugins = _read(path).get("plugins")
     others = [plugin for plugin in plugins if type_of(plugin) not in known] if isinstance(plugins, list) else []
     for plugin in others:

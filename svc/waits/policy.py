@@ -74,16 +74,14 @@ class EndpointStatusFiles:
         if wait.is_ready():
             wait.end(WaitOutcome.READY)
         else:
-            self._directory(directory).add(name, wait)
+            with self._lock:
+                watch = self._directories.setdefault(directory, DirectoryWatch(directory))
+            watch.add(name, wait)
         return wait
 
     def close(self) -> None:
         for directory in tuple(self._directories.values()):
             directory.close()
-
-    def _directory(self, path: str) -> "DirectoryWatch":
-        with self._lock:
-            return self._directories.setdefault(path, DirectoryWatch(path))
 
 
 class DirectoryWatch:

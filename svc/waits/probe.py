@@ -167,8 +167,7 @@ class Probe:
 def parse_head(data: bytes) -> Head | None:
     """Return the head of the final response, or None if more must be read. Raise NotHttp.
 
-    Responses below 200 only precede the final one (RFC 9110, section 15.2). A redirect is read to the end of its head, any
-    other response to the end of its first line.
+    Statuses below 200 precede the final one (RFC 9110, section 15.2). Only of a redirect more than the first line is read.
     """
     rest, complete = data, True
     while complete and (match := _STATUS.match(rest)):
