@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 from svc import deadline
@@ -83,11 +82,8 @@ def add(context: Context, request: AddRequest, trace: CallTrace) -> Resumable[Re
             pod = read_pod(call)
         intent, took_long = yield from pass_gates(call, previous)
         previous = None
-        if took_long:
-            call, pod = (
-                replace(call, session=context.session(request.where)),
-                None,
-            )  # the agent may have closed the idle session
+        if took_long:  # the agent may have closed the idle session
+            call, pod = AddCall(context, context.session(request.where), request, trace), None
     call.session.require_claim()
     try:
         attached = _attach(call, previous, intent, pod)
@@ -133,18 +129,6 @@ def _run(call: AddCall, addressing: Addressing, intent: Record | None) -> "AddTr
             intent = None  # the rollback has removed its row
 
 
-class _Rollback(ExitStack):
-    """The rollback of an ADD, with an extended deadline because that of the call may be over."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, failure: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        if kind is None:
-            return super().__exit__(kind, failure, traceback)
-        with deadline.extended():
-            return super().__exit__(kind, failure, traceback)
-
-
 class AddTransaction:
     """One in-flight ADD. `run` calls the steps in order, and each registers its rollback.
 
@@ -157,7 +141,7 @@ class AddTransaction:
         self._addressing = addressing
         self._pod = addressing.pod.pod
         self._intent = intent
-        self._undo: ExitStack = _Rollback()
+        self._undo = ExitStack()
         self._undo_failed = False
         self._assigned = AssignedAddresses((), ())
         self._source = call.request.source.prepared(call.context, call.trace)
@@ -166,19 +150,22 @@ class AddTransaction:
         if call.request.sandbox:
             self._record.host_name = host_interface(call.session.names, call.request.workload, call.request.id.ifname)
         self._needs_endpoint = needs_endpoint(call.session, self._record)
+        self._needs_profile = call.session.names.network_profiles and not call.request.netconf.policy
         self._extra_write = self._endpoint_along()
         self.result = Result()
 
     def run(self) -> None:
         """Carry out all steps. Raise SvcError if one fails; the ADD is rolled back then."""
-        with self._undo:
+        try:
             self.record_intent()
             self.assign_addresses()
             if self._request.sandbox is not None:
                 self.wire(self._request.sandbox)
                 self.write_endpoint()
             self.result = self.record_result()
-            self._undo = self._undo.pop_all()
+        except BaseException:
+            self._roll_back()
+            raise
 
     def wait_for_policy(self) -> Resumable[None]:
         """Wait for the pod's policy. Raise SvcError if the container is no longer wanted; the ADD is rolled back then.
@@ -191,9 +178,13 @@ class AddTransaction:
         except IntentLost:
             raise
         except SvcError:
-            with deadline.extended():
-                self._undo.close()
+            self._roll_back()
             raise
+
+    def _roll_back(self) -> None:
+        """Revert the steps, with an extended deadline because that of the call may be over."""
+        with deadline.extended():
+            self._undo.close()
 
     def record_intent(self) -> None:
         """Write the row from which recovery tears down what a killed process leaves."""
@@ -225,15 +216,15 @@ class AddTransaction:
 
     def wire(self, sandbox: Sandbox) -> None:
         with self._trace.phase("kernel"):
-            self._undo.callback(self._undoing, self._unwire)
-            wired = self._wire_once(sandbox)
+            self._undo.callback(self._undoing, lambda: unwire(self._context, self._record))
+            wired = self._wire(sandbox)
             self._record.host_index, self._record.peer_index = wired.host_index, wired.peer_index
 
     def write_endpoint(self) -> None:
         if self._assigned.has_endpoint or not self._needs_endpoint:
             return
         with self._trace.phase("endpoint"):
-            if self._has_profile_of_its_own():
+            if self._needs_profile:
                 ensure_profile(self._session, self._request.id.network, pod=self._request.workload.is_pod)
             self._undo.callback(self._undoing, self._drop_endpoint)
             write_endpoint(self._session, self._endpoint(self._assigned.addresses))
@@ -251,25 +242,19 @@ class AddTransaction:
 
     def _endpoint_along(self) -> ExtraWrite | None:
         """Return the endpoint as an extra write, or None if its policy profile must exist first or it has no endpoint."""
-        if not self._needs_endpoint or self._has_profile_of_its_own():
+        if not self._needs_endpoint or self._needs_profile:
             return None
         return lambda addresses: creation(self._endpoint(addresses))
 
-    def _has_profile_of_its_own(self) -> bool:
-        return self._session.names.network_profiles and not self._request.netconf.policy
-
-    def _wire_once(self, sandbox: Sandbox) -> VethPair:
+    def _wire(self, sandbox: Sandbox) -> VethPair:
         wiring = self._record.wiring()
         for path in self._context.forwarding.ensure(wiring):
             self._trace.info(f"forwarding was off in the host: {path} is 1 now")
         try:
             return wire(self._context.kernel, wiring, sandbox.fd)
-        except PairTaken:
-            if not self._is_replaceable():
-                raise interface_exists(wiring.ifname) from None
-            self._trace.info(f"{wiring.ifname} of an earlier container of this pod is replaced")
-            self._context.remove_interface(self._record.host_name)
-        except HostInterfaceExists:
+        except HostInterfaceExists as taken:
+            if isinstance(taken, PairTaken):
+                self._require_replaceable()
             self._context.remove_interface(self._record.host_name)
         try:
             return wire(self._context.kernel, wiring, sandbox.fd)
@@ -280,18 +265,16 @@ class AddTransaction:
                 code=Code.KERNEL,
             ) from taken
 
-    def _is_replaceable(self) -> bool:
-        """Return whether the ADD may replace an existing interface pair of the same names.
+    def _require_replaceable(self) -> None:
+        """Raise CallerError if the existing interface pair of the same names is not of a previous container of the pod.
 
-        It may replace the pair of a previous container of the same pod, but not that of another network's attachment of the
-        same container.
+        It may belong to another network's attachment of the same container.
         """
+        ifname, same = self._record.id.ifname, (self._record.id.container_id, ADDED)
         others = others_of_interface(self._context, self._record)
-        same = (self._record.id.container_id, ADDED)
-        return self._record.workload.is_pod and all((other.id.container_id, other.state) != same for other in others)
-
-    def _unwire(self) -> None:
-        unwire(self._context, self._record)
+        if not self._record.workload.is_pod or any((other.id.container_id, other.state) == same for other in others):
+            raise interface_exists(ifname) from None
+        self._trace.info(f"{ifname} of an earlier container of this pod is replaced")
 
     def _drop_endpoint(self) -> None:
         if not is_another_networks(self._context, self._record):
@@ -308,7 +291,7 @@ class AddTransaction:
         if not self._undo_failed:
             source.release(Holdings(self._context, self._session, self._record, self._trace), None)
 
-    def _undoing(self, step: Callable[[], None]) -> None:
+    def _undoing(self, step: Callable[[], object]) -> None:
         try:
             step()
         except Exception as failure:

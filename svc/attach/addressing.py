@@ -1,5 +1,7 @@
 """Read the pod of an ADD, and resolve the addressing: annotations precede the network configuration (specification, 3)."""
 
+from functools import partial
+
 from svc._core.cidr import Address
 from svc.attach.request import AddCall, AddRequest
 from svc.attach.sources.base import Addressing
@@ -39,22 +41,25 @@ def resolve_addressing(names: Names, request: AddRequest, pod: PodInfo, trace: C
         trace.warning(warning)
     addresses = wishes.addresses or ((address,) if address else ())
 
-    def renewed() -> Addressing | None:
-        fresh = pod.refreshed()
-        return None if fresh.namespace == pod.namespace else resolve_addressing(names, request, fresh, trace)
-
-    return Addressing(pod, versions, {**ipam.pools, **wishes.pools}, addresses, wishes, renewed)
+    pools = {**ipam.pools, **wishes.pools}
+    return Addressing(pod, versions, pools, addresses, wishes, partial(_renewed, names, request, pod, trace))
 
 
 def resolve_current_addressing(call: AddCall, pod: PodInfo) -> Addressing:
     """Do as `resolve_addressing`, but read a cached namespace again before it causes an error."""
+    names, request, trace = call.session.names, call.request, call.trace
     try:
-        return resolve_addressing(call.session.names, call.request, pod, call.trace)
+        return resolve_addressing(names, request, pod, trace)
     except CallerError:
-        fresh = pod.refreshed()
-        if fresh.namespace == pod.namespace:
+        renewed = _renewed(names, request, pod, trace)
+        if renewed is None:
             raise
-        return resolve_addressing(call.session.names, call.request, fresh, call.trace)
+        return renewed
+
+
+def _renewed(names: Names, request: AddRequest, pod: PodInfo, trace: CallTrace) -> Addressing | None:
+    fresh = pod.refreshed()
+    return None if fresh.namespace == pod.namespace else resolve_addressing(names, request, fresh, trace)
 
 
 def _wishes(names: Names, request: AddRequest, pod: PodInfo) -> AnnotationSettings:

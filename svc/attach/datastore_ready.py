@@ -79,7 +79,7 @@ class DatastoreReadiness:
         Raise DatastoreLocked if the datastore does not accept changes, StoreError if it fails.
         """
         if self._identity is not None and self._identity.has_moved(self.backend):
-            self.forget()
+            self.invalidate()
         while (last := self._last) is None:
             self.require()
         return last
@@ -89,7 +89,7 @@ class DatastoreReadiness:
         """The number of data losses that this process has seen."""
         return 0 if self._identity is None else self._identity.changes
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Invalidate the cache after a `Check` has failed."""
         self._last = None
 
@@ -164,7 +164,7 @@ class ReadyCheckedBackend:
                 return self._inner.write([*checks, *writes], durable=durable)[len(checks) :]
             except Conflict as conflict:
                 if conflict.key == KEY:
-                    self._readiness.forget()
+                    self._readiness.invalidate()
                 elif self._claim is not None and isinstance(conflict.key, NodeFenceKey):
                     self._claim.on_conflict()
                 else:

@@ -12,9 +12,9 @@ from svc.attach.request import Attachment, Sandbox
 from svc.attach.restore import restore_for_call
 from svc.attach.sources.own import POOLS_OF_SVC
 from svc.attach.sources.select import source_of
-from svc.attach.teardown import tear_down
+from svc.attach.teardown import remove_inside, tear_down
 from svc.call_trace import CallTrace
-from svc.dataplane.kernel import addresses_of, delete_link, is_host_side, link_of
+from svc.dataplane.kernel import addresses_of, is_host_side, link_of
 from svc.model.endpoint import host_interface
 from svc.model.errors import CallerError, SvcError
 
@@ -50,7 +50,7 @@ def delete(context: Context, own: Attachment, trace: CallTrace, *, wired: bool =
     if restored is not None and restored.state == ADDED:  # another call has restored the row during the teardown
         tear_down(context, restored, trace)
     if record.is_wired and sandbox is not None:
-        _remove_inside(context, record, sandbox)
+        remove_inside(sandbox, key.ifname, lambda link: not _is_of_another_container(context, record, link))
 
 
 def _spare_other_interfaces(context: Context, record: Record, sandbox: Sandbox) -> None:
@@ -116,15 +116,6 @@ def _stored_endpoint(context: Context, record: Record) -> StoredEndpoint | None:
         return stored_endpoint(context.session(record.session_key), record)
     except SvcError:
         return None
-
-
-def _remove_inside(context: Context, record: Record, sandbox: Sandbox) -> None:
-    """Remove an interface of the attachment's name from the sandbox, unless it may belong to another container."""
-    with netns.Socket(sandbox.fd) as socket:
-        link = link_of(socket, name=record.id.ifname)
-        if link is None or _is_of_another_container(context, record, link):
-            return
-        delete_link(socket, link["index"])
 
 
 def _is_of_another_container(context: Context, record: Record, link: dict[str, Any]) -> bool:

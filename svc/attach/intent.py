@@ -6,7 +6,7 @@ from contextlib import suppress
 from svc._core import netns
 from svc.attach.addressing import read_pod, resolve_current_addressing
 from svc.attach.endpoints import endpoint_matches
-from svc.attach.journal import intent_lost
+from svc.attach.journal import IntentLost
 from svc.attach.record import ADDED, WAITING, Record
 from svc.attach.request import AddCall, AddRequest, Sandbox
 from svc.attach.shared_interface import still_shares
@@ -31,7 +31,7 @@ def previous_row(call: AddCall) -> Record | None:
     request = call.request
     previous = call.context.journal.get(request.id)
     if request.intent and (previous is None or previous.generation != request.intent):
-        raise intent_lost(request.id)
+        raise IntentLost(request.id)
     return previous
 
 

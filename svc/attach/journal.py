@@ -15,10 +15,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from svc.attach.journal_damage import decode
-from svc.attach.journal_file import COLUMNS, INSERT, ROW, identity, next_epoch, prepare, replace_damaged, set_aside, write_back
+from svc.attach.journal_file import (
+    COLUMNS,
+    INSERT,
+    REMOVE,
+    ROW,
+    Reserve,
+    decode,
+    identity,
+    next_epoch,
+    prepare,
+    replace_damaged,
+    set_aside,
+    write_back,
+)
 from svc.attach.record import DELETING, AttachmentId, Record
-from svc.attach.reserve import Reserve
 from svc.datastore import sqlite
 from svc.datastore.api import StoreError
 from svc.datastore.checkpoint import WalCheckpointer
@@ -29,7 +40,6 @@ _KEY = "network = ? AND container = ? AND ifname = ?"
 _BEGIN_AFTER = f"REPLACE INTO attachments ({COLUMNS}) SELECT ?, ?, ?, ?, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
 _RESTORE = f"INSERT OR IGNORE INTO attachments ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
 _UPDATE = f"UPDATE attachments SET record = ? WHERE {ROW}"  # noqa: S608
-_REMOVE = f"DELETE FROM attachments WHERE {ROW}"  # noqa: S608
 _EPOCH_BITS = 32  # a generation is the epoch of a process and, in these low bits, a counter
 
 _DAMAGED = (
@@ -44,6 +54,12 @@ class IntentLost(PeerError):
     """The error if a row does not exist any more, or another ADD has replaced it. The call on the old row must roll back."""
 
     code = Code.UNKNOWN_CONTAINER
+
+    def __init__(self, key: AttachmentId) -> None:
+        super().__init__(
+            f"ADD cancelled: container {key.container_id!r} was deleted or added again while its ADD waited",
+            details="nothing of it is left: if the container is still wanted, repeat the ADD",
+        )
 
 
 class Journal:
@@ -76,18 +92,13 @@ class Journal:
 
         `after` is the row that it continues. Raise IntentLost if that row does not exist any more.
         """
-        statement = INSERT if after is None else _BEGIN_AFTER
-        condition = () if after is None else (*_key(after.id), after.generation)
-
-        def insert() -> int:
-            generation = self._next_generation()
-            row = (*_key(record.id), record.host_name, record.to_bytes(), generation)
-            return generation if self._connection.execute(statement, (*row, *condition)).rowcount else 0
-
-        generation = self._write(insert, durable=durable)
-        if not generation:
-            raise intent_lost(record.id)
-        record.generation = generation
+        inserted = (
+            self._insert(INSERT, record, durable=durable)
+            if after is None
+            else self._insert(_BEGIN_AFTER, record, _row(after), durable=durable)
+        )
+        if not inserted:
+            raise IntentLost(record.id)
 
     def check_writable(self) -> None:
         """Commit a write without effect, and require disk space for one ADD. Raise StoreError if an ADD would fail."""
@@ -96,25 +107,31 @@ class Journal:
 
     def restore(self, record: Record) -> bool:
         """Write the record as a new row if the attachment has no row. Return whether the row was written."""
+        return self._insert(_RESTORE, record)
 
-        def insert() -> int:
-            record.generation = self._next_generation()
-            row = (*_key(record.id), record.host_name, record.to_bytes(), record.generation)
-            return self._connection.execute(_RESTORE, row).rowcount
+    def _insert(self, statement: str, record: Record, condition: tuple[str | int, ...] = (), *, durable: bool = False) -> bool:
+        """Write the record with a new generation. Return whether the row was written."""
 
-        return bool(self._write(insert))
+        def insert() -> bool:
+            generation = self._next_generation()
+            row = (*_key(record.id), record.host_name, record.to_bytes(), generation)
+            if not self._connection.execute(statement, (*row, *condition)).rowcount:
+                return False
+            record.generation = generation
+            return True
+
+        return self._write(insert, durable=durable)
 
     def update(self, record: Record, *, durable: bool = False) -> None:
         """Write the record in its row. Raise IntentLost if the row does not exist any more; never create one."""
-        parameters = (record.to_bytes(), *_key(record.id), record.generation)
+        parameters = (record.to_bytes(), *_row(record))
         if not self._write(lambda: self._connection.execute(_UPDATE, parameters).rowcount, durable=durable):
-            raise intent_lost(record.id)
+            raise IntentLost(record.id)
 
     def require(self, record: Record) -> None:
         """Raise IntentLost if the record's row does not exist any more."""
-        row = (*_key(record.id), record.generation)
-        if not self._read(f"SELECT 1 FROM attachments WHERE {ROW}", row):  # noqa: S608
-            raise intent_lost(record.id)
+        if not self._read(f"SELECT 1 FROM attachments WHERE {ROW}", _row(record)):  # noqa: S608
+            raise IntentLost(record.id)
 
     def record_pending_release(self, record: Record) -> None:
         """Record durably that the attachment's release is pending, in its row or, if it has none, in a new row.
@@ -133,8 +150,7 @@ class Journal:
     def remove(self, record: Record) -> None:
         """Remove the record's row if it exists. On a full disk, free the reserve because SQLite needs space for the removal."""
         if record.generation:
-            row = (*_key(record.id), record.generation)
-            self._write(lambda: self._connection.execute(_REMOVE, row), reserved=True)
+            self._write(lambda: self._connection.execute(REMOVE, _row(record)), reserved=True)
 
     def get(self, key: AttachmentId) -> Record | None:
         found = self._records(_KEY, _key(key))
@@ -225,7 +241,9 @@ class Journal:
         except sqlite3.OperationalError as failure:
             if not reserved or "is full" not in str(failure):
                 raise
-            self._make_room()
+            self._reserve.release()
+            with suppress(sqlite3.Error):  # SQLite reuses its write-ahead log then
+                self._connection.execute("PRAGMA wal_checkpoint(RESTART)")
             result = commit()
         self._checkpoints.committed()
         return result
@@ -242,12 +260,6 @@ class Journal:
                 raise
             self._reserve.release()
             return prepare(self._path)
-
-    def _make_room(self) -> None:
-        """Free the disk reserve, and let SQLite reuse its write-ahead log."""
-        self._reserve.release()
-        with suppress(sqlite3.Error):
-            self._connection.execute("PRAGMA wal_checkpoint(RESTART)")
 
     def _with_connection(self, work: Callable[..., sqlite.Result], *arguments: object) -> sqlite.Result:
         """Call `work` under the lock. Replace a damaged file, and call `work` again."""
@@ -282,11 +294,11 @@ class Journal:
     def _records(self, where: str, parameters: Sequence[str]) -> list[Record]:
         statement = f"SELECT network, container, ifname, record, generation FROM attachments WHERE {where}"  # noqa: S608
         found = []
-        for *key, data, generation in self._read(statement, parameters):
+        for network, container, ifname, data, generation in self._read(statement, parameters):
             try:
-                found.append(decode((key[0], key[1], key[2]), data, generation))
+                found.append(decode((network, container, ifname), data, generation))
             except ValueError as error:
-                self._set_aside((key[0], key[1], key[2]), generation, str(error))
+                self._set_aside((network, container, ifname, generation), str(error))
         return found
 
     def _read(self, statement: str, parameters: Sequence[str | int]) -> list[Any]:
@@ -303,21 +315,18 @@ class Journal:
     def _fetch(self, statement: str, parameters: Sequence[str | int]) -> list[Any]:
         return self._connection.execute(statement, parameters).fetchall()
 
-    def _set_aside(self, key: tuple[str, str, str], generation: int, reason: str) -> None:
+    def _set_aside(self, row: tuple[str, str, str, int], reason: str) -> None:
         """Move a row that cannot be decoded to another table. If the file is not writable, the row stays."""
-        _log.error("journal %s: the row of %s %s in %s is set aside: %s", self._path, key[1], key[2], key[0], reason)
+        network, container, ifname, _ = row
+        _log.error("journal %s: the row of %s %s in %s is set aside: %s", self._path, container, ifname, network, reason)
         self.losses += 1
         with suppress(StoreError):
-            self._write(lambda: set_aside(self._connection, key, generation, reason))
+            self._write(lambda: set_aside(self._connection, row, reason))
 
 
 def _key(key: AttachmentId) -> tuple[str, str, str]:
     return key.network, key.container_id, key.ifname
 
 
-def intent_lost(key: AttachmentId) -> IntentLost:
-    """Return the error for a call whose row does not exist any more."""
-    return IntentLost(
-        f"ADD cancelled: container {key.container_id!r} was deleted or added again while its ADD waited",
-        details="nothing of it is left: if the container is still wanted, repeat the ADD",
-    )
+def _row(record: Record) -> tuple[str, str, str, int]:
+    return record.id.network, record.id.container_id, record.id.ifname, record.generation

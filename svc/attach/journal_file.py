@@ -1,21 +1,28 @@
-"""The journal's file: its tables, their versions, and the migration of a file of an earlier release."""
+"""The file of the journal: its tables, the migration from earlier releases, and the replacement of a damaged file."""
 
+import logging
+import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
-from svc.attach.journal_damage import move_aside, salvage
+from svc.attach.record import Record
 from svc.datastore import sqlite
 from svc.datastore.api import StoreError
 
+Key = tuple[str, str, str]  # network, container, interface
+
+RESERVE_BYTES = 256 * 1024
 VERSION = 2  # of the tables below, in the file's user_version
 _APPLICATION = 0x5356434A  # "SVCJ", in the file's application_id
 _ATTACHMENTS = """CREATE TABLE attachments (
     network TEXT NOT NULL, container TEXT NOT NULL, ifname TEXT NOT NULL, host_name TEXT NOT NULL, record BLOB NOT NULL,
     generation INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (network, container, ifname)
 ) WITHOUT ROWID"""
-_KEY_COLUMNS = {"network", "container", "ifname", "host_name", "record"}
-COLUMNS = "network, container, ifname, host_name, record, generation"
+_FIRST_COLUMNS = "network, container, ifname, host_name, record"  # of the unversioned layout
+COLUMNS = f"{_FIRST_COLUMNS}, generation"
 INSERT = f"REPLACE INTO attachments ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
 _HOST_NAMES = "CREATE INDEX by_host_name ON attachments (host_name)"
 _SET_ASIDE = """CREATE TABLE set_aside (
@@ -23,8 +30,11 @@ _SET_ASIDE = """CREATE TABLE set_aside (
     time TEXT NOT NULL
 )"""
 ROW = "network = ? AND container = ? AND ifname = ? AND generation = ?"
+REMOVE = f"DELETE FROM attachments WHERE {ROW}"  # noqa: S608
 _KEEP = f"INSERT INTO set_aside SELECT network, container, ifname, record, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
 _ABOUT = "CREATE TABLE about (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID"
+
+_log = logging.getLogger(__name__)
 
 
 def prepare(path: Path) -> tuple[sqlite3.Connection, bool]:
@@ -47,19 +57,15 @@ def prepare(path: Path) -> tuple[sqlite3.Connection, bool]:
 
 def replace_damaged(path: Path, reason: str) -> sqlite3.Connection:
     """Move a damaged file aside, and open a new one with its readable rows. Raise sqlite3.Error or OSError if that fails."""
-    kept = move_aside(path, reason)
-    rows = salvage(kept)
+    kept = _move_aside(path, reason)
+    numbered = [(*row, number) for number, row in enumerate(_salvage(kept), 1)]
     sqlite.create(path, _create)
     connection = _opened(path)
-    numbered = [(*row, number) for number, row in enumerate(rows, 1)]
     sqlite.in_transaction(connection, lambda: connection.executemany(INSERT, numbered))
     return connection
 
 
-Identity = tuple[tuple[int, int] | None, ...]
-
-
-def identity(path: Path) -> Identity:
+def identity(path: Path) -> tuple[tuple[int, int] | None, ...]:
     """Return the device and inode numbers of the file, its log and its index, which show whether a file was replaced."""
     return tuple(sqlite.identity(path.with_name(path.name + suffix)) for suffix in ("", *sqlite.BESIDE))
 
@@ -71,7 +77,7 @@ def write_back(path: Path, connection: sqlite3.Connection) -> sqlite3.Connection
     OSError if that fails.
     """
     if any(identity(path)):
-        move_aside(path, "it is not the file that was open")
+        _move_aside(path, "it is not the file that was open")
     sqlite.write_copy(connection, path)
     fresh = _opened(path)
     connection.close()
@@ -83,7 +89,9 @@ def _opened(path: Path) -> sqlite3.Connection:
         raise sqlite3.DatabaseError("it is not a database, and not a regular file")
     connection = sqlite.connect(path)
     try:
-        _demand_sound(connection)
+        (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()  # the file is small: it has a few hundred rows
+        if finding != "ok":
+            raise sqlite3.DatabaseError(f"database disk image is malformed: {finding}")
         if _versions(connection) != (_APPLICATION, VERSION):
             _migrate(path, connection)
     except BaseException:
@@ -93,21 +101,21 @@ def _opened(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _demand_sound(connection: sqlite3.Connection) -> None:
-    """Raise sqlite3.DatabaseError if a page of the file is damaged. The file is small: it has a few hundred rows."""
-    (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if finding != "ok":
-        raise sqlite3.DatabaseError(f"database disk image is malformed: {finding}")
+def decode(key: Key, data: bytes, generation: int) -> Record:
+    """Return the record of a row. Raise ValueError if it cannot be decoded, or belongs to another attachment."""
+    record = Record.from_bytes(data, generation)
+    if (record.id.network, record.id.container_id, record.id.ifname) != key:
+        raise ValueError(f"the record is of {record.id}")
+    return record
 
 
-def set_aside(connection: sqlite3.Connection, key: tuple[str, str, str], generation: int, reason: str) -> None:
+def set_aside(connection: sqlite3.Connection, row: tuple[str, str, str, int], reason: str) -> None:
     """Move a row to the table of rows that are kept for diagnosis. Raise sqlite3.Error if that fails."""
-    row = (*key, generation)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
 
     def move() -> None:
         connection.execute(_KEEP, (reason, now, *row))
-        connection.execute(f"DELETE FROM attachments WHERE {ROW}", row)  # noqa: S608
+        connection.execute(REMOVE, row)
 
     sqlite.in_transaction(connection, move)
 
@@ -142,7 +150,7 @@ def _migrate(path: Path, connection: sqlite3.Connection) -> None:
             return
         if found[0] == _APPLICATION and found[1] > VERSION:
             raise _newer(path, connection, found[1])
-        if found != (0, 0) or not _columns(connection) >= _KEY_COLUMNS:
+        if found != (0, 0) or not _columns(connection) >= {*_FIRST_COLUMNS.split(", ")}:
             raise sqlite3.DatabaseError("file is not a database of this program")
         _number_rows(connection)
         _add_version_2(connection)
@@ -183,3 +191,62 @@ def _newer(path: Path, connection: sqlite3.Connection, version: int) -> StoreErr
         f"journal {str(path)!r} has schema version {version}, this release reads up to {VERSION}",
         details=f"install {release}",
     )
+
+
+def _move_aside(path: Path, reason: str) -> Path:
+    """Rename a damaged file with its log and index. Return the new path. Raise OSError if that fails."""
+    date = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S.%fZ")
+    kept = path.with_name(f"{path.name}.damaged-{date}")
+    for suffix in ("-wal", "-shm", ""):  # the file last, so that a new file never has the log of the old one
+        present = path.with_name(path.name + suffix)
+        if present.exists() or present.is_symlink():
+            present.rename(kept.with_name(kept.name + suffix))
+    _log.error("journal %s is damaged (%s): it is kept as %s, and a new one is in its place", path, reason, kept)
+    return kept
+
+
+def _salvage(kept: Path) -> list[tuple[str, str, str, str, bytes]]:
+    """Return the readable rows of a damaged file. Read its table from both ends."""
+    found = {}
+    for order in ("ASC", "DESC"):
+        key = f"network {order}, container {order}, ifname {order}"
+        for row in _readable(kept, f"SELECT {_FIRST_COLUMNS} FROM attachments ORDER BY {key}"):  # noqa: S608
+            with suppress(ValueError):
+                decode(row[:3], row[4], 0)
+                found[row[:3]] = row
+    return list(found.values())
+
+
+def _readable(kept: Path, statement: str) -> Iterator[tuple[str, str, str, str, bytes]]:
+    with suppress(sqlite3.Error, UnicodeDecodeError), closing(sqlite3.connect(kept)) as connection:
+        yield from connection.execute(statement)
+
+
+class Reserve:
+    """Disk space beside the journal for pending releases and the removal of rows, freed when the disk is full.
+
+    A file of allocated blocks works on every file system, also if overwriting in place needs new blocks (btrfs, reflinked XFS).
+    The reserve has space for some dozen pending releases. After that SQLite reuses its log, because each of them replaces a
+    row. Safe for several threads and processes.
+    """
+
+    def __init__(self, journal: Path) -> None:
+        self._path = journal.with_name(f"{journal.name}.reserve")
+
+    def fill(self) -> None:
+        """Allocate the reserve if it is not allocated. On a full disk, allocate nothing."""
+        with suppress(OSError):
+            if self._path.exists() and self._path.stat().st_size:
+                return
+            descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+            except OSError:
+                os.ftruncate(descriptor, 0)
+            finally:
+                os.close(descriptor)
+
+    def release(self) -> None:
+        """Free the space of the reserve."""
+        with suppress(OSError):
+            os.truncate(self._path, 0)

@@ -57,26 +57,16 @@ class _Held:
     claim: Entry[NodeClaim]
     fence: Entry[NodeFence] | None
 
-    @property
-    def value(self) -> NodeClaim:
-        return self.claim.value
-
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """The situation that another claimant has the claim.
-
-    `since` is the monotonic time at which its counter was first seen or last changed.
-    `alive` is true if the counter has changed, or if this claimant has lost the claim to it.
-
-    `former` is the fence of this claimant, which has lost the claim at `lost` (monotonic).
-    """
+    """The situation that another claimant has the claim. Times are monotonic."""
 
     value: NodeClaim
-    since: float
-    alive: bool = False
-    former: Entry[NodeFence] | None = None
-    lost: float = 0.0
+    since: float  # when its counter was first seen or last changed
+    alive: bool = False  # whether the counter has changed, or this claimant has lost the claim to it
+    former: Entry[NodeFence] | None = None  # the fence of this claimant
+    lost: float = 0.0  # when this claimant has lost the claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +112,9 @@ class NodeNameClaim:
 
     def decision(self) -> Wait | None:
         """Return a wait that ends when it is known whether the name may be used; None if it is known. Raise StoreError."""
-        situation = self._known()
+        self._known()
         with self._lock:
-            if not _is_open(self._situation or situation):
+            if not _is_open(self._situation):
                 return None
             wait = Wait(time.monotonic() + WAIT_SECONDS)
             self._waits.append(wait)
@@ -142,7 +132,11 @@ class NodeNameClaim:
 
         Return none if another claimant has the claim, except in the first 60 s after this one has lost it.
         """
-        fence = _fence_to_compare(self._known())
+        situation, fence = self._known(), None
+        if isinstance(situation, _Held):
+            fence = situation.fence
+        elif isinstance(situation, _Watched) and time.monotonic() < situation.lost + LOST_SECONDS:
+            fence = situation.former
         return () if fence is None else (Check(fence.key, fence.revision),)
 
     def on_conflict(self) -> None:
@@ -168,9 +162,9 @@ class NodeNameClaim:
     def had_recent_predecessor(self) -> bool:
         """Return whether another claimant held the claim within the last 10 minutes. Raise StoreError."""
         situation = self._known()
-        if not isinstance(situation, _Held) or situation.value.predecessor is None:
+        if not isinstance(situation, _Held) or situation.claim.value.predecessor is None:
             return False
-        return abs(time.time() - situation.value.ended) < RECENT_SECONDS
+        return abs(time.time() - situation.claim.value.ended) < RECENT_SECONDS
 
     def close(self) -> None:
         """End the thread after its present request."""
@@ -198,7 +192,7 @@ class NodeNameClaim:
         try:
             for _ in attempts(_ATTEMPTS):
                 with suppress(Conflict, NotFound):
-                    return self._attempt(_by_key(self._backend.list(NodeClaimQuery(self._node))))
+                    return self._attempt({entry.key: entry for entry in self._backend.list(NodeClaimQuery(self._node))})
         except Forbidden as refusal:
             if not isinstance(self._situation, _Unenforced):
                 _log.warning("the name of node %r is not claimed, so that a second node of this name is not noticed: %s",
@@ -293,7 +287,7 @@ class NodeNameClaim:
                 self._looks.run(None)
 
     def _renew(self, held: _Held, *, fence: Entry[NodeFence] | None) -> None:
-        writes: list[Write] = [Update(held.claim.key, held.value.renewed(), held.claim.revision)]
+        writes: list[Write] = [Update(held.claim.key, held.claim.value.renewed(), held.claim.revision)]
         if fence is not None:
             writes.append(Update(fence.key, fence.value.advanced(), fence.revision))
         renewed = _held(self._backend.write(writes))
@@ -319,20 +313,8 @@ class NodeNameClaim:
         )
 
 
-def _is_open(situation: _Situation) -> bool:
+def _is_open(situation: _Situation | None) -> bool:
     return isinstance(situation, _Watched) and not situation.alive
-
-
-def _fence_to_compare(situation: _Situation) -> Entry[NodeFence] | None:
-    if isinstance(situation, _Held):
-        return situation.fence
-    if isinstance(situation, _Watched) and time.monotonic() < situation.lost + LOST_SECONDS:
-        return situation.former
-    return None
-
-
-def _by_key(entries: Sequence[Entry]) -> dict[Key, Entry]:
-    return {entry.key: entry for entry in entries}
 
 
 def _held(entries: Sequence[Entry | None]) -> _Held:

@@ -55,10 +55,9 @@ def find(plugin: str, path: str) -> Path:
     for folder in folders:
         if (folder / plugin).is_file():
             return folder / plugin
-    raise PeerError(
+    raise _failure(
         f"plugin {plugin!r} is not in CNI_PATH ({path})",
-        details="install it in one of these directories: it is one of the reference plugins (containernetworking-plugins)",
-        code=Code.DELEGATE,
+        "install it in one of these directories: it is one of the reference plugins (containernetworking-plugins)",
     )
 
 
@@ -79,11 +78,8 @@ def _supported_versions(executable: Path, _signature: _Signature) -> frozenset[s
         told = orjson.loads(done.stdout)["supportedVersions"]
         return frozenset(version for version in told if version in cni_versions.SUPPORTED)
     except (ValueError, TypeError, KeyError) as error:
-        raise PeerError(
-            f"plugin {executable.name!r} ({executable}) does not tell its versions: {error}",
-            details="see whether it is a CNI plugin",
-            code=Code.DELEGATE,
-        ) from None
+        msg = f"plugin {executable.name!r} ({executable}) does not tell its versions: {error}"
+        raise _failure(msg, "see whether it is a CNI plugin") from None
 
 
 def _version(executable: Path, wanted: str, verb: str) -> str | None:
@@ -114,21 +110,19 @@ def _run(executable: Path, variables: Mapping[str, str], stdin: bytes, seconds: 
     try:
         return subprocess.run([executable], env=variables, input=stdin, capture_output=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
-        raise PeerError(
-            f"plugin {executable.name!r} has not answered within {seconds:.3g} s",
-            details=f"{executable} was ended: see whether it waits for a lock or a disk",
-            code=Code.DELEGATE,
-        ) from None
+        msg = f"plugin {executable.name!r} has not answered within {seconds:.3g} s"
+        raise _failure(msg, f"{executable} was ended: see whether it waits for a lock or a disk") from None
     except OSError as failure:
         raise _not_executed(executable, failure) from None
 
 
 def _not_executed(executable: Path, failure: OSError) -> PeerError:
-    return shortage(failure) or PeerError(
-        f"plugin {executable.name!r} cannot be executed: {failure.strerror}",
-        details=f"see {executable}: its mode, its architecture",
-        code=Code.DELEGATE,
-    )
+    msg = f"plugin {executable.name!r} cannot be executed: {failure.strerror}"
+    return shortage(failure) or _failure(msg, f"see {executable}: its mode, its architecture")
+
+
+def _failure(msg: str, details: str) -> PeerError:
+    return PeerError(msg, details=details, code=Code.DELEGATE)
 
 
 def _refusal(plugin: str, done: "subprocess.CompletedProcess[bytes]") -> PeerError:
@@ -138,11 +132,8 @@ def _refusal(plugin: str, done: "subprocess.CompletedProcess[bytes]") -> PeerErr
     except (ValueError, TypeError, KeyError):
         last = done.stderr.decode(errors="backslashreplace").splitlines()[-1:]
         how = f"was ended by signal {-done.returncode}" if done.returncode < 0 else f"exited with status {done.returncode}"
-        return PeerError(
-            f"plugin {plugin!r} {how} without an error object",
-            details=last[0] if last else "it said nothing: see the kernel's log",
-            code=Code.DELEGATE,
-        )
+        said = last[0] if last else "it said nothing: see the kernel's log"
+        return _failure(f"plugin {plugin!r} {how} without an error object", said)
     return PluginError(msg if msg.startswith(f"{plugin}:") else f"{plugin}: {msg}", details=details, code=code)
 
 
@@ -150,4 +141,4 @@ def _result(plugin: str, stdout: bytes, version: str) -> Result:
     try:
         return parse_prev_result(stdout, version, f"result of {plugin}")
     except CallerError as fault:
-        raise PeerError(fault.msg, details=f"{fault.details} (its output is no result)", code=Code.DELEGATE) from None
+        raise _failure(fault.msg, f"{fault.details} (its output is no result)") from None

@@ -41,21 +41,15 @@ Locate = Callable[[str, str, list[Address]], Origin | None]
 
 
 def restore_rows(
-    context: Context,
-    session: DatastoreSession,
-    profile: str,
-    trace: CallTrace,
-    locate: Locate | None = None,
-    *,
-    again: bool = False,
+    context: Context, session: DatastoreSession, profile: str, trace: CallTrace, locate: Locate | None = None
 ) -> bool:
     """Write a row for each interface of the session's deployment that has an endpoint of this node, and no row.
 
-    Return whether rows were missing. Do this once per session, after each loss of rows, and if `again` is true. If the
-    datastore fails, the next call retries.
+    Return whether rows were missing. Do this once per session and after each loss of rows. If the datastore fails, the next
+    call retries.
     """
     losses = context.journal.losses
-    if session.rows.restored_after == losses and not again:
+    if session.rows.restored_after == losses:
         return False
     links = unknown_links(context, session.names)
     left = set(links)
@@ -81,7 +75,8 @@ def restore_own(context: Context, session: DatastoreSession, own: Attachment, tr
         return are_missing
     name = host_interface(session.names, own.workload, own.id.ifname)
     if name in session.rows.left:
-        restore_rows(context, session, profile, trace, partial(_locate, own), again=True)
+        session.rows.restored_after = -1  # restore again: its endpoint may be newer than the last restoration
+        restore_rows(context, session, profile, trace, partial(_locate, own))
     if name in session.rows.left and own.sandbox is not None:
         for record in _records_of_pairs(context, session, own, own.sandbox):
             _write_row(context, record, trace)
@@ -129,25 +124,12 @@ def _records_of_pairs(context: Context, session: DatastoreSession, own: Attachme
             if link is None or host is None or host["peer_index"] != index:
                 continue
             if link["name"] == own.id.ifname or not held.isdisjoint(addresses):
-                yield _record_of_pair(context, session, own, sandbox, host, link, addresses)
-
-
-def _record_of_pair(
-    context: Context,
-    session: DatastoreSession,
-    own: Attachment,
-    sandbox: Sandbox,
-    host: Link,
-    link: Link,
-    addresses: list[Address],
-) -> Record:
-    """Return the record of an interface pair. Its teardown releases only the addresses on the interface."""
-    key = AttachmentId(own.id.network, own.id.container_id, link["name"])
-    record = _restored(context, session, own.where.profile, key, own.workload, host, addresses)
-    record.sandbox, record.mac, record.peer_index = sandbox.identity, link["mac"].hex(":"), link["index"]
-    record.recorded_only = own.source.uses_pools
-    own.source.mark(record)
-    return record
+                key = AttachmentId(own.id.network, own.id.container_id, link["name"])
+                record = _restored(context, session, own.where.profile, key, own.workload, host, addresses)
+                record.sandbox, record.mac, record.peer_index = sandbox.identity, link["mac"].hex(":"), link["index"]
+                record.recorded_only = own.source.uses_pools  # its teardown releases only the addresses on the interface
+                own.source.mark(record)
+                yield record
 
 
 def _restored(

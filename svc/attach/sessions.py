@@ -22,22 +22,20 @@ from svc.values import dataclass
 Settings = dict[str, str]
 OpenBackend = Callable[[Settings, Names], Backend]
 StoreKey = tuple[Names, tuple[tuple[str, str], ...]]
+"""The key of a datastore: names, and its settings."""
 
 
 def store_key(names: Names, settings: Settings) -> StoreKey:
-    """Return a key that identifies a datastore."""
+    """Return the key of a datastore."""
     return names, tuple(sorted(settings.items()))
 
 
 @dataclass(slots=True)
 class Rows:
-    """The last restoration of journal rows in a session.
+    """The last restoration of journal rows in a session."""
 
-    `restored_after` is the journal's `losses` at that time, -1 before the first. `left` are host interfaces that got no row.
-    """
-
-    restored_after: int = -1
-    left: frozenset[str] = frozenset()
+    restored_after: int = -1  # the journal's `losses` at that time
+    left: frozenset[str] = frozenset()  # host interfaces that got no row
 
 
 def _name(key: StoreKey) -> str:
@@ -62,13 +60,8 @@ class DatastoreSession:
     rows: Rows = field(default_factory=Rows)
 
     def held_seconds(self) -> float:
-        """Return for how many seconds ADDs must wait because the datastore has lost data.
-
-        Raise StoreError if the datastore fails.
-        """
-        if self.identity.is_undisturbed(self.backend):
-            return 0.0
-        if not self.identity.is_known:
+        """Return for how many seconds ADDs must wait because the datastore has lost data. Raise StoreError if it fails."""
+        if self.identity.known is None:
             self.readiness.expected()
         elif self.identity.has_moved(self.backend):
             self.readiness.require()
@@ -83,10 +76,7 @@ class DatastoreSession:
             self.claim.require()
 
     def fence(self) -> None:
-        """Make earlier in-flight writes of this node fail, if the datastore has transactions.
-
-        Raise StoreError if the datastore fails.
-        """
+        """Make earlier in-flight writes of this node fail, if the datastore has transactions. Raise StoreError if it fails."""
         if self.claim is not None:
             self.claim.fence()
 

@@ -49,7 +49,7 @@ class StoreIdentity:
         self._journal = journal
         self._key = key
         self._lock = threading.Lock()
-        self._known: Known | None = None
+        self.known: Known | None = None  # once it was observed in this process
         self._setbacks: tuple[Backend | None, int] = (None, 0)
         self.changes = 0  # data losses that this process has seen
 
@@ -57,7 +57,7 @@ class StoreIdentity:
         """Compare the datastore, which has just answered, with its stored identity. Raise StoreError if this cannot be read."""
         position = backend.position()
         with self._lock:
-            known = self._known or self._stored()
+            known = self.known or self._stored()
             reason = _difference(known, guid, position) or self._setback(backend, position)
             self._setbacks = (backend, position.setbacks)
             if known is None or not reason:
@@ -68,39 +68,28 @@ class StoreIdentity:
             self.changes += 1
             self._remember(Known(guid, position.cluster, position.revision, time.time(), True, True), known)
 
-    def is_undisturbed(self, backend: Backend) -> bool:
-        """Return whether the datastore is known and has never lost data, as far as its answers show. Sends no request."""
-        known = self._known
-        return known is not None and not known.changed and not self.has_moved(backend)
-
     def has_moved(self, backend: Backend) -> bool:
         """Return whether answers since the last observation show that data was lost. Sends no request."""
         before, setbacks = self._setbacks
         return backend.requires_node and before is backend and backend.position().setbacks > setbacks
 
     def held_seconds(self, has_pools: Callable[[], bool]) -> float:
-        """Return for how many seconds, at most HOLD_SECONDS, ADDs must still wait.
+        """Return for how many seconds, at most HOLD_SECONDS, ADDs must still wait. Raise StoreError if the datastore fails.
 
         If the datastore had no pools, the time begins when it has some. `has_pools` is called only after a data loss.
-        Raise StoreError if the datastore fails.
         """
-        known = self._known
+        known = self.known
         if known is None or not known.changed:
             return 0.0
         if known.without_pools and has_pools():
             self._change(lambda known: replace(known, without_pools=False, changed=time.time()))
-        known = self._known or known
+        known = self.known or known
         return min(HOLD_SECONDS, max(0.0, known.changed + HOLD_SECONDS - time.time()))
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the datastore was observed in this process."""
-        return self._known is not None
 
     @property
     def is_pending(self) -> bool:
         """Whether live attachments have not been claimed again yet."""
-        return self._known is not None and self._known.pending
+        return self.known is not None and self.known.pending
 
     def on_restored(self) -> None:
         """Record that all live attachments were claimed again."""
@@ -112,12 +101,12 @@ class StoreIdentity:
 
     def _change(self, change: Callable[[Known], Known], *, always: bool = False) -> None:
         with self._lock:
-            if self._known is not None:
-                self._remember(change(self._known), None if always else self._known)
+            if self.known is not None:
+                self._remember(change(self.known), None if always else self.known)
 
     def _remember(self, known: Known, before: Known | None) -> None:
         """Store the identity if more than the revision has changed. The caller holds the lock."""
-        self._known = known
+        self.known = known
         if before is not None and (before is known or replace(before, revision=known.revision) == known):
             return
         with suppress(StoreError):  # the journal's disk may be full: the next change is stored again

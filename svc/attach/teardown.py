@@ -3,7 +3,8 @@
 Each step is idempotent. Addresses are released last, because no other attachment may get an address while the interface exists.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from svc import deadline
 from svc._core import netns
@@ -38,7 +39,8 @@ def tear_down(context: Context, record: Record, trace: CallTrace, sandbox: Sandb
     with trace.phase("unwire"):
         existed = unwire(context, record)
         if not existed and sandbox is not None and record.peer_index:
-            existed = _remove_inside(record, sandbox)
+            pair = record.peer_index, record.host_index
+            existed = remove_inside(sandbox, record.id.ifname, lambda link: (link["index"], link["peer_index"]) == pair)
     if isinstance(held, SvcError):
         if not record.generation and not existed:  # it never existed, because an ADD writes its row first
             known = f"nothing is known of {record.handle} on this node, and no release is pending"
@@ -74,11 +76,11 @@ def unwire(context: Context, record: Record) -> bool:
     return bool(index) and context.reaper.remove(index, record.host_name, peer_index=record.peer_index)
 
 
-def _remove_inside(record: Record, sandbox: Sandbox) -> bool:
-    """Remove the sandbox's side of a pair whose other side is not in the host; return whether it existed."""
+def remove_inside(sandbox: Sandbox, ifname: str, is_own: Callable[[dict[str, Any]], bool]) -> bool:
+    """Remove an interface from the sandbox if `is_own` returns true for the link. Return whether that was done."""
     with netns.Socket(sandbox.fd) as socket:
-        link = link_of(socket, name=record.id.ifname)
-        if link is None or (link["index"], link["peer_index"]) != (record.peer_index, record.host_index):
+        link = link_of(socket, name=ifname)
+        if link is None or not is_own(link):
             return False
         delete_link(socket, link["index"])
     return True

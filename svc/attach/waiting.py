@@ -27,8 +27,7 @@ def await_gates(call: AddCall, row: Record) -> Resumable[bool]:
     with call.trace.phase("gates"):
         wait = call.context.gates().wait(settings, began + _left(row.waits_until))
         yield wait
-    outcome = wait.outcome or WaitOutcome.TIMEOUT
-    _suspend_if_stopping(call, row, outcome)
+    outcome = _outcome_of(call, row, wait)
     call.context.metrics.count("gate_waits_total", outcome=outcome.value)
     if outcome is not WaitOutcome.READY:
         states = [f"{without_query(url)}: {answer.text}" for url, answer in wait.answers.items()]
@@ -54,8 +53,7 @@ def await_store(call: AddCall, row: Record) -> Resumable[bool]:
         waited = True
         with call.trace.phase("datastore"):
             yield wait
-        outcome = wait.outcome or WaitOutcome.TIMEOUT
-        _suspend_if_stopping(call, row, outcome)
+        outcome = _outcome_of(call, row, wait)
         if outcome in (WaitOutcome.DISCONNECTED, WaitOutcome.DELETED, WaitOutcome.SHUTDOWN):
             _refuse(outcome, f"claims in the datastore of node {session.node!r}", 0, "earlier claims are waited for")
         call.context.journal.require(row)
@@ -70,14 +68,16 @@ def _wait_for_store(session: DatastoreSession) -> Wait | None:
     return wait
 
 
-def _suspend_if_stopping(call: AddCall, row: Record, outcome: WaitOutcome) -> None:
-    if outcome is not WaitOutcome.SHUTDOWN or not call.request.resumable:
-        return
-    call.context.require_state()
-    if row.state == WAITING and not row.outlives:
-        row.outlives = True
-        call.context.journal.update(row)
-    raise Suspended(row.generation)
+def _outcome_of(call: AddCall, row: Record, wait: Wait) -> WaitOutcome:
+    """Return the outcome of an ended wait. Raise Suspended if the agent stops and another process can continue the call."""
+    outcome = wait.outcome or WaitOutcome.TIMEOUT
+    if outcome is WaitOutcome.SHUTDOWN and call.request.resumable:
+        call.context.require_state()
+        if row.state == WAITING and not row.outlives:
+            row.outlives = True
+            call.context.journal.update(row)
+        raise Suspended(row.generation)
+    return outcome
 
 
 def waits_for_policy(call: AddCall, record: Record) -> bool:
@@ -102,8 +102,7 @@ def wait_for_policy(call: AddCall, row: Record) -> Resumable[None]:
         wait = call.context.status_files().wait(directory, name, row.addresses, deadline)
         if wait.outcome is None:
             yield wait
-    outcome = wait.outcome or WaitOutcome.TIMEOUT
-    _suspend_if_stopping(call, row, outcome)
+    outcome = _outcome_of(call, row, wait)
     call.context.metrics.count("policy_waits_total", outcome=outcome.value)
     if outcome in (WaitOutcome.DISCONNECTED, WaitOutcome.DELETED):
         _refuse(outcome, "", 0, "")

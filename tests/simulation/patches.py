@@ -69,7 +69,7 @@ def models(files: Files) -> Iterator[None]:
         put(svc.attach.context, name, model)
     put(svc.attach.add, "wire", model_wire)
     put(svc.attach.intent, "stands", model_stands)
-    put(svc.attach.teardown, "_remove_inside", lambda *_: False)  # no program moves interfaces here
+    put(svc.attach.teardown, "remove_inside", lambda *_: False)  # no program moves interfaces here
     put(svc.datastore.sqlite, "connect", files.connect)
     put(svc.cni.oneshot, "is_agent_listening", lambda node: Hooks.is_agent_listening(node))
     put(svc.cni.oneshot, "_steps", lambda *arguments: Hooks.steps(*arguments))

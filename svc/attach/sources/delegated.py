@@ -160,17 +160,14 @@ class DelegatedSource(AddressSource):
 
     def dependencies(self, context: Context, network: Hashable) -> Sequence[Dependency]:
         def look(_probe: Probe) -> None:
-            self._require_ready(context)
+            """Raise PeerError if an ADD would find no plugin, no ranges or no free address, or if the plugin's STATUS fails."""
+            source = self._resolved(context)
+            run_plugin(self.plugin, "STATUS", source.netconf, self.environment, CallTrace(new_request_id()))
+            if full := source._exhaustion():
+                raise full
 
         remedy = "see whether it waits for a lock, a disk, or the Kubernetes API"
         return (Dependency(("plugin", network, self.plugin), f"plugin {self.plugin!r}", remedy, look),)
-
-    def _require_ready(self, context: Context) -> None:
-        """Raise PeerError if an ADD would find no plugin, no ranges or no free address, or if the plugin's STATUS fails."""
-        source = self._resolved(context)
-        run_plugin(self.plugin, "STATUS", source.netconf, self.environment, CallTrace(new_request_id()))
-        if full := source._exhaustion():
-            raise full
 
     def _resolved(self, context: Context) -> "DelegatedSource":
         """Return the source with the node's pod CIDRs, if its configuration uses them. Raise PeerError if they are missing."""
