@@ -51,11 +51,11 @@ class StoreReplaced(StoreError):
 
 
 class DatastoreReadiness:
-    """The readiness of one datastore. Thread-safe. Each read is compared with the stored `identity`, if given."""
+    """The readiness of one datastore. Thread-safe. Each read is compared with the `identity`."""
 
     def __init__(self, backend: Backend, identity: StoreIdentity | None = None) -> None:
         self.backend = backend
-        self._identity = identity
+        self.identity = identity or StoreIdentity(backend.place)
         self._last: Entry[Resource] | None = None
         self._readers: Batcher[Sequence[Key], Sequence[Found]] = Batcher(self._read, lambda: backend.place, limit=_READERS)
 
@@ -78,16 +78,11 @@ class DatastoreReadiness:
 
         Raise DatastoreLocked if the datastore does not accept changes, StoreError if it fails.
         """
-        if self._identity is not None and self._identity.has_moved(self.backend):
+        if self.identity.has_moved(self.backend):
             self.invalidate()
         while (last := self._last) is None:
             self.require()
         return last
-
-    @property
-    def changes(self) -> int:
-        """The number of data losses that this process has seen."""
-        return 0 if self._identity is None else self._identity.changes
 
     def invalidate(self) -> None:
         """Invalidate the cache after a `Check` has failed."""
@@ -98,8 +93,7 @@ class DatastoreReadiness:
         wanted = dict.fromkeys(key for keys in readers for key in keys)
         ready, *others = self.backend.get_all([KEY, *wanted]) if wanted else [found_by(self.backend.get, KEY)]
         entry = _require_ready(ready)
-        if self._identity is not None:
-            self._identity.observe(self.backend, str(entry.value.spec.get("clusterGUID") or ""))
+        self.identity.observe(self.backend, str(entry.value.spec.get("clusterGUID") or ""))
         self._last = entry
         found = dict(zip(wanted, others, strict=True))
         return [[found[key] for key in keys] for keys in readers]
@@ -155,9 +149,9 @@ class ReadyCheckedBackend:
 
     def write(self, writes: Sequence[Write], *, durable: bool = False) -> Sequence[Entry | None]:
         ready = self._readiness.expected()
-        changes = self._readiness.changes
+        changes = self._readiness.identity.changes
         for _ in attempts(_ATTEMPTS):
-            if self._readiness.changes != changes:
+            if self._readiness.identity.changes != changes:
                 raise StoreReplaced
             checks = [Check(ready.key, ready.revision), *(self._claim.checks() if self._claim else ())]
             try:

@@ -134,7 +134,8 @@ class Health:
         self._require_recent(network, only_add_tells=only_add_tells, are_current=all(in_time))
         for dependency, probe, last in known:
             if probe is not None and (probe.is_stuck or not (last or probe.has_answered)):
-                raise _not_known(dependency)
+                msg = f"{dependency.name} is not known to answer: it has not answered within {ANSWER_SECONDS:g} s"
+                raise PeerError(msg, details=dependency.remedy)
             for warning in last.warnings if last else ():
                 trace.warning(warning)
 
@@ -144,10 +145,7 @@ class Health:
         return self._ended.get(dependency.key)
 
     def _require_recent(self, network: Hashable, *, only_add_tells: bool, are_current: bool) -> None:
-        """Raise the failure of the last ADD, unless newer probes supersede it.
-
-        `are_current` is true if all probes have ended in time.
-        """
+        """Raise the failure of the last ADD, unless newer probes, which `are_current`, supersede it."""
         since, failure = self._failures.get(network, (0.0, None))
         if failure is None or time.monotonic() - since >= MEMORY_SECONDS:
             return
@@ -169,8 +167,3 @@ def _remember(values: dict[Hashable, _Value], key: Hashable, value: _Value) -> N
     values[key] = value
     if len(values) > MAX_REMEMBERED:
         del values[next(iter(values))]
-
-
-def _not_known(dependency: Dependency) -> PeerError:
-    msg = f"{dependency.name} is not known to answer: it has not answered within {ANSWER_SECONDS:g} s"
-    return PeerError(msg, details=dependency.remedy)

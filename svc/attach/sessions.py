@@ -148,7 +148,7 @@ class SessionPool:
         opened = store.opened
         if opened is None or not opened.backend.is_current():
             opened = store.opening.run(None)
-        return self._session(key, node, store.identity, opened)
+        return self._session(key, node, opened)
 
     def _new_store(self, key: StoreKey) -> _Store:
         names, settings = key[0], dict(key[1])
@@ -166,28 +166,20 @@ class SessionPool:
         store = _Store(Batcher(open_store, lambda: datastore_place(settings)), identity)
         return store
 
-    def _session(self, key: StoreKey, node: str, identity: StoreIdentity, opened: DatastoreReadiness) -> DatastoreSession:
+    def _session(self, key: StoreKey, node: str, opened: DatastoreReadiness) -> DatastoreSession:
         backend = opened.backend
         with self._lock:
             session = self._sessions.get((key, node))
             if session is None or session.backend is not backend:
                 if session is not None and session.claim is not None:
                     session.claim.close()
-                claim = self._claim(backend, node)
+                claim = None
+                if self._claimant is not None and backend.requires_node:
+                    claim = NodeNameClaim(backend, node, self._claimant, renews=self._renews)
                 ipam = IpamService(ready_checked(opened, claim), node)
-                session = DatastoreSession(key[0], dict(key[1]), node, backend, opened, ipam, identity, claim)
+                session = DatastoreSession(key[0], dict(key[1]), node, backend, opened, ipam, opened.identity, claim)
                 self._sessions[key, node] = session
             return session
-
-    def _claim(self, backend: Backend, node: str) -> NodeNameClaim | None:
-        if self._claimant is None or not backend.requires_node:
-            return None
-        return NodeNameClaim(backend, node, self._claimant, renews=self._renews)
-
-    def open(self) -> list[DatastoreSession]:
-        """Return the open sessions."""
-        with self._lock:
-            return list(self._sessions.values())
 
     def close_idle(self, seconds: float, keep: Collection[StoreKey] = ()) -> None:
         """Close the sessions and backends that no call has requested for this time, which must exceed the duration of any call.

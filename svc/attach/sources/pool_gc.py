@@ -1,7 +1,8 @@
 """GC of the pools: release what this node assigned to containers that neither the runtime nor the journal knows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from svc._core.cidr import Address, Cidr
 from svc.attach.context import Context
@@ -31,41 +32,34 @@ def release_unknown(context: Context, session: DatastoreSession, network: str, v
     journalled = {record.handle for record in context.journal.all()}
     alive = _alive(context, network, valid)
 
-    def is_unknown(handle: str) -> bool:
-        container = container_of(session.names, network, handle)
-        return bool(container) and container not in containers and handle not in journalled
+    failures: list[str] = []
 
-    failures = []
-    for handle, addresses in filter(lambda found: is_unknown(found[0]), shown.of_this_node().items()):
-        trace.info(f"freeing the addresses of {handle}: neither the runtime nor this node knows its container")
+    def attempt(handle: str, text: str, work: Callable[[], object]) -> None:
+        container = container_of(session.names, network, handle)
+        if not container or container in containers or handle in journalled or handle in shown.others:
+            return
+        trace.info(text)
         try:
-            session.ipam.release(Release(handle, alive, tuple(addresses)))
+            work()
         except SvcError as failure:
             failures.append(f"{handle}: {failure}")
-    for handle, cidrs in filter(lambda found: is_unknown(found[0]), without.items()):
-        trace.info(f"counting the addresses of {handle} again: no block has any")
-        try:
-            session.ipam.recount_handle(handle, cidrs)
-        except SvcError as failure:
-            failures.append(f"{handle}: {failure}")
+
+    for handle, addresses in shown.here.items():
+        text = f"freeing the addresses of {handle}: neither the runtime nor this node knows its container"
+        attempt(handle, text, partial(session.ipam.release, Release(handle, alive, tuple(addresses))))
+    for handle, cidrs in without.items():
+        text = f"counting the addresses of {handle} again: no block has any"
+        attempt(handle, text, partial(session.ipam.recount_handle, handle, cidrs))
     return failures
 
 
 @dataclass(slots=True)
 class _Shown:
-    """The content of the blocks.
+    """The content of the blocks."""
 
-    `here` are the addresses that this node assigned, by handle. `others` are the handles with addresses that other nodes
-    assigned. `foreign` says of each block whether it has the affinity of another host.
-    """
-
-    here: dict[str, list[Address]] = field(default_factory=dict)
-    others: set[str] = field(default_factory=set)
-    foreign: dict[Cidr, bool] = field(default_factory=dict)
-
-    def of_this_node(self) -> dict[str, list[Address]]:
-        """Return the addresses of each handle whose addresses were all assigned by this node."""
-        return {handle: addresses for handle, addresses in self.here.items() if handle not in self.others}
+    here: dict[str, list[Address]] = field(default_factory=dict)  # the addresses that this node assigned, by handle
+    others: set[str] = field(default_factory=set)  # the handles with addresses that other nodes assigned
+    foreign: dict[Cidr, bool] = field(default_factory=dict)  # whether the block has the affinity of another host
 
 
 def _shown(session: DatastoreSession, prefix: str) -> _Shown:
