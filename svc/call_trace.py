@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from types import TracebackType
 
 from svc.timestamps import date_and_time
 
@@ -135,8 +134,6 @@ class Phase:
     def __enter__(self) -> None:
         return
 
-    def __exit__(
-        self, kind: type[BaseException] | None, failure: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         elapsed = (time.perf_counter() - self._started) * 1000
         self._phases[self._name] = self._phases.get(self._name, 0.0) + elapsed

@@ -71,18 +71,14 @@ def _path(text: str) -> Finding | None:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable of the CNI specification.
-
-    `required` and `used` are the verbs that require it and those that use it if it is given. `remedy` is the fix if it is
-    missing. `wiring` is true if only the main plugin uses it.
-    """
+    """A variable of the CNI specification."""
 
     name: str
-    required: frozenset[str]
+    required: frozenset[str]  # verbs that require it
     check: Check | None
-    remedy: str
-    used: frozenset[str] = frozenset()
-    wiring: bool = False
+    remedy: str  # if it is missing
+    used: frozenset[str] = frozenset()  # verbs that use it if it is given
+    wiring: bool = False  # only the main plugin uses it
 
 
 _ATTACHED: Final = frozenset({"ADD", "CHECK", "DEL"})

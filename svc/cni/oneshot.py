@@ -137,7 +137,7 @@ def _run_locked(lock: StateLock, inputs: CallInput, installed: InstallRecord, tr
         if not is_ours:
             if wait is None:
                 return None
-            wait.supersede(WaitOutcome.SHUTDOWN)
+            wait.outcome = WaitOutcome.SHUTDOWN  # in place of another one: this process may not continue
         try:
             wait = next(steps)
         except StopIteration as end:

@@ -4,7 +4,6 @@ import ctypes
 import os
 import select
 import struct
-from types import TracebackType
 from typing import Final
 
 _MODIFY, _CLOSE_WRITE, _MOVED_TO, _CREATE = 0x2, 0x8, 0x80, 0x100
@@ -68,10 +67,7 @@ class Inotify:
             raise OSError(number, os.strerror(number))
         return result
 
-    def __enter__(self) -> "Inotify":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def close(self) -> None:
         os.close(self._woken)
         if self._fd >= 0:
             os.close(self._fd)

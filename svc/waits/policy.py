@@ -12,6 +12,7 @@ import stat
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -127,7 +128,7 @@ class DirectoryWatch:
         except OSError:  # too many open files
             self._poll()
             return
-        with inotify:
+        with closing(inotify):
             self._watch_and_check(inotify)
 
     def _poll(self) -> None:

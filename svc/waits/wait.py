@@ -48,10 +48,6 @@ class Wait:
         for callback in callbacks:
             callback()
 
-    def supersede(self, outcome: WaitOutcome) -> None:
-        """Replace the outcome of a wait that has ended, before the call is resumed."""
-        self.outcome = outcome
-
     def then(self, callback: Callable[[], None]) -> None:
         """Add a callback. If the wait has already ended, call it at once."""
         with self._lock:
