@@ -1,35 +1,59 @@
-"""Names of etcd's servers are looked up as all others are: in /etc/hosts, too."""
+"""Names of etcd's servers are looked up as all others are: in /etc/hosts, too, also if no nameserver answers."""
 
-import subprocess
-import sys
+import json
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
+from harness.cluster_node import ClusterNode
+from harness.datastores import EtcdSite, furnish
 from harness.etcd import Cluster
+from harness.netns import Netns
+from harness.node import BIN
 
 pytestmark = pytest.mark.root
 
-_PROGRAM = """
-import sys
-from svc.datastore.api import NotFound
-from svc.datastore.etcd.store import EtcdStore
-from svc.model.keys import HandleKey
-from svc.names import DEFAULT
-store = EtcdStore({"kind": "etcdv3", "etcd_endpoints": sys.argv[1]}, DEFAULT)
-try:
-    store.get(HandleKey("nobody"))
-except NotFound:
-    print("answered")
-store.close()
-"""
+HOST = "etcd-of-this-test.example"
+SILENT = "192.0.2.253"  # on the uplink of the node, where no machine has it
 
 
-def test_a_name_of_the_hosts_file_is_resolved(etcd: Cluster, tmp_path: Path) -> None:
-    hosts = tmp_path / "hosts"
-    hosts.write_text("127.0.0.1 localhost etcd-of-this-test.example\n")
-    url = f"http://etcd-of-this-test.example:{etcd.members[0].ports[0]}"
-    script = 'mount --bind "$1" /etc/hosts && exec "$2" -c "$3" "$4"'
-    command = ["unshare", "--mount", "sh", "-c", script, "sh", str(hosts), sys.executable, _PROGRAM, url]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.stdout.strip() == "answered", done.stderr
+@pytest.fixture
+def named_node(etcd: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterNode]:
+    """A node with a hosts file of its own, and without variables of gRPC: this process has set them when it imported svc."""
+    for variable in ("GRPC_DNS_RESOLVER", "GRPC_VERBOSITY"):
+        monkeypatch.delenv(variable, raising=False)
+    site = EtcdSite(etcd)
+    furnish(site, "node1")
+    site.config["etcd_endpoints"] = f"http://{HOST}:{site.port}"
+    with ClusterNode(tmp_path / "node", "node1", site, agent=False) as node:
+        folder = Path("/etc/netns", node.netns.name)  # `ip netns exec` mounts these files over those of /etc
+        folder.mkdir(parents=True)
+        try:
+            (folder / "hosts").write_text(f"127.0.0.1 localhost {HOST}\n")
+            (folder / "resolv.conf").write_text(f"nameserver {SILENT}\n")
+            yield node
+        finally:
+            rmtree(folder)
+            with suppress(OSError):  # another namespace has files
+                folder.parent.rmdir()
+    site.clear()
+
+
+@pytest.mark.parametrize("agent", [True, False], ids=["agent", "one-shot"])
+def test_a_pod_comes_and_goes(named_node: ClusterNode, agent: bool) -> None:
+    if agent:
+        named_node.start_agent()
+    with Netns("pod") as sandbox:
+        pod = named_node.pod(sandbox)
+        pod.add()
+        pod.delete()
+
+
+def test_svcctl_reads_pools(named_node: ClusterNode) -> None:
+    file = named_node.directory / "netconf.json"
+    file.write_text(json.dumps(named_node.netconf()))
+    done = named_node.netns.run(str(BIN / "svcctl"), "--netconf", str(file), "pool", "get")
+    assert "pool4" in done.stdout

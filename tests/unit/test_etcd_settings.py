@@ -207,6 +207,23 @@ def test_an_etcd_node_loads_no_dns() -> None:
     assert run("import svc.datastore.etcd.store, sys; print('dns' in sys.modules)") == "False\n"
 
 
+@pytest.mark.parametrize("module", ["store", "messages", "settings"])
+def test_variables_of_grpc_are_set_before_it_is_imported(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC reads them once, and other packages import it, too."""
+    for variable in ("GRPC_DNS_RESOLVER", "GRPC_VERBOSITY"):
+        monkeypatch.delenv(variable, raising=False)
+    program = f"""
+import os, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "grpc":
+            print(os.environ.get("GRPC_DNS_RESOLVER"), os.environ.get("GRPC_VERBOSITY"))
+sys.meta_path.insert(0, Finder())
+import svc.datastore.etcd.{module}, grpc
+"""
+    assert run(program) == "native NONE\n"
+
+
 def test_messages_are_those_of_etcd3() -> None:
     """Rebuilt where the package's own modules do not import; they leave the default pool of descriptors alone."""
     program = """

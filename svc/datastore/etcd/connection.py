@@ -5,7 +5,6 @@ a call to it fails; the next call goes to the next server. The first server is c
 """
 
 import logging
-import os
 import random
 import threading
 import time
@@ -13,9 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
-
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the errors of the calls contain the same text
-os.environ.setdefault("GRPC_DNS_RESOLVER", "native")  # the resolver of the system, which reads /etc/hosts
 
 import grpc
 
