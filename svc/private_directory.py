@@ -1,4 +1,4 @@
-"""Directories in which only root can create, open and rename files."""
+"""Directories in which only root can create, open and rename files, with any umask."""
 
 import errno
 import os
@@ -9,7 +9,11 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class UnsafeDirectory(OSError):
-    """Another user could replace files in the directory, and this process cannot correct that."""
+    """Another user could replace files in the directory, and this process cannot correct that. `fix` says what corrects it."""
+
+    def __init__(self, path: Path, problem: str, fix: str) -> None:
+        super().__init__(errno.EPERM, f"{str(path)!r} {problem}, so that other users may replace its files")
+        self.fix = fix
 
 
 def make_private(path: Path, mode: int) -> None:
@@ -18,23 +22,26 @@ def make_private(path: Path, mode: int) -> None:
     Raise UnsafeDirectory, an OSError, if it belongs to another user, or if another user may rename it. Raise OSError if it
     cannot be created.
     """
-    if not path.is_dir():
-        _make(path, mode)
+    create_directories(path, mode)
     _require_safe_parents(path.resolve())
     status = path.stat()
     if status.st_uid not in (0, os.geteuid()):
-        raise _unsafe(path, f"belongs to user {status.st_uid}", f"chown root {path}")
+        raise UnsafeDirectory(path, f"belongs to user {status.st_uid}", f"chown root {path}")
     if stat.S_IMODE(status.st_mode) & ~mode:
         path.chmod(stat.S_IMODE(status.st_mode) & mode)
 
 
-def _make(path: Path, mode: int) -> None:
+def create_directories(path: Path, mode: int = 0o755, parents_mode: int = 0o755) -> None:
+    """Create the directory and each missing parent. The umask has no effect, unlike on Path.mkdir. Raise OSError."""
+    if path.is_dir():
+        return
+    create_directories(path.parent, parents_mode, parents_mode)
     try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        path.mkdir(mode=mode, exist_ok=True)
-    except FileExistsError as error:  # another kind of file, at the path or above
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), error.filename) from None
-    path.chmod(mode)
+        path.mkdir(mode)
+        path.chmod(mode)
+    except FileExistsError:
+        if not path.is_dir():  # else another process has created it
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from None
 
 
 def _require_safe_parents(path: Path) -> None:
@@ -42,10 +49,6 @@ def _require_safe_parents(path: Path) -> None:
     for parent in path.parents:
         status = parent.stat()
         if status.st_uid not in (0, os.geteuid()):
-            raise _unsafe(parent, f"belongs to user {status.st_uid}", f"chown root {parent}")
+            raise UnsafeDirectory(parent, f"belongs to user {status.st_uid}", f"chown root {parent}")
         if status.st_mode & _WRITABLE_BY_OTHERS and not status.st_mode & stat.S_ISVTX:
-            raise _unsafe(parent, f"has mode {stat.S_IMODE(status.st_mode):04o}", f"chmod go-w {parent}")
-
-
-def _unsafe(path: Path, problem: str, fix: str) -> UnsafeDirectory:
-    return UnsafeDirectory(errno.EPERM, f"{str(path)!r} {problem}, so that other users may replace its files: {fix}")
+            raise UnsafeDirectory(parent, f"has mode {stat.S_IMODE(status.st_mode):04o}", f"chmod go-w {parent}")

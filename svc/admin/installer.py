@@ -23,6 +23,7 @@ from svc.atomic_file import File, remove, sync_directory, write
 from svc.model.errors import CallerError, Code, PeerError
 from svc.names import DEFAULT, Names
 from svc.netconf.networklist import read_file, type_of
+from svc.private_directory import create_directories
 from svc.values import dataclass
 
 MAX_RECORD_BYTES = 4096  # that the executable reads
@@ -78,7 +79,7 @@ def install(
     records = [File(path, record, 0o644) for path in record_paths(bin_dir, names)]
     try:
         for folder in dict.fromkeys(file.path.parent for file in (*records, *files)):
-            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            create_directories(folder)
         originals = {file.path: _keep(file, known.get(file.path)) for file in files}
         done = [(file.path, _write(file, originals.get(file.path))) for file in (*records, *files)]
         install_records.other_installations(settings.state_dir, settings.profile, bin_dir).update(written)

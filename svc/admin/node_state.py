@@ -12,6 +12,7 @@ from svc.attach.journal import Journal
 from svc.attach.record import AttachmentId, Record
 from svc.cni.locks import StateLock
 from svc.model.errors import CallerError, Code, PeerError
+from svc.private_directory import UnsafeDirectory
 from svc.timestamps import rfc3339
 
 _JOURNAL: Final = "journal.db"
@@ -58,5 +59,6 @@ def lock_state(state_dir: Path, holder: str) -> StateLock:
     except PeerError as held:
         raise PeerError(f"the state is in use: {held.msg}", details="stop svc-agent, and repeat", code=Code.TRY_AGAIN) from None
     except OSError as error:
-        raise PeerError(f"the state cannot be locked: {error}", details="run this as root", code=Code.IO_FAILURE) from error
+        fix = error.fix if isinstance(error, UnsafeDirectory) else "run this as root"
+        raise PeerError(f"the state cannot be locked: {error}", details=fix, code=Code.IO_FAILURE) from error
     return lock

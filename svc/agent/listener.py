@@ -25,6 +25,7 @@ from svc.cni.frame import Frame, FrameError, OtherVersion, RequestReader, pack_r
 from svc.cni.results import render_error
 from svc.model.cni_versions import LATEST
 from svc.model.errors import Code, PeerError
+from svc.private_directory import create_directories
 
 READ_SECONDS = 5.0  # from accept to a complete request
 LAST_SECONDS = 1.0  # the same during the drain
@@ -277,7 +278,7 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
 
 def _bind(path: Path) -> socket.socket:
     """Bind and listen under a temporary name, then rename the socket: clients find it only when it serves, for root only."""
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    create_directories(path.parent)
     if len(os.fsencode(path)) > _MAX_PATH:
         raise OSError(errno.ENAMETOOLONG, f"the path is longer than {_MAX_PATH} bytes", str(path))
     if path.exists() and not path.is_socket():

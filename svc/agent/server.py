@@ -39,6 +39,7 @@ from svc.datastore.open import open_backend
 from svc.model.errors import CallerError, Code
 from svc.names import Names
 from svc.netconf.names_profiles import Profiles
+from svc.private_directory import UnsafeDirectory
 from svc.values import dataclass
 from svc.waits.wait import Wait, WaitOutcome
 
@@ -258,7 +259,7 @@ def _blaming(option: str, value: object, remedy: str) -> Iterator[None]:
     except OSError as error:
         raise CallerError(
             f"{option} {str(value)!r} cannot be used: {error.strerror or error}",
-            details=remedy.format(option=option),
+            details=error.fix if isinstance(error, UnsafeDirectory) else remedy.format(option=option),
             code=Code.IO_FAILURE,
         ) from error
 

@@ -20,6 +20,7 @@ from svc.datastore.open import open_backend
 from svc.model.errors import Code, PeerError, SvcError
 from svc.names import DEFAULT
 from svc.netconf.names_profiles import Profiles
+from svc.private_directory import UnsafeDirectory
 from svc.waits.wait import Resumable, Wait, WaitOutcome
 
 AGENT_SECONDS = 90.0  # the executable waits as long
@@ -75,7 +76,9 @@ def _answer(inputs: CallInput, installed: InstallRecord) -> Reply:
     except OSError as failure:
         unusable = PeerError(
             f"state directory {str(installed.state_dir)!r} cannot be used: {failure.strerror}",
-            details="the plugin runs as root and keeps its journal there; start svc-agent, or make the directory writable",
+            details=failure.fix
+            if isinstance(failure, UnsafeDirectory)
+            else "the plugin runs as root and keeps its journal there; start svc-agent, or make the directory writable",
             code=Code.IO_FAILURE,
         )
         return failed_before_start(inputs, unusable, trace)

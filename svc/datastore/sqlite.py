@@ -18,6 +18,7 @@ from svc.datastore.api import NoSpace, StoreError
 from svc.imports import require_descriptors
 from svc.model.errors import PeerError
 from svc.model.shortage import shortage
+from svc.private_directory import create_directories
 from svc.retry import Backoff
 
 BESIDE = ("-wal", "-shm")  # suffixes of the files beside an open database
@@ -180,7 +181,7 @@ def in_transaction(connection: sqlite3.Connection, work: Callable[[], Result]) -
 
 def create(path: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
     """Create a database that `fill` fills, durably and in one step. Keep an existing file. Raise OSError, sqlite3.Error."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    create_directories(path.parent, 0o700)
     with suppress(FileExistsError):  # another process has created it, with the same content
         with draft_of(path) as draft, closing(connect(draft)) as connection:
             connection.execute("PRAGMA journal_mode = MEMORY")  # so that no file appears beside the draft

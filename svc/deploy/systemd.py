@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from svc.private_directory import create_directories
+
 # systemd makes directories below these when the unit starts, and lets the service write them. The first two are empty after
 # the machine starts.
 _ROOTS: Final = {
@@ -74,7 +76,7 @@ def make_directories(paths: Sequence[Path]) -> None:
     """Make the directories that systemd does not make when the unit starts. Raise OSError."""
     for path in paths:
         if _kind_of(path) is None:
-            path.mkdir(mode=0o755, parents=True, exist_ok=True)
+            create_directories(path)
 
 
 def _kind_of(path: Path) -> tuple[str, Path] | None:

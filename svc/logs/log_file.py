@@ -5,7 +5,7 @@
 2. A writer that has the lock and finds no write permission opens the path again. No process appends to a rotated file, so it
    may be compressed and removed at any time. This check is cheaper than a stat of the path.
 3. Only root and the file's group can read the file: mode 0640, or 0440 after rotation, independent of the umask. A file that
-   other users could open before is moved aside, because they may keep its lock. A file or directory of another user is
+   other users could open before is moved aside, because they may keep its lock. A file, link or directory of another user is
    refused, and so is a directory that every user may write.
 4. Waits are short. If another process keeps the lock, the writer continues without it. If a rotation fails, the next writer
    tries again: writing lines has priority over the size limit.
@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from svc.private_directory import create_directories
 from svc.timestamps import date_and_time
 
 _LOCK_TRIES: Final = 20
@@ -28,7 +29,7 @@ _MODE: Final = 0o640
 SEALED_MODE: Final = 0o440
 _LOOSE: Final = 0o777 & ~_MODE
 
-_safe: set[str] = set()  # log directories that passed the check
+_safe: set[tuple[str, str]] = set()  # paths of log files that passed the check, and the same without links
 
 
 def append(path: str, data: bytes, max_bytes: int) -> bool:
@@ -75,7 +76,7 @@ def _open(path: str) -> int:
     try:
         return os.open(path, flags)
     except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), mode=0o750, exist_ok=True)
+        create_directories(Path(path).parent, 0o750, 0o750)
     try:
         fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, _MODE)
     except FileExistsError:  # another process created it, or the target of a link does not exist
@@ -86,9 +87,12 @@ def _open(path: str) -> int:
 
 def _require_safe_directory(path: str) -> None:
     """Raise OSError if other users could replace the log file. Missing directories are created later."""
-    directory = os.path.dirname(os.path.realpath(path))
-    if directory in _safe:
+    real = os.path.realpath(path)
+    if (path, real) in _safe:
         return
+    if real != path:
+        _require_own_links(path)
+    directory = os.path.dirname(real)
     for place in (directory, *map(str, Path(directory).parents)):
         if not os.path.exists(place):
             continue
@@ -98,7 +102,14 @@ def _require_safe_directory(path: str) -> None:
         if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
             raise OSError(errno.EPERM, f"everybody may write its directory {place!r}: take that right away")
     if os.path.exists(directory):
-        _safe.add(directory)
+        _safe.add((path, real))
+
+
+def _require_own_links(path: str) -> None:
+    """Raise OSError if another user may choose the file: any user can put a link into a sticky directory."""
+    for place in (path, *map(str, Path(path).parents)):
+        if os.path.islink(place) and _is_foreign(status := os.lstat(place)):
+            raise OSError(errno.EPERM, f"the link {place!r} belongs to user {status.st_uid}: remove it, or make it root's")
 
 
 def _is_foreign(status: os.stat_result) -> bool:

@@ -19,6 +19,7 @@ from svc.names import Names
 from svc.netconf.names_profiles import load_profile
 from svc.netconf.netconf import NetConf
 from svc.netconf.networklist import read_netconf
+from svc.private_directory import create_directories
 from svc.values import dataclass
 
 FILE_NAME: Final = "installed.json"
@@ -139,7 +140,7 @@ def _write(state_dir: Path, entries: Sequence[Installed]) -> bool:
 def _changing(state_dir: Path) -> Iterator[None]:
     """Lock the directory, so that concurrent installers do not lose an entry."""
     try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        create_directories(state_dir, 0o700)
         descriptor = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

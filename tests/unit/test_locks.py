@@ -199,15 +199,17 @@ def test_socket_lock_of_another_user_does_not_count(tmp_path: Path) -> None:
 def test_directory_of_another_user_is_refused(state_dir: Path) -> None:
     state_dir.mkdir()
     os.chown(state_dir, 65534, 65534)
-    with pytest.raises(UnsafeDirectory, match=r"belongs to user 65534.*chown root"):
+    with pytest.raises(UnsafeDirectory, match=r"belongs to user 65534") as refused:
         StateLock(state_dir, "ADD")
+    assert refused.value.fix == f"chown root {state_dir}"
 
 
 def test_directory_that_others_may_rename_is_refused(state_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    with pytest.raises(UnsafeDirectory, match=r"has mode 0777.*chmod go-w"):
+    with pytest.raises(UnsafeDirectory, match=r"has mode 0777") as refused:
         StateLock(tmp_path / "open" / "state", "ADD")
+    assert refused.value.fix == f"chmod go-w {tmp_path}/open"
 
 
 @pytest.mark.parametrize("umask", [0, 0o777])
@@ -222,6 +224,19 @@ def test_modes_do_not_depend_on_the_umask(state_dir: Path, umask: int) -> None:
     assert stat.S_IMODE(state_dir.stat().st_mode) == 0o700
     assert stat.S_IMODE((state_dir / DIRECTORY).stat().st_mode) & 0o077 == 0
     assert stat.S_IMODE((state_dir / DIRECTORY / locks.STATE).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("umask", [0, 0o777])
+def test_missing_parents_do_not_depend_on_the_umask(tmp_path: Path, umask: int) -> None:
+    """The second lock would refuse a parent that other users may write."""
+    state_dir = tmp_path / "a" / "b" / "state"
+    before = os.umask(umask)
+    try:
+        for _ in range(2):
+            StateLock(state_dir, "ADD").close()
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (state_dir.parent.parent, state_dir.parent)] == [0o755, 0o755]
 
 
 # the socket

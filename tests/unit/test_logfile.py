@@ -229,6 +229,17 @@ def test_rights_do_not_depend_on_the_umask(log: Path, umask: int) -> None:
     assert {path.stat().st_mode & 0o777 for path in rotated(log)} == {0o440}
 
 
+@pytest.mark.parametrize("umask", [0, 0o077])
+def test_missing_directories_do_not_depend_on_the_umask(tmp_path: Path, umask: int) -> None:
+    log = tmp_path / "a" / "b" / "cni.log"
+    before = os.umask(umask)
+    try:
+        assert [append(str(log), LINE, 1000) for _ in range(2)] == [False, False]
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in (log.parent.parent, log.parent)] == [0o750, 0o750]
+
+
 @pytest.mark.parametrize("mode", [0o644, 0o666, 0o660, 0o777, 0o604])
 def test_file_that_others_could_open_is_moved_aside(log: Path, mode: int) -> None:
     """They may keep its lock for ever, which would prevent its rotation."""
@@ -275,3 +286,23 @@ def test_what_belongs_to_another_user_is_refused(tmp_path: Path, what: str) -> N
     with pytest.raises(OSError, match="belongs to user 65534"):
         append(str(log), LINE, 1000)
     assert log.read_bytes() == b""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("name", ["cni.log", "logs/cni.log"])
+def test_link_of_another_user_is_refused(tmp_path: Path, name: str) -> None:
+    """Any user can put a link into a sticky directory, so that root would write a file of the user's choice."""
+    shared, victim = tmp_path / "shared", tmp_path / "victim"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    link = shared / Path(name).parts[0]
+    link.symlink_to(victim)
+    if name != "cni.log":
+        victim.mkdir()
+    os.chown(link, 65534, 65534, follow_symlinks=False)
+    with pytest.raises(OSError, match=r"the link .* belongs to user 65534"):
+        append(str(shared / name), LINE, 1000)
+    assert not victim.is_file()
+    assert not (victim / "cni.log").exists()
+    os.chown(link, 0, 0, follow_symlinks=False)
+    append(str(shared / name), LINE, 1000)
