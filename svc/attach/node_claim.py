@@ -7,6 +7,8 @@
 3. If the datastore has transactions, every write of the session compares the fence of the claim. A takeover changes the fence,
    so that in-flight writes of the former claimant fail. A session that has lost the claim compares its former fence for 60 s
    more. That is longer than any call takes, so no call that began before the loss assigns an address.
+4. Attachments that were recorded in another boot, or not at all, are released only under a decided claim. The journal may be
+   a copy, as on a cloned machine, and its attachments are live on the machine that has the claim.
 """
 
 import logging
@@ -39,6 +41,12 @@ RECENT_SECONDS = 600  # time in which GC keeps addresses after a takeover
 _ATTEMPTS = 5  # of a compare-and-swap, if other claimants change the claim
 
 _log = logging.getLogger(__name__)
+
+
+class CopiedRow(PeerError):
+    """The error if the living claimant wrote the row: the journal of this machine is a copy of the claimant's."""
+
+    code = Code.NODE_CLAIMED
 
 
 def this_claimant(state_dir: Path, boot: str) -> Claimant:
@@ -90,6 +98,7 @@ class NodeNameClaim:
         self._renews = renews
         self._lock = threading.Lock()
         self._situation: _Situation | None = None
+        self._assigns = False  # whether a call that assigns addresses was refused
         self._waits: list[Wait] = []
         self._looks: Batcher[None, None] = Batcher(self._look, lambda: backend.place)
         self._thread: threading.Thread | None = None
@@ -102,9 +111,28 @@ class NodeNameClaim:
         StoreError if the claim cannot be read.
         """
         situation = self._known()
-        if not isinstance(situation, _Watched):
-            return
-        raise self._refusal(situation.value) if situation.alive else self._undecided(situation.value)
+        if isinstance(situation, _Watched):
+            self._assigns = True
+            raise self._error(situation)
+
+    def require_release(self, boot: str) -> None:
+        """Return if the session may release an attachment that was recorded in another boot, or an unrecorded one (empty).
+
+        Raise CopiedRow if the living claimant recorded it. Raise PeerError if another machine uses the name, if that is not
+        known yet, or if the former claimant, another machine, recorded it: its attachment may be live for some time.
+        """
+        situation = self._known()
+        if isinstance(situation, _Watched):
+            if situation.alive and situation.value.claimant.boot == boot:
+                raise CopiedRow(f"its row is a copy: {situation.value.claimant} has the attachment, and is alive")
+            raise self._error(situation)
+        former = situation.claim.value.predecessor if isinstance(situation, _Held) else None
+        if former is not None and former.boot == boot and self._is_elsewhere(former) and self.had_recent_predecessor():
+            raise PeerError(
+                f"its row is a copy: {former} had the attachment, and may still have it",
+                details=f"it is released {RECENT_SECONDS} s after that machine was last alive",
+                code=Code.TRY_AGAIN,
+            )
 
     def is_undecided(self) -> bool:
         """Return whether it is not known yet if the name may be used. Raise StoreError."""
@@ -211,7 +239,8 @@ class NodeNameClaim:
                 return self._take(Update(claim.key, value.renewed(), claim.revision), fence)
             return _Held(claim, fence)
         watched = self._watched(value)
-        if time.monotonic() - watched.since < WATCH_SECONDS:
+        is_refused = watched.alive and not (self._assigns or watched.lost)  # a session that only releases never takes over
+        if is_refused or time.monotonic() - watched.since < WATCH_SECONDS:
             return watched
         _log.warning("claim of node %r taken over from %s, which has stopped", self._node, value.claimant)
         successor = NodeClaim(self._claimant, predecessor=value.claimant, ended=int(time.time()))
@@ -296,6 +325,12 @@ class NodeNameClaim:
                 self._situation = _Held(renewed.claim, renewed.fence or held.fence)
 
     # errors
+
+    def _is_elsewhere(self, claimant: Claimant) -> bool:
+        return (claimant.machine, claimant.state_dir) != (self._claimant.machine, self._claimant.state_dir)
+
+    def _error(self, situation: _Watched) -> PeerError:
+        return self._refusal(situation.value) if situation.alive else self._undecided(situation.value)
 
     def _refusal(self, value: NodeClaim) -> PeerError:
         return PeerError(

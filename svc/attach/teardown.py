@@ -11,6 +11,7 @@ from svc._core import netns
 from svc.attach.context import Context
 from svc.attach.datastore_ready import DatastoreLocked
 from svc.attach.endpoints import can_delete, delete_endpoint
+from svc.attach.node_claim import CopiedRow
 from svc.attach.record import ADDED, ADDING, WAITING, Record
 from svc.attach.request import Sandbox
 from svc.attach.sources.base import Holdings
@@ -41,6 +42,10 @@ def tear_down(context: Context, record: Record, trace: CallTrace, sandbox: Sandb
         if not existed and sandbox is not None and record.peer_index:
             pair = record.peer_index, record.host_index
             existed = remove_inside(sandbox, record.id.ifname, lambda link: (link["index"], link["peer_index"]) == pair)
+    if isinstance(held, CopiedRow):
+        trace.warning(f"nothing of {record.handle} is released: {held}")
+        context.journal.remove(record)
+        return True
     if isinstance(held, SvcError):
         if not record.generation and not existed:  # it never existed, because an ADD writes its row first
             known = f"nothing is known of {record.handle} on this node, and no release is pending"
@@ -185,12 +190,25 @@ def _retry_later(context: Context, record: Record, failure: SvcError, trace: Cal
     return False
 
 
+def _require_own(context: Context, record: Record) -> None:
+    """Raise SvcError if the attachment, which this boot has not recorded, may be another machine's of the same node name."""
+    with deadline.limit(ANSWER_SECONDS):
+        claim = context.session(record.session_key).claim
+        wait = None if claim is None else claim.decision()
+    if wait is not None:
+        wait.join()
+    if claim is not None:
+        claim.require_release(record.boot_id if record.generation else "")
+
+
 def _read_holdings(context: Context, record: Record, trace: CallTrace) -> Holdings | SvcError:
     """Read the endpoint and the handle with the readiness of the datastore. Return the failure of the first request.
 
     The caller sends no further request after a failure, because each may time out. Raise DatastoreLocked if it is locked.
     """
     try:
+        if record.boot_id != context.boot_id or not record.generation:
+            _require_own(context, record)
         with deadline.limit(ANSWER_SECONDS):
             session = context.session(record.session_key)
             if record.state != ADDED:  # a write of its ADD, whose process has ended, may still be in flight

@@ -13,7 +13,7 @@ from harness.ipam import handles, holdings, put_node, put_pool
 from harness.polling import wait_until
 from svc.attach import node_claim
 from svc.attach.datastore_ready import DatastoreReadiness, ready_checked
-from svc.attach.node_claim import NodeNameClaim
+from svc.attach.node_claim import CopiedRow, NodeNameClaim
 from svc.datastore.api import Backend, Conflict, Create, Delete, Entry, Forbidden, NotFound
 from svc.ipam.requests import Assign, Release
 from svc.ipam.service import IpamService
@@ -98,6 +98,48 @@ def test_claim_of_a_stopped_claimant_is_taken_over(backend: Backend, claim_of: M
     found = stored(backend)
     assert (found.claimant, found.predecessor) == (newcomer, HERE)
     assert abs(found.ended - time.time()) < 60
+
+
+def test_rows_of_the_living_claimant_are_copies(backend: Backend, claim_of: MakeClaim) -> None:
+    """A cloned machine has the rows of the original. It releases nothing, and does not wait for the name to become free."""
+    original, clone = claim_of(HERE, renews=True), claim_of(THERE)
+    original.require()
+    with pytest.raises(PeerError) as unknown:
+        clone.require_release(HERE.boot)
+    assert unknown.value.code == Code.TRY_AGAIN
+    wait = clone.decision()
+    assert wait is not None
+    wait.join()
+    with pytest.raises(CopiedRow):
+        clone.require_release(HERE.boot)
+    for boot in ("another boot", ""):
+        with pytest.raises(PeerError) as refused:
+            clone.require_release(boot)
+        assert refused.value.code == Code.NODE_CLAIMED
+        assert not isinstance(refused.value, CopiedRow)
+    original.close()
+    original.join()
+    time.sleep(node_claim.WATCH_SECONDS + 3 * node_claim.RENEW_SECONDS)
+    assert stored(backend).claimant == HERE
+    assert not _may_assign(clone)
+    wait_until(lambda: _may_assign(clone))
+
+
+@pytest.mark.parametrize(("newcomer", "releases"), [(THERE, False), (AFTER_REBOOT, True)], ids=["another machine", "a reboot"])
+def test_rows_of_the_former_claimant(
+    backend: Backend, claim_of: MakeClaim, monkeypatch: pytest.MonkeyPatch, newcomer: Claimant, releases: bool
+) -> None:
+    """Those of another machine may be live attachments for some time."""
+    claim_of(HERE).require()
+    claim = claim_of(newcomer)
+    claim.require_decided()
+    claim.require_release("another boot")
+    if not releases:
+        with pytest.raises(PeerError) as refused:
+            claim.require_release(HERE.boot)
+        assert refused.value.code == Code.TRY_AGAIN
+        monkeypatch.setattr(node_claim, "RECENT_SECONDS", 0)
+    claim.require_release(HERE.boot)
 
 
 def test_of_two_newcomers_one_gets_the_name(backend: Backend, claim_of: MakeClaim) -> None:

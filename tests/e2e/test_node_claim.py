@@ -1,8 +1,10 @@
 """Two machines of one node name: the living one keeps it, the other one is refused until the first has stopped."""
 
+import sqlite3
 import time
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from harness.netns import Netns
 from harness.node import Called, agent_with
 from harness.pod import Pod
 from svc.attach import node_claim
+from svc.attach.journal import Journal
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
@@ -26,6 +29,8 @@ AGENT = agent_with(
         f"{node_claim.__name__}.POLL_SECONDS": 0.3,
     }
 )
+
+IN_ANOTHER_BOOT = 'mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@"'
 
 MakePod = Callable[[ClusterNode, str], Pod]
 
@@ -86,6 +91,55 @@ def test_second_machine_of_a_name(twins: tuple[ClusterNode, ClusterNode], pod_on
     assert set(audit([first, second]).allocations) == {*old.addresses, *new.addresses}
     new.delete()
     old.delete()
+
+
+def test_cloned_machine_frees_nothing(twins: tuple[ClusterNode, ClusterNode], pod_on: MakePod, tmp_path: Path) -> None:
+    """Its journal is a copy. At the start of its agent, and with a DEL, it touches nothing of the living original."""
+    original, clone = twins
+    pod = pod_on(original, "web")
+    pod.add()
+    clone.stop_agent()
+    copy_journal(original, clone)
+    boot = tmp_path / "boot_id"
+    boot.write_text(f"{uuid.uuid4()}\n")
+    clone.start_agent("sh", "-c", IN_ANOTHER_BOOT, str(boot), *AGENT)
+    assert audit([clone]).records == []
+    pod.copy(node=clone).call("DEL", netns="")
+    assert pod.check().status == 0
+    assert set(audit([original]).allocations) == set(pod.addresses)
+    pod.delete()
+
+
+def test_refused_machine_frees_nothing(twins: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
+    """Without an agent. A DEL with a row of an earlier boot stays pending, and one without a row does nothing."""
+    living, refused = twins
+    recorded, unrecorded = pod_on(living, "recorded"), pod_on(living, "unrecorded")
+    recorded.add()
+    refused.stop_agent()
+    copy_journal(living, refused)
+    with closing(Journal(refused.state_dir / "journal.db")) as journal:
+        (row,) = journal.all()
+        row.boot_id = "an earlier boot"
+        journal.update(row)
+    unrecorded.add()
+    for pod in (recorded, unrecorded):
+        called = pod.copy(node=refused).call("DEL", netns="")
+        assert (called.status, called.output) == (0, None), called
+    assert [record.state for record in audit([refused]).records] == ["deleting"]
+    assert [pod.check().status for pod in (recorded, unrecorded)] == [0, 0]
+    assert set(audit([living]).allocations) == {*recorded.addresses, *unrecorded.addresses}
+    for pod in (recorded, unrecorded):
+        pod.delete()
+    living.stop_agent()
+    assert gc(refused).status == 0
+
+
+def copy_journal(source: ClusterNode, target: ClusterNode) -> None:
+    with (
+        closing(sqlite3.connect(source.state_dir / "journal.db")) as original,
+        closing(sqlite3.connect(target.state_dir / "journal.db")) as copy,
+    ):
+        original.backup(copy)
 
 
 def test_restart_keeps_the_name(site: Site, tmp_path: Path, pod_on: MakePod) -> None:
