@@ -81,6 +81,7 @@ class Journal:
         self._changes = 0  # by earlier connections
         self._path = path
         self._reserve = Reserve(path)
+        self._is_exclusive = False  # opened on a full disk: no other process can use the file
         with self._errors:
             self._connection, incomplete = self._open()
             self._file = identity(path)
@@ -193,8 +194,17 @@ class Journal:
         _log.error("journal %s was removed or replaced: its content is written back", self._path)
 
     def refill_reserve(self) -> None:
-        """Allocate the disk reserve for pending releases again, if the disk has space."""
-        self._reserve.fill()
+        """Allocate the disk reserve for pending releases again, if the disk has space. Then let other processes use the file.
+
+        Raise StoreError if the file cannot be opened again. The next call retries then.
+        """
+        if self._reserve.fill() and self._is_exclusive:
+            with self._errors, self._lock:
+                with suppress(sqlite3.ProgrammingError):  # closed already by an attempt that failed
+                    self._changes += self._connection.total_changes
+                self._connection.close()
+                self._connection, _ = self._open()
+                self._file = identity(self._path)
 
     @property
     def changes(self) -> int:
@@ -249,17 +259,18 @@ class Journal:
         return result
 
     def _open(self) -> tuple[sqlite3.Connection, bool]:
-        """Open the file with `prepare`; if the disk is full, free the reserve and retry.
+        """Open the file with `prepare`; if the disk is full, free the reserve and retry, at last without an index file (-shm).
 
-        SQLite reports an I/O error if the disk has no space for the index file (-shm).
+        SQLite reports an I/O error if the disk has no space for the index file.
         """
-        try:
-            return prepare(self._path)
-        except sqlite3.OperationalError as failure:
-            if not any(text in str(failure) for text in ("is full", "disk I/O error")):
-                raise
-            self._reserve.release()
-            return prepare(self._path)
+        for self._is_exclusive in (False, False, True):
+            try:
+                return prepare(self._path, exclusive=self._is_exclusive)
+            except sqlite3.OperationalError as failure:
+                if self._is_exclusive or not any(text in str(failure) for text in ("is full", "disk I/O error")):
+                    raise
+                self._reserve.release()
+        raise AssertionError
 
     def _with_connection(self, work: Callable[..., sqlite.Result], *arguments: object) -> sqlite.Result:
         """Call `work` under the lock. Replace a damaged file, and call `work` again."""

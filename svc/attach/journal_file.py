@@ -37,7 +37,7 @@ _ABOUT = "CREATE TABLE about (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROW
 _log = logging.getLogger(__name__)
 
 
-def prepare(path: Path) -> tuple[sqlite3.Connection, bool]:
+def prepare(path: Path, *, exclusive: bool = False) -> tuple[sqlite3.Connection, bool]:
     """Open the journal's file without a busy timeout. Return the connection, and whether rows may be missing in the file.
 
     Create it if it does not exist, and migrate it if an earlier release wrote it. Move a damaged file aside, and copy
@@ -48,7 +48,7 @@ def prepare(path: Path) -> tuple[sqlite3.Connection, bool]:
     if not present:
         sqlite.create(path, _create)
     try:
-        return _opened(path), not present
+        return _opened(path, exclusive=exclusive), not present
     except sqlite3.DatabaseError as error:
         if not sqlite.is_damage(error):
             raise
@@ -84,10 +84,10 @@ def write_back(path: Path, connection: sqlite3.Connection) -> sqlite3.Connection
     return fresh
 
 
-def _opened(path: Path) -> sqlite3.Connection:
+def _opened(path: Path, *, exclusive: bool = False) -> sqlite3.Connection:
     if not path.is_file():
         raise sqlite3.DatabaseError("it is not a database, and not a regular file")
-    connection = sqlite.connect(path)
+    connection = sqlite.connect(path, exclusive=exclusive)
     try:
         (finding,) = connection.execute("PRAGMA quick_check(1)").fetchone()  # the file is small: it has a few hundred rows
         if finding != "ok":
@@ -233,18 +233,20 @@ class Reserve:
     def __init__(self, journal: Path) -> None:
         self._path = journal.with_name(f"{journal.name}.reserve")
 
-    def fill(self) -> None:
-        """Allocate the reserve if it is not allocated. On a full disk, allocate nothing."""
+    def fill(self) -> bool:
+        """Allocate the reserve if it is not allocated. On a full disk, allocate nothing. Return whether it is allocated."""
         with suppress(OSError):
             if self._path.exists() and self._path.stat().st_size:
-                return
+                return True
             descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             try:
                 os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+                return True
             except OSError:
                 os.ftruncate(descriptor, 0)
             finally:
                 os.close(descriptor)
+        return False
 
     def release(self) -> None:
         """Free the space of the reserve."""

@@ -77,17 +77,19 @@ class LockFile:
     """An exclusive lock on a file. The kernel frees it when the process ends.
 
     Without `guarded`, other users may have opened the file before its directory became private, and their locks are ignored.
+    With `reads`, an existing file on a read-only file system is opened for reading, which is sufficient for the lock.
     """
 
-    def __init__(self, path: Path, *, guarded: bool = True) -> None:
+    def __init__(self, path: Path, *, guarded: bool = True, reads: bool = False) -> None:
         self.path = path
         self._guarded = guarded
-        self._file = _open(path)
+        self._reads = reads
+        self._file = _open(path, reads=reads)
 
     def take(self) -> bool:
         """Lock the file; False if another process has locked it."""
         if not self.stands():  # removed or replaced since it was opened
-            file = _open(self.path)
+            file = _open(self.path, reads=self._reads)
             os.close(self._file)
             self._file = file
         return _flock(self._file, fcntl.LOCK_EX) or (not self._guarded and self._is_held_by_users_only())
@@ -148,18 +150,22 @@ class StateLock:
     Raise OSError if the directory is unusable, and its subclass UnsafeDirectory if other users can write there.
     """
 
-    def __init__(self, state_dir: Path, purpose: str, socket: Path | None = None) -> None:
-        """Create the private directories and open the lock files. `socket` is the path on which an agent will listen."""
+    def __init__(self, state_dir: Path, purpose: str, socket: Path | None = None, *, reads: bool = False) -> None:
+        """Create the private directories and open the lock files. `socket` is the path on which an agent will listen.
+
+        With `reads`, a state directory on a read-only file system can be locked if it has been used before.
+        """
         make_private(state_dir, 0o700)
         make_private(state_dir / DIRECTORY, 0o700)
         self._state_dir = state_dir
         self._purpose = purpose
         self._socket = socket
         with ExitStack() as opened:
-            self._lock = opened.enter_context(closing(LockFile(state_dir / DIRECTORY / STATE)))
-            self._start = opened.enter_context(closing(LockFile(state_dir / DIRECTORY / START)))
-            self._last = opened.enter_context(closing(LockFile(state_dir / LAST_STATE, guarded=False)))
-            self._last_calls = opened.enter_context(closing(LockFile(state_dir / LAST_CALLS, guarded=False)))
+            self._lock = opened.enter_context(closing(LockFile(state_dir / DIRECTORY / STATE, reads=reads)))
+            self._start = opened.enter_context(closing(LockFile(state_dir / DIRECTORY / START, reads=reads)))
+            self._last = opened.enter_context(closing(LockFile(state_dir / LAST_STATE, guarded=False, reads=reads)))
+            last_calls = LockFile(state_dir / LAST_CALLS, guarded=False, reads=reads)
+            self._last_calls = opened.enter_context(closing(last_calls))
             self._opened = opened.pop_all()
         self._locks = self._lock, self._last, self._last_calls
 
@@ -297,8 +303,14 @@ def _read_note(data: bytes) -> Holder:
     return Holder()
 
 
-def _open(path: Path) -> int:
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+def _open(path: Path, *, reads: bool) -> int:
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        file = os.open(path, flags | os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as failure:
+        if not reads or failure.errno != errno.EROFS or not path.exists():
+            raise
+        return os.open(path, flags | os.O_RDONLY)
     os.fchmod(file, 0o600)
     return file
 

@@ -69,7 +69,8 @@ def _answer(inputs: CallInput, installed: InstallRecord) -> Reply:
         if inputs.environment.get("CNI_COMMAND") == "STATUS":
             _require_no_agent_elsewhere(installed, Code.NOT_AVAILABLE)
             raise PeerError("not ready: the agent is not running", details="start svc-agent", code=Code.NOT_AVAILABLE)
-        with closing(StateLock(installed.state_dir, _purpose(inputs))) as lock:
+        is_del = inputs.environment.get("CNI_COMMAND") == "DEL"
+        with closing(StateLock(installed.state_dir, _purpose(inputs), reads=is_del)) as lock:
             return _run_or_forward(lock, inputs, installed, trace)
     except SvcError as error:
         return failed_before_start(inputs, error, trace)

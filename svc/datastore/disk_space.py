@@ -12,6 +12,17 @@ from svc.datastore.api import NoSpace
 
 NEEDED_BYTES = 512 * 1024  # more than one ADD appends to the WAL file of the journal or of the embedded store
 
+INDEX_BYTES = 32 * 1024  # of the smallest index of a WAL file
+
+
+def is_full(path: Path) -> bool:
+    """Return whether the file system lacks space for the index of a WAL file, which SQLite reports as an I/O error."""
+    try:
+        system = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return bool(system.f_blocks) and system.f_bfree * system.f_frsize < INDEX_BYTES
+
 
 def require_disk_space(path: Path) -> None:
     """Raise NoSpace if the directory of the file lacks space for one more ADD. Ignore other errors of the test."""

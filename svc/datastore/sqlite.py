@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from svc import deadline
 from svc.datastore.api import NoSpace, StoreError
+from svc.datastore.disk_space import is_full
 from svc.imports import require_descriptors
 from svc.model.errors import PeerError
 from svc.model.shortage import shortage
@@ -61,7 +62,9 @@ def store_error(path: Path, error: sqlite3.Error | OSError, damaged: str = RESTO
         remedy = damaged
     elif "is locked" in str(error) and (holder := _writer_of(path)):
         remedy = f"{holder} keeps it locked: stop it"
-    kind = NoSpace if "is full" in str(error) else StoreError
+    elif "disk I/O" in reason and is_full(path):
+        reason, remedy = "the disk is full", _REMEDIES[0][1]
+    kind = NoSpace if "is full" in reason else StoreError
     return kind(f"store {str(path)!r} failed: {reason}", details=remedy)
 
 
@@ -219,18 +222,36 @@ def identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """Return a connection to an existing file, without implicit transactions, for one thread at a time. Raise sqlite3.Error."""
+def connect(path: Path, *, exclusive: bool = False) -> sqlite3.Connection:
+    """Return a connection to an existing file, without implicit transactions, for one thread at a time. Raise sqlite3.Error.
+
+    An `exclusive` connection needs no space for the index of the WAL file, and locks all other connections out. On a
+    read-only file system the connection can only read.
+    """
     connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        f"{path.absolute().as_uri()}?{_mode(path)}",
+        uri=True,
+        timeout=BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
     )
     try:
+        if exclusive:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
     except sqlite3.Error:
         connection.close()
         raise
     return connection
+
+
+def _mode(path: Path) -> str:
+    """Return the mode to open the file in. On a read-only file system SQLite cannot create a missing WAL file."""
+    with suppress(OSError):
+        if os.statvfs(path).f_flag & os.ST_RDONLY and not path.with_name(f"{path.name}-wal").exists():
+            return "mode=ro&immutable=1"
+    return "mode=rw"
 
 
 def _sync(path: Path) -> None:

@@ -12,16 +12,20 @@ from harness.cluster_node import ClusterNode
 from harness.cluster_node import remains as cluster_remains
 from harness.datastores import Site, furnish
 from harness.netns import Netns
-from harness.node import Called, Node, netconf
+from harness.node import Called, Node, agent_with, netconf
 from harness.pod import Pod
 from harness.polling import wait_until
 from harness.state import faults, remains
+from svc.agent import maintenance, server
 from svc.attach.journal import Journal
 
 pytestmark = pytest.mark.root
 
 SPACE = "2m"
 MakePod = Callable[[], Pod]
+
+# An agent that allocates the reserve again every moment.
+HASTY = agent_with({f"{server.__name__}.PERIOD_SECONDS": 0.1, f"{maintenance.__name__}.RETRY_SECONDS": 0.1})
 
 
 @pytest.fixture
@@ -66,7 +70,7 @@ def make(node: Node, sandbox: Callable[[], Netns]) -> MakePod:
 
 def fill(node: Node) -> Path:
     ballast = node.state_dir / "ballast"
-    with ballast.open("wb", buffering=0) as file:
+    with ballast.open("ab", buffering=0) as file:
         for size in (65536, 4096, 1):
             try:
                 while True:
@@ -190,3 +194,45 @@ def test_delete_in_a_cluster(cluster: ClusterNode, sandbox: Callable[[], Netns],
     ballast.unlink()
     cluster.start_agent()
     wait_until(lambda: cluster_remains([cluster]) == [])
+
+
+def test_delete_without_room_to_open_the_journal(cluster: ClusterNode, sandbox: Callable[[], Netns]) -> None:
+    """The reserve is used up, and the datastore answers: the calls and the agent need no file of their own."""
+    pods = []
+    for name in ("c0", "c1", "c2", "c3"):
+        cluster.site.add_pod(name)
+        pods.append(cluster.pod(sandbox(), name, args=f"K8S_POD_NAME={name};K8S_POD_NAMESPACE=default"))
+        pods[-1].add()
+    fill(cluster)
+    cluster.kill_agent()
+    pods[0].delete()
+    ballast = fill(cluster)
+    pods[1].delete()
+    cluster.start_agent(*HASTY)
+    pods[2].delete()
+    assert [pod.netns.links() for pod in pods[:3]] == [[]] * 3
+    assert "the disk is full" in str(status(cluster, cluster.netconf()).output)
+    ballast.unlink()
+    wait_until(lambda: cluster.ctl("pending", "get", check=False).returncode == 0)
+    pods[3].delete()
+    collect = {**cluster.netconf(), "cni.dev/valid-attachments": []}  # rows that could not be removed
+    assert cluster.call("GC", collect, container="", ifname="").status == 0
+    assert cluster_remains([cluster]) == []
+
+
+def test_delete_without_room_for_the_embedded_store(node: Node, make: MakePod) -> None:
+    """It cannot release. A container that was never attached is gone, and the error of the others names the disk."""
+    never, *pods = [make() for _ in range(3)]
+    for pod in pods:
+        pod.add()
+    fill(node)
+    node.kill_agent()
+    pods[0].delete()
+    ballast = fill(node)
+    never.delete()
+    called = pods[1].call("DEL")
+    assert called.status == 0 or "full" in called.output["msg"], called
+    ballast.unlink()
+    node.start_agent()
+    pods[1].delete()
+    wait_until(lambda: remains(node) == [])

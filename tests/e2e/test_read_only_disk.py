@@ -1,0 +1,91 @@
+"""The node's state directory is read-only, as after an error of its disk: no agent starts, and the DELs are one-shot calls."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness import state
+from harness.cluster_node import ClusterNode, remains
+from harness.datastores import Site, furnish
+from harness.netns import Netns
+from harness.node import Node, netconf
+from harness.pod import Pod
+
+pytestmark = pytest.mark.root
+
+STOPS = pytest.mark.parametrize("stop", ["stop_agent", "kill_agent"])
+
+
+@contextmanager
+def own_file_system(directory: Path) -> Iterator[None]:
+    directory.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", directory], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", directory], check=True)
+
+
+@contextmanager
+def read_only(directory: Path) -> Iterator[None]:
+    subprocess.run(["mount", "-o", "remount,ro", directory], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", directory], check=True)
+
+
+@pytest.fixture
+def cluster(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
+    furnish(site, "node1")
+    try:
+        with own_file_system(tmp_path / "node" / "state"), ClusterNode(tmp_path / "node", "node1", site) as node:
+            yield node
+    finally:
+        site.clear()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with own_file_system(tmp_path / "node" / "state"), Node(tmp_path / "node") as node:
+        node.apply_pools()
+        yield node
+
+
+def make_pod(cluster: ClusterNode, netns: Netns, name: str) -> Pod:
+    cluster.site.add_pod(name)
+    return cluster.pod(netns, name, args=f"K8S_POD_NAME={name};K8S_POD_NAMESPACE=default")
+
+
+@STOPS
+def test_delete_releases_in_a_cluster(cluster: ClusterNode, sandbox: Callable[[], Netns], stop: str) -> None:
+    pod, never = (make_pod(cluster, sandbox(), name) for name in ("c0", "c1"))
+    pod.add()
+    getattr(cluster, stop)()
+    with read_only(cluster.state_dir):
+        never.delete()
+        pod.delete()
+        assert pod.netns.links() == []
+        error = never.failed("ADD").output
+        assert (error["code"], "Read-only file system" in error["msg"]) == (5, True), error
+    cluster.start_agent()
+    pod.delete()
+    assert remains([cluster]) == []
+
+
+@STOPS
+def test_delete_on_the_embedded_store_names_the_cause(node: Node, sandbox: Callable[[], Netns], stop: str) -> None:
+    pod, never = (Pod(node, sandbox(), container, netconf()) for container in ("c0", "c1"))
+    pod.add()
+    getattr(node, stop)()
+    with read_only(node.state_dir):
+        never.delete()
+        error = pod.failed("DEL").output
+        assert "readonly" in error["msg"], error
+        assert "writable" in error["details"], error
+    node.start_agent()
+    pod.delete()
+    assert state.remains(node) == []
