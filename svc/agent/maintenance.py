@@ -9,7 +9,7 @@ from collections.abc import Callable
 from svc.agent.lanes import Lane
 from svc.agent.queue import Job
 from svc.attach.context import Context
-from svc.attach.record import Record
+from svc.attach.record import ADDING, DELETING, Record
 from svc.attach.recovery import Store, retry_release, store_of
 from svc.call_trace import CallTrace, new_request_id
 from svc.retry import Backoff
@@ -33,6 +33,7 @@ class Maintenance:
         self._put = put
         self._is_parked = is_parked
         self._stopping = False
+        self._adding: set[int] = set()  # generations of the rows of ADDs in the last round
         self._in_flight: set[Store] = set()
         self._delays: dict[Store, tuple[Backoff, float]] = {}  # if the last attempt failed, with the time of the next one
 
@@ -41,11 +42,20 @@ class Maintenance:
         self._stopping = True
 
     def retry_releases(self) -> None:
-        """Queue the first pending release of each datastore that has none in the queue."""
+        """Queue the first pending release of each datastore that has none in the queue.
+
+        An ADD whose rollback could not write to the journal leaves its row "adding". A row that was there in the last round
+        is queued, too: its job runs when no ADD of the container is in-flight.
+        """
         self._context.journal.refill_reserve()
         owed: dict[Store, list[Record]] = defaultdict(list)
-        for record in self._context.journal.pending_releases():
-            owed[store_of(record)].append(record)
+        adding = set()
+        for record in self._context.journal.all():
+            if record.state == ADDING:
+                adding.add(record.generation)
+            if record.state == DELETING or record.generation in self._adding:
+                owed[store_of(record)].append(record)
+        self._adding = adding
         now = time.monotonic()
         for store in owed.keys() - self._in_flight:
             if store not in self._delays or self._delays[store][1] <= now:

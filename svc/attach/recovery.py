@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from svc.attach.context import Context
-from svc.attach.record import ADDED, DELETING, WAITING, AttachmentId, Record, StoreSettings
+from svc.attach.record import ADDED, ADDING, DELETING, WAITING, AttachmentId, Record, StoreSettings
 from svc.attach.sources.select import source_of
 from svc.attach.teardown import defer_release, tear_down
 from svc.call_trace import CallTrace
@@ -70,9 +70,12 @@ def store_of(record: Record) -> Store:
 
 
 def retry_release(context: Context, key: AttachmentId, trace: CallTrace) -> bool:
-    """Retry the pending release of an attachment. Return whether no release is pending any more."""
+    """Retry the pending release of an attachment, or tear down what an ADD left. Return whether no release is pending any more.
+
+    No other job of the container runs, so that no ADD of this process works on the row.
+    """
     record = context.journal.get(key)
-    if record is None or record.state != DELETING:
+    if record is None or record.state not in (ADDING, DELETING):
         return True
     try:
         return tear_down(context, record, trace)

@@ -1,6 +1,7 @@
 """A pending release is retried by the agent that runs: its datastore comes back, and nothing else has to happen."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from harness.pod import Pod
 from harness.polling import wait_until
 from svc.agent import maintenance, server
 from svc.attach import teardown
+from svc.attach.journal import Journal
+from svc.attach.record import ADDING
 
 pytestmark = pytest.mark.root
 
@@ -65,3 +68,14 @@ def test_agent_retries_until_the_file_is_back(own_pods: MakePod, node: Node) -> 
     store.rmdir()
     kept.rename(store)
     wait_until(lambda: state.remains(node) == [])
+
+
+def test_agent_removes_what_an_ended_add_has_left(web: Pod, cluster_node: ClusterNode) -> None:
+    """Its rollback could change neither datastore nor journal, and the runtime repeats nothing."""
+    web.add()
+    with closing(Journal(cluster_node.state_dir / "journal.db")) as journal:
+        (record,) = journal.all()
+        record.state = ADDING
+        journal.update(record)
+    wait_until(lambda: remains([cluster_node]) == [])
+    assert web.netns.links() == []
