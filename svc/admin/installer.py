@@ -224,5 +224,5 @@ def _read_executable(path: Path) -> bytes:
         details = "name it with --executable"
         raise CallerError(f"cannot read executable {str(path)!r}: {error.strerror}", details=details) from None
     if not data.startswith(b"\x7fELF"):
-        raise CallerError(f"{str(path)!r} is no native executable", details="name the one that was built with --executable")
+        raise CallerError(f"{str(path)!r} is not a native executable", details="name the one that was built with --executable")
     return data

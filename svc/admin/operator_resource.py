@@ -153,7 +153,7 @@ def _family(where: str, cidr: Any, errors: FieldErrors) -> int:
 def _seconds(where: str, value: Any, errors: FieldErrors) -> int | None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
-    errors.add(where, value, "is no number of seconds", "give 0, which is off, or more")
+    errors.add(where, value, "is not a number of seconds", "give 0, which is off, or more")
     return None
 
 

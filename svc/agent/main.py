@@ -99,9 +99,9 @@ def _read_config(path: Path) -> dict[str, str]:
     errors = []
     for name, value in values.items():
         if name not in OPTIONS:
-            errors.append(f"{name} is no option: use some of {', '.join(OPTIONS)}")
+            errors.append(f"{name} is not an option: use some of {', '.join(OPTIONS)}")
         elif not isinstance(value, str):
-            errors.append(f"{name} = {value!r} is no string: write it in quotes")
+            errors.append(f"{name} = {value!r} is not a string: write it in quotes")
     if errors:
         raise ValueError(f"{path}: {'; '.join(errors)}")
     return values

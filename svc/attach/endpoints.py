@@ -52,7 +52,7 @@ def require_endpoint_support(session: DatastoreSession, workload: Workload) -> N
     """Raise StoreError if the datastore cannot store the endpoint of a wired workload."""
     if session.settings["kind"] == "orch" and not workload.is_pod:
         details = "pass K8S_POD_NAME and K8S_POD_NAMESPACE in CNI_ARGS, or use another datastore"
-        raise StoreError("a container that is no pod has no place in the Kubernetes API", details=details)
+        raise StoreError("a container that is not a pod has no place in the Kubernetes API", details=details)
 
 
 def needs_endpoint(session: DatastoreSession, record: Record) -> bool:

@@ -141,4 +141,4 @@ def _result(plugin: str, stdout: bytes, version: str) -> Result:
     try:
         return parse_prev_result(stdout, version, f"result of {plugin}")
     except CallerError as fault:
-        raise _failure(fault.msg, f"{fault.details} (its output is no result)") from None
+        raise _failure(fault.msg, f"{fault.details} (its output is not a result)") from None

@@ -160,7 +160,7 @@ def _use_type_faults(spec: Json) -> Found:
 
 def _unknown_fields(given: Json) -> Found:
     for name in given.keys() - _FIELDS.keys():
-        yield _error(given, name, "is no field of an IP pool", f"leave it out, or use one of {', '.join(_FIELDS)}")
+        yield _error(given, name, "is not a field of an IP pool", f"leave it out, or use one of {', '.join(_FIELDS)}")
 
 
 def _choice_faults(spec: Json) -> Found:
@@ -178,7 +178,7 @@ def _selector_faults(spec: Json) -> Found:
             if selector.parse(spec[name]).uses_global:
                 yield _error(spec, name, "uses global()", "select by labels, or with all()")
         except SelectorError as error:
-            yield _error(spec, name, "is no selector", str(error))
+            yield _error(spec, name, "is not a selector", str(error))
 
 
 def _use_faults(spec: Json) -> Found:
@@ -197,7 +197,7 @@ def _cidr_faults(spec: Json) -> Found:
     try:
         Cidr(spec["cidr"] or "0.0.0.0/0")  # a missing CIDR is reported separately
     except ValueError as error:
-        yield _error(spec, "cidr", "is no CIDR", str(error))
+        yield _error(spec, "cidr", "is not a CIDR", str(error))
 
 
 def _range_faults(spec: Json, cidr: Cidr) -> Found:
@@ -211,7 +211,7 @@ def _size_faults(spec: Json, cidr: Cidr) -> Found:
     size, sizes = spec["blockSize"], _BLOCK_SIZES[cidr.version]
     if size not in sizes:
         allowed = f"give {sizes[0]} to {sizes[-1]}, or leave it out for {_BLOCK_SIZE[cidr.version]}"
-        yield _error(spec, "blockSize", f"is no prefix length of an IPv{cidr.version} block", allowed)
+        yield _error(spec, "blockSize", f"is not a prefix length of an IPv{cidr.version} block", allowed)
     elif size < cidr.length and not spec["disabled"]:
         remedy = f"set blockSize to {max(cidr.length, sizes[0])} or more, or give a larger range"
         yield _error(spec, "cidr", f"is smaller than one block of /{size}", remedy)

@@ -124,5 +124,5 @@ def _code_point(note: str, text: str, problems: list[str]) -> Controls:
     value = _CODE_POINTS.get(text.upper(), int(text) if text.isascii() and text.isdigit() and len(text) < 3 else -1)
     if 0 <= value < 64:
         return {"dscp": value}
-    problems.append(f"{note} = {display(text)} is no code point: it is left out")
+    problems.append(f"{note} = {display(text)} is not a code point: it is left out")
     return {}

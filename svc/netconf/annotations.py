@@ -264,5 +264,5 @@ def _hardware_address(text: str) -> bytes:
     if mac[0] & 1:
         raise ValueError("is a multicast address")
     if mac in (bytes(6), _HOST_MAC):
-        raise ValueError("is the address that every host side has" if any(mac) else "is no host's address")
+        raise ValueError("is the address that every host side has" if any(mac) else "is not the address of a host")
     return mac

@@ -150,7 +150,7 @@ def _label_pairs(args: dict[str, Any], faults: FieldErrors) -> Iterator[tuple[st
         if isinstance(item, dict) and isinstance(item.get("key"), str) and isinstance(item.get("value"), str):
             yield item["key"], item["value"]
         else:
-            faults.add(f"{_PATH}[{index}]", item, "is no label", 'write an object with "key" and "value", both strings')
+            faults.add(f"{_PATH}[{index}]", item, "is not a label", 'write an object with "key" and "value", both strings')
 
 
 def _usable(text: str) -> str:

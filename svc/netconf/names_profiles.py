@@ -134,11 +134,11 @@ def _check(name: str, value: Any, default: Any, faults: FieldErrors) -> None:
 
 def _check_list(name: str, value: Any, faults: FieldErrors) -> None:
     if not isinstance(value, list) or not value:
-        faults.add(name, value, "is no list with something in it", "give an array of strings")
+        faults.add(name, value, "is not a list with entries", "give an array of strings")
         return
     for index, item in enumerate(value):
         if not isinstance(item, str) or not re.fullmatch(_DOMAIN + "/", item):
-            faults.add(f"{name}[{index}]", item, "is no domain with a slash", 'give one such as "example.org/"')
+            faults.add(f"{name}[{index}]", item, "is not a domain with a slash", 'give one such as "example.org/"')
 
 
 _DOMAIN: Final = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?"

@@ -323,7 +323,7 @@ def test_threads_lose_no_update(backend: Backend) -> None:
                     backend.write([Update(key, entry.value.changed(COUNTED, 1), entry.revision)])
                     break
                 except Conflict as conflict:
-                    assert conflict.key == key  # noqa: PT017 a lost race is no failure
+                    assert conflict.key == key  # noqa: PT017 a lost race is not a failure
 
     workers = [threading.Thread(target=count) for _ in range(threads)]
     for worker in workers:

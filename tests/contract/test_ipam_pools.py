@@ -87,7 +87,7 @@ def test_pools_that_cannot_be_understood_are_told(backend: Backend) -> None:
     put_node(backend)
     put_pool(backend, "bad", "10.65.0.0/28", blockSize=30, nodeSelector="rack ==")
     for named in ({}, {4: ("bad",)}):
-        with pytest.raises(PeerError, match=r"IP pool 'bad': spec\.nodeSelector = 'rack ==' is no selector") as refusal:
+        with pytest.raises(PeerError, match=r"IP pool 'bad': spec\.nodeSelector = 'rack ==' is not a selector") as refusal:
             take(IpamService(backend, NODE), "net.c1", pools=named)
         assert refusal.value.code == Code.POOL
     put_pool(backend, "good", "10.66.0.0/28", blockSize=30)
@@ -182,7 +182,7 @@ def test_pools_that_cannot_be_read_are_told(backend: Backend, ipam: IpamService)
     """By every assignment that passes them, and by refusals."""
     put_pool(backend, "a", TINY, blockSize=29)
     put_pool(backend, "b", "10.66.0.0/24", nodeSelector="rack = 'a'")
-    fault = "IP pool 'b': spec.nodeSelector = \"rack = 'a'\" is no selector"
+    fault = "IP pool 'b': spec.nodeSelector = \"rack = 'a'\" is not a selector"
     assert [each.startswith(fault) for each in ipam.assign(Assign("net.c", {})).faults] == [True]
     assert ipam.require_capacity((4,), {})[0].startswith(fault)
     assert ipam.require_capacity((4,), {4: ("a",)}) == ()

@@ -37,7 +37,7 @@ def lose(node: Node) -> None:
 
 
 def damage_file(node: Node) -> None:
-    (node.state_dir / "journal.db").write_bytes(b"this is no database, and it is longer than a header of one would be" * 20)
+    (node.state_dir / "journal.db").write_bytes(b"this is not a database, and it is longer than a header of one would be" * 20)
     for suffix in ("-wal", "-shm"):
         (node.state_dir / f"journal.db{suffix}").unlink(missing_ok=True)
 

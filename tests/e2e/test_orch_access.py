@@ -306,7 +306,7 @@ def test_an_answer_of_something_else_is_told(clean_kube: Kube) -> None:
     with ApiProxy(clean_kube) as front:
         front.arm(Order(Fate.ANSWERED, "^GET", times=9, status=200, body=b"<html>"))
         with closing(OrchStore({"orch_api_root": front.url}, DEFAULT)) as store:
-            with pytest.raises(StoreError, match="the answer is no JSON"):
+            with pytest.raises(StoreError, match="the answer is not JSON"):
                 store.list(POOLS)
 
 

@@ -12,7 +12,7 @@ from harness.spec_rows import EVERYWHERE
 
 pytestmark = [pytest.mark.root, pytest.mark.parametrize("site", EVERYWHERE, indirect=True, scope="module")]
 
-FAULT = "IP pool 'odd': spec.nodeSelector = \"rack = 'a'\" is no selector"
+FAULT = "IP pool 'odd': spec.nodeSelector = \"rack = 'a'\" is not a selector"
 
 
 @pytest.fixture

@@ -49,8 +49,8 @@ def test_command_line_goes_before_the_file(path: Path, monkeypatch: pytest.Monke
     ("text", "said"),
     [
         ("socket", "is not TOML"),
-        ('sockets = "/s"\nlog_level = 7', "sockets is no option: use some of socket, state_dir"),
-        ('sockets = "/s"\nlog_level = 7', "log_level = 7 is no string"),
+        ('sockets = "/s"\nlog_level = 7', "sockets is not an option: use some of socket, state_dir"),
+        ('sockets = "/s"\nlog_level = 7', "log_level = 7 is not a string"),
         ('log_level = "LOUD"', "invalid choice: 'LOUD'"),
         ('metrics = "here"', "'here' is not HOST:PORT"),
         (None, "cannot be read: No such file"),

@@ -71,7 +71,7 @@ def test_damaged_store_is_a_store_error(path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"this is no database, whatever its name says\n" * 200, "not a database"),
+        (b"this is not a database, whatever its name says\n" * 200, "not a database"),
         (b"", "it is empty: .* `svcctl store restore FILE`"),
         (b"SQLite", "not a database"),
     ],

@@ -183,7 +183,7 @@ def test_unreadable_records_are_refused(tmp_path: Path, executable: Path, change
 def test_only_native_executables_are_installed(tmp_path: Path) -> None:
     """A script would need an interpreter that the host may not have."""
     (tmp_path / "script").write_text("#!/bin/sh\n")
-    for name, message in (("script", "is no native executable"), ("missing", "cannot read executable")):
+    for name, message in (("script", "is not a native executable"), ("missing", "cannot read executable")):
         with pytest.raises(CallerError, match=message):
             installer.install(tmp_path / "bin", tmp_path / name, DEFAULT, plan())
 

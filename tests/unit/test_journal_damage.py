@@ -52,7 +52,7 @@ def as_a_store(path: Path) -> None:
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
-    "garbage": lambda path: path.write_bytes(b"this is no database, and it is longer than a header of one would be" * 20),
+    "garbage": lambda path: path.write_bytes(b"this is not a database, and it is longer than a header of one would be" * 20),
     "empty": lambda path: path.write_bytes(b""),
     "a directory": as_a_directory,
     "another program's": as_a_store,

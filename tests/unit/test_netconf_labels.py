@@ -55,9 +55,9 @@ def test_others_may_say_other_things(given: dict[str, Any] | None) -> None:
 @pytest.mark.parametrize(
     ("labels", "told"),
     [
-        (["a"], r"labels\[0\] = 'a' is no label"),
-        ([label("a", "b"), {"key": "a"}], r"labels\[1\] = .* is no label"),
-        ([{"key": 1, "value": "b"}], "is no label"),
+        (["a"], r"labels\[0\] = 'a' is not a label"),
+        ([label("a", "b"), {"key": "a"}], r"labels\[1\] = .* is not a label"),
+        ([{"key": 1, "value": "b"}], "is not a label"),
         ([label("svc.internal/namespace", "a/b")], "'a/b' is not a namespace"),
     ],
 )

@@ -84,9 +84,12 @@ def test_words_are_those_of_the_profile() -> None:
         ({"svcNetwork": {"ipPools": ["10.0.0.0/8"]}}, "spec.svcNetwork.ipPools[0] = '10.0.0.0/8' is a string"),
         ({"svcNetwork": {"ipPools": [V4, {}]}}, "spec.svcNetwork.ipPools[1].cidr = null is not a CIDR"),
         ({"svcNetwork": {"ipPools": [{"cidr": "10.0.0.1/8"}]}}, "spec.svcNetwork.ipPools[0].cidr = '10.0.0.1/8' is not a CIDR"),
-        ({"svcNetwork": {"linuxPolicySetupTimeoutSeconds": -1}}, "linuxPolicySetupTimeoutSeconds = -1 is no number of seconds"),
-        ({"svcNetwork": {"linuxPolicySetupTimeoutSeconds": "5"}}, "linuxPolicySetupTimeoutSeconds = '5' is no number"),
-        ({"svcNetwork": {"linuxPolicySetupTimeoutSeconds": True}}, "linuxPolicySetupTimeoutSeconds = true is no number"),
+        (
+            {"svcNetwork": {"linuxPolicySetupTimeoutSeconds": -1}},
+            "linuxPolicySetupTimeoutSeconds = -1 is not a number of seconds",
+        ),
+        ({"svcNetwork": {"linuxPolicySetupTimeoutSeconds": "5"}}, "linuxPolicySetupTimeoutSeconds = '5' is not a number"),
+        ({"svcNetwork": {"linuxPolicySetupTimeoutSeconds": True}}, "linuxPolicySetupTimeoutSeconds = true is not a number"),
     ],
 )
 def test_fault_names_the_field(spec: Json, fault: str) -> None:

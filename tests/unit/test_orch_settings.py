@@ -64,7 +64,7 @@ NOT_ITS_KEY, EXEC = "client-key is of another certificate", "client.authenticati
 FAULTS: list[tuple[Json | str, str]] = [
     ("", "is empty or no mapping"),
     ("[1]", "is empty or no mapping"),
-    (f"users: [{SECRET}\nclusters: x: y", "is no YAML (line 2)"),
+    (f"users: [{SECRET}\nclusters: x: y", "is not YAML (line 2)"),
     (document(**{"current-context": ""}), "has no current-context"),
     (document(**{"current-context": "other"}), "has no entry 'other' in contexts"),
     (document(clusters=[]), "has no entry 'c' in clusters"),
@@ -75,8 +75,8 @@ FAULTS: list[tuple[Json | str, str]] = [
         document(clusters=[{"name": "c", "cluster": {"server": "https://h", "certificate-authority": "none"}}]),
         "File does not exist",
     ),
-    (document(clusters=[{"name": "c", "cluster": {"server": "::x"}}]), "cluster 'c': server = '::x' is no URL"),
-    (document(clusters=[{"name": "c", "cluster": {"server": "https://h:port"}}]), "server = 'https://h:port' is no URL"),
+    (document(clusters=[{"name": "c", "cluster": {"server": "::x"}}]), "cluster 'c': server = '::x' is not a URL"),
+    (document(clusters=[{"name": "c", "cluster": {"server": "https://h:port"}}]), "server = 'https://h:port' is not a URL"),
     (
         document(clusters=[{"name": "c", "cluster": {"server": "https://h", "certificate-authority": "kubeconfig"}}]),
         "certificate-authority holds no certificate",
@@ -117,8 +117,8 @@ def test_a_missing_kubeconfig_is_named(folder: Path) -> None:
     ("settings", "expected"),
     [
         ({}, "no kubeconfig is given"),
-        ({"orch_api_root": "10.0.0.1:6443"}, "orch_api_root = '10.0.0.1:6443' is no URL"),
-        ({"orch_api_root": "ftp://10.0.0.1"}, "is no URL"),
+        ({"orch_api_root": "10.0.0.1:6443"}, "orch_api_root = '10.0.0.1:6443' is not a URL"),
+        ({"orch_api_root": "ftp://10.0.0.1"}, "is not a URL"),
         ({"orch_api_root": "https://h", "k8s_client_key": "/none"}, "k8s_client_key = '/none' cannot be read"),
         ({"orch_api_root": "https://h", "k8s_certificate_authority": "/none"}, "k8s_certificate_authority = '/none'"),
     ],
@@ -189,7 +189,7 @@ def test_what_is_half_written_does_not_count_yet(folder: Path) -> None:
         first = auth.current()
         kubeconfig(folder, "clusters: [")
         assert auth.current() is first
-        with pytest.raises(CallerError, match="is no YAML"):
+        with pytest.raises(CallerError, match="is not YAML"):
             auth.renewed(first)
         kubeconfig(folder, document(users=[{"name": "u", "user": {"token": "another"}}]))
         assert auth.current().authorization() == "Bearer another"

@@ -138,8 +138,8 @@ FAULTS: list[tuple[dict[str, Any], list[str]]] = [
     ({"cidr": "fd00::/48", "blockSize": 116, "vxlanMode": "Always"}, []),
     ({"cidr": None}, ["spec.cidr is missing: give"]),
     ({"cidr": 7}, ["spec.cidr = 7 is a number: give a string"]),
-    ({"cidr": "10.0.0.1/16"}, ["spec.cidr = '10.0.0.1/16' is no CIDR"]),
-    ({"cidr": "ten"}, ["spec.cidr = 'ten' is no CIDR"]),
+    ({"cidr": "10.0.0.1/16"}, ["spec.cidr = '10.0.0.1/16' is not a CIDR"]),
+    ({"cidr": "ten"}, ["spec.cidr = 'ten' is not a CIDR"]),
     ({"cidr": "169.254.8.0/24"}, ["spec.cidr = '169.254.8.0/24' is link-local"]),
     ({"cidr": "fe80::/64"}, ["spec.cidr = 'fe80::/64' is link-local"]),
     ({"cidr": "127.1.0.0/16"}, ["spec.cidr = '127.1.0.0/16' is loopback (127.0.0.0/8)"]),
@@ -163,8 +163,8 @@ FAULTS: list[tuple[dict[str, Any], list[str]]] = [
     ({"cidr": "::ffff:0:0/96"}, ["is IPv4-mapped (::ffff:0.0.0.0/96)"]),
     ({"cidr": "::ffff:10.0.0.0/112"}, ["is IPv4-mapped (::ffff:0.0.0.0/96)"]),
     ({"cidr": "10.0.0.0/28"}, ["spec.cidr = '10.0.0.0/28' is smaller than one block of /26: set blockSize to 28"]),
-    ({"blockSize": 19}, ["spec.blockSize = 19 is no prefix length of an IPv4 block: give 20 to 32"]),
-    ({"blockSize": 33}, ["spec.blockSize = 33 is no prefix length"]),
+    ({"blockSize": 19}, ["spec.blockSize = 19 is not a prefix length of an IPv4 block: give 20 to 32"]),
+    ({"blockSize": 33}, ["spec.blockSize = 33 is not a prefix length"]),
     ({"cidr": "fd00::/64", "blockSize": 115}, ["an IPv6 block: give 116 to 128, or leave it out for 122"]),
     ({"blockSize": "26"}, ["spec.blockSize = '26' is a string: give a number"]),
     ({"blockSize": True}, ["spec.blockSize = true is a boolean: give a number"]),
@@ -175,10 +175,10 @@ FAULTS: list[tuple[dict[str, Any], list[str]]] = [
     ({"assignmentMode": "Auto"}, ["spec.assignmentMode = 'Auto' is not known: give one of Automatic, Manual"]),
     ({"ipipMode": "Always", "vxlanMode": "Always"}, ["spec.ipipMode = 'Always' excludes vxlanMode = 'Always'"]),
     ({"cidr": "fd00::/64", "ipipMode": "Always"}, ["spec.ipipMode = 'Always' is not for IPv6: set it to Never"]),
-    ({"nodeSelector": "zone ="}, ["spec.nodeSelector = 'zone =' is no selector: selector 'zone =' is wrong at character 6"]),
+    ({"nodeSelector": "zone ="}, ["spec.nodeSelector = 'zone =' is not a selector: selector 'zone =' is wrong at character 6"]),
     ({"nodeSelector": "global()"}, ["spec.nodeSelector = 'global()' uses global(): select by labels"]),
     ({"namespaceSelector": "a == 'b'"}, ["spec.namespaceSelector = \"a == 'b'\" is not for use Tunnel"]),
-    ({"nodeselector": "all()"}, ["spec.nodeselector = 'all()' is no field of an IP pool"]),
+    ({"nodeselector": "all()"}, ["spec.nodeselector = 'all()' is not a field of an IP pool"]),
     (
         BALANCER | {"allowedUses": ["LoadBalancer", "Workload"]},
         ["does not go with use LoadBalancer: set it to ['LoadBalancer']"],
@@ -189,7 +189,7 @@ FAULTS: list[tuple[dict[str, Any], list[str]]] = [
         ["spec.nodeSelector = 'has(a)' does not go with use LoadBalancer: set it to all()"],
     ),
     (BALANCER | {"disableBGPExport": True}, ["spec.disableBGPExport = true does not go with use LoadBalancer"]),
-    ({"cidr": "no", "blockSize": "x", "novel": 1, "ipipMode": "On"}, ["no field", "'x' is a string", "'On' is not", "no CIDR"]),
+    ({"cidr": "no", "blockSize": "x", "novel": 1, "ipipMode": "On"}, ["a field", "'x' is a string", "'On' is not", "a CIDR"]),
 ]
 
 

@@ -78,7 +78,7 @@ def test_what_is_out_of_range_is_put_to_the_nearest_bound(name: str, text: str, 
 def test_what_cannot_be_understood_is_left_out(text: str) -> None:
     found, problem = faulty(ingressBandwidth="1M", dscp=text)
     assert found == {"ingressBandwidth": 10**6, "ingressBurst": BURST}
-    assert problem == f"{DEFAULT.qos_prefix}/dscp = {text!r} is no code point: it is left out"
+    assert problem == f"{DEFAULT.qos_prefix}/dscp = {text!r} is not a code point: it is left out"
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def _parse(text: str, origin: tuple[str, str], errors: FieldErrors) -> SplitResu
             return url
     except ValueError:  # a port that is not a number, or unbalanced brackets
         pass
-    errors.add(origin[0], text, "is no URL of an etcd server", _EXAMPLE)
+    errors.add(origin[0], text, "is not the URL of an etcd server", _EXAMPLE)
     return None
 
 

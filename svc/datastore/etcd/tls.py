@@ -41,7 +41,7 @@ def load_tls(given: Mapping[str, str], errors: FieldErrors) -> Tls | None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if problem := load_pair(context, given[_CERTIFICATE], given[_KEY]):
             remedy = f"name the private key of {_CERTIFICATE} = {given[_CERTIFICATE]!r}, in PEM and without a password"
-            errors.add(_KEY, given[_KEY], f"is no key for the certificate: it {problem}", remedy)
+            errors.add(_KEY, given[_KEY], f"is not a key for the certificate: it {problem}", remedy)
     return Tls(roots or b"", certificate, key) if len(errors.found) == before else None
 
 

@@ -205,7 +205,7 @@ def _parsed(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f" (line {mark.line + 1})" if mark else ""
-        raise _invalid(path, f"is no YAML{line}", _COMPARE) from None
+        raise _invalid(path, f"is not YAML{line}", _COMPARE) from None
     if not isinstance(data, dict):
         raise _invalid(path, "is empty or no mapping", "name a kubeconfig file")
     return data
@@ -220,7 +220,7 @@ def _user_of(path: Path, data: dict[str, Any]) -> dict[str, Any]:
     name = context.get("cluster")
     server = str(_entry(path, data, "cluster", name).get("server") or "")
     if server and not _is_url(server):
-        raise _invalid(path, f"cluster {name!r}: server = {display(server)} is no URL", _URL_REMEDY)
+        raise _invalid(path, f"cluster {name!r}: server = {display(server)} is not a URL", _URL_REMEDY)
     if not server:
         raise _invalid(path, f"cluster {name!r} has no server", "give the URL of the API server")
     return _entry(path, data, "user", context["user"]) if context.get("user") else {}
@@ -255,7 +255,7 @@ def _override(settings: Settings, configuration: Configuration, token: _Token) -
     """Apply the fields of the settings, which override those of the kubeconfig. Return the origin of the token."""
     if root := settings.get("orch_api_root", ""):
         if not _is_url(root):
-            raise CallerError(f"orch_api_root = {display(root)} is no URL", details=_URL_REMEDY)
+            raise CallerError(f"orch_api_root = {display(root)} is not a URL", details=_URL_REMEDY)
         configuration.host = _API_PATH.sub("", root.rstrip("/")).rstrip("/")
     for field, target in _FILES.items():
         if name := settings.get(field, ""):
@@ -302,7 +302,7 @@ def _read_token(name: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         if lack := shortage(error):
             raise lack from error
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise CallerError(
             f"token file {name!r} cannot be read: {reason}", details="see who renews it, or name another one"
         ) from None

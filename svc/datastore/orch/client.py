@@ -184,7 +184,7 @@ class Client:
         try:
             found: Json = orjson.loads(answer.data)
         except ValueError:
-            raise ApiError(answer.status, "", "the answer is no JSON", call=str(request)) from None
+            raise ApiError(answer.status, "", "the answer is not JSON", call=str(request)) from None
         return found
 
     def _answer(self, request: _Request) -> _Answer:

@@ -67,7 +67,7 @@ class CrdStore(ResourceStore):
             found, value = self._objects.decode(self._objects.kind(key), data)
         except ValueError as error:
             details = "delete the object, or put it right with kubectl edit"
-            raise UndecodableEntry(f"{self._path(key)} is no valid object: {error}", details=details) from error
+            raise UndecodableEntry(f"{self._path(key)} is not a valid object: {error}", details=details) from error
         if found != key:  # a handle whose name differs in case, or another kind of affinity
             raise NotFound(key)
         return Entry(key, value, revision_of(data))

@@ -217,7 +217,7 @@ def test_endpoint_has_what_policy_agents_need(make: MakePod, cluster_node: Clust
     for _ in range(2):
         called = pod.call("ADD")
         assert called.status == 0
-        assert f"{DEFAULT.qos_prefix}/dscp = 'lots' is no code point: it is left out" in called.stderr
+        assert f"{DEFAULT.qos_prefix}/dscp = 'lots' is not a code point: it is left out" in called.stderr
         pod.result = called.output
         v4, v6 = pod.addresses
         spec = endpoint(cluster_node).spec
