@@ -18,7 +18,7 @@ import yaml
 from svc.admin.install_records import Others, known_files, other_installations, record_paths
 from svc.admin.installer import InstallSettings, Outcome, find_executable, require_own_list
 from svc.admin.installer import install as install_files
-from svc.atomic_file import File
+from svc.atomic_file import File, write
 from svc.attach.plugin_exec import supported_versions
 from svc.cni.install_record import SOCKET_NAME
 from svc.deploy.systemd import HOST_LOCAL_DIR, make_directories, plugin_of, render_unit, unit_name
@@ -82,12 +82,20 @@ class Installation:
         lists = [str(folder / self.names.conflist) if folder else "" for folder in (self.conf_dir, host_dir)]
         return Installed(self.profile, str(self.bin_dir), executables, *lists)
 
-    def credentials(self) -> list[File]:
-        """Return token and kubeconfig, if they are needed. Raise CallerError outside of a pod."""
+    def credentials(self, folder: Path | None = None) -> list[File]:
+        """Return token and kubeconfig for `folder`, else `conf_dir`, if they are needed. Raise CallerError outside of a pod."""
         if not self.conf_dir or self.datastore != "orch":
             return []
         account = self.service_account or Path(f"/var/run/secrets/{self.names.orch_domain}/serviceaccount")
-        return credentials(account, os.environ, self.conf_dir, self.names)
+        return credentials(account, os.environ, folder or self.conf_dir, self.names)
+
+    def reachable(self, settings: dict[str, str], folder: Path) -> dict[str, str]:
+        """Return settings of the network's datastore that work before the installation: with its credentials in `folder`."""
+        files, name = self.credentials(folder), _kubeconfig_name(self.names)
+        for file in files:
+            write(file)
+        installed = {str(each / name) for each in (self.conf_dir, self.host_conf_dir) if each} if files else set()
+        return settings | ({"kubeconfig": str(folder / name)} if settings.get("kubeconfig") in installed else {})
 
     def read_netconf(self, folder: Path) -> tuple[Json, netconfs.NetConf]:
         """Return the part of svc in the network list, with a kubeconfig in `folder`; as JSON and decoded."""
@@ -105,10 +113,11 @@ class Installation:
         return entry, netconfs.read(entry | {"name": self.names.network}, self.names)
 
 
-def install(wanted: Installation, warn: Warn) -> list[Outcome]:
+def install(wanted: Installation, warn: Warn, prepare: Callable[[], None]) -> list[Outcome]:
     """Install and record all files, each atomically; return what was done to each.
 
-    Raise CallerError before anything is written, PeerError if a file cannot be written."""
+    Call `prepare` when all is valid, before the first file. Raise CallerError, or an error of `prepare`, before a file is
+    written, PeerError if a file cannot be written."""
     names = wanted.names
     executable = wanted.executable or find_executable()
     others = other_installations(wanted.state_dir, wanted.profile, wanted.bin_dir)
@@ -121,7 +130,7 @@ def install(wanted: Installation, warn: Warn) -> list[Outcome]:
     writable = [*log_dirs, HOST_LOCAL_DIR, *([settings.socket.parent] if _is_elsewhere(settings) else [])]
     unit = [_unit(wanted, others, settings, writable)] if wanted.systemd else []
     network = [*wanted.credentials(), *_network_list(wanted, executable, warn)]
-    outcomes = install_files(wanted.bin_dir, executable, names, settings, [*unit, *network])
+    outcomes = install_files(wanted.bin_dir, executable, names, settings, [*unit, *network], prepare)
     is_new = add_installed(wanted.state_dir, wanted.record)
     for file in unit:
         make_directories(writable)

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -64,11 +64,17 @@ class InstallSettings:
 
 
 def install(
-    bin_dir: Path, executable: Path, names: Names, settings: InstallSettings, network: Sequence[File] = ()
+    bin_dir: Path,
+    executable: Path,
+    names: Names,
+    settings: InstallSettings,
+    network: Sequence[File] = (),
+    prepare: Callable[[], None] = lambda: None,
 ) -> list[Outcome]:
     """Install records, executables, and then the network's files, because with them the runtime starts pods.
 
-    Return what was done to each file. Raise CallerError before anything is written, PeerError if a file cannot be written."""
+    Call `prepare` when all is valid, before the first file. Return what was done to each file. Raise CallerError, or an error
+    of `prepare`, before a file is written, PeerError if a file cannot be written."""
     program = _read_executable(executable)
     files = [*(File(bin_dir / name, program, 0o755) for name in (names.ipam_plugin, names.plugin)), *network]
     own, *_ = record_paths(bin_dir, names)
@@ -77,6 +83,7 @@ def install(
     known = install_records.known_files(settings.state_dir, own)
     # records before executables: an executable must never run with the record of another installation
     records = [File(path, record, 0o644) for path in record_paths(bin_dir, names)]
+    prepare()
     try:
         for folder in dict.fromkeys(file.path.parent for file in (*records, *files)):
             create_directories(folder)

@@ -270,8 +270,13 @@ def _differences(other: Resource, pool: Resource, label: _Label) -> Iterator[str
     listed = with_defaults(pool).spec
     for field in [*listed, *(field for field in stored if field not in listed)]:
         if stored.get(field) != listed.get(field):
-            values = f"{display(stored.get(field))} is not {display(listed.get(field))}"
-            yield f"spec.{field} = {values}, and {whose}: make both equal, or delete this pool"
+            if field not in stored:
+                values = f" is not set but listed as {display(listed[field])}"
+            elif field not in listed:
+                values = f" = {display(stored[field])} is set but not listed"
+            else:
+                values = f" = {display(stored[field])} is not {display(listed[field])}"
+            yield f"spec.{field}{values}, and {whose}: make both equal, or delete this pool"
 
 
 def _remove(backend: Backend, pool: Resource) -> str:

@@ -122,9 +122,9 @@ class CliContext:
             yield store
 
     @contextmanager
-    def changing(self, target: Target | None = None, *, create: bool = False) -> Iterator[Backend]:
+    def changing(self, *, create: bool = False) -> Iterator[Backend]:
         """Open the datastore as `store` does, and print its name after the change."""
-        target = target or self.target
+        target = self.target
         with self.store(target, create=create) as store:
             yield store
         click.echo(f"datastore: {target}")

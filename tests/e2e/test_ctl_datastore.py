@@ -8,7 +8,9 @@ import pytest
 
 from harness.cluster_node import ClusterNode
 from harness.datastores import Site, session
+from harness.ipam import put_pool
 from harness.node import Node
+from svc.admin import pools
 from svc.attach.datastore_ready import KEY as READY
 from svc.model.resource import Resource
 from svc.names import DEFAULT
@@ -69,6 +71,26 @@ def test_pools_of_the_operator_are_applied(cluster_node: ClusterNode, tmp_path: 
     assert not (cluster_node.state_dir / "store.db").exists()
     cluster_node.prepare("uninstall", "--bin-dir", str(cluster_node.bin_dir))
     cluster_node.prepare("install", "--bin-dir", str(cluster_node.bin_dir), "--socket", str(cluster_node.socket))
+
+
+def test_refused_pool_installs_nothing(cluster_node: ClusterNode, tmp_path: Path) -> None:
+    """So that no runtime begins with a network that lacks its pools."""
+    with session(cluster_node.site) as store:
+        put_pool(store, "user", "10.98.0.0/16")
+        head = {"apiVersion": DEFAULT.operator_api_version, "kind": "Installation", "metadata": {"name": "default"}}
+        network = {"ipPools": [{"name": "user", "cidr": "10.98.0.0/16", "encapsulation": "None"}]}
+        resource = tmp_path / "installation.json"
+        resource.write_text(json.dumps(head | {"spec": {DEFAULT.operator_network: network}}))
+        (tmp_path / "entry.json").write_text(json.dumps(cluster_node.netconf()))
+        done = cluster_node.svcctl(
+            "install", "--bin-dir", str(tmp_path / "bin"), "--conf-dir", str(tmp_path / "net.d"), "--without", "portmap",
+            "--without", "bandwidth", "--netconf", str(tmp_path / "entry.json"), "--installation", str(resource),
+            "--apply-pools", check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (1, ""), done
+        assert "nothing was changed: IP pool 'user': spec.natOutgoing is not set but listed as true" in done.stderr
+        assert {path.name for path in tmp_path.iterdir()} == {"installation.json", "entry.json"}
+        pools.delete(store, "user")
 
 
 def test_network_that_cannot_be_read_is_never_replaced(cluster_node: ClusterNode, installed: Path) -> None:

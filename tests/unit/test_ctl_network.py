@@ -371,3 +371,31 @@ def test_watched_token_is_renewed(installer: Installer, account: Path) -> None:
             running.send_signal(signal.SIGTERM)
         assert running.wait(30) == 0
     assert installer.uninstall().count("removed") == 7
+
+
+def test_pools_are_applied_with_credentials_that_are_installed_later(
+    tmp_path: Path, account: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a directory of their own; if the datastore does not answer, no file is installed."""
+    opened = []
+
+    def open_backend(settings: dict[str, str], *_: object) -> None:
+        kubeconfig = Path(settings["kubeconfig"])
+        opened.append((kubeconfig.parent, yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["tokenFile"]))
+        raise PeerError("no answer")
+
+    monkeypatch.setattr("svc.ctl.commands.install.open_backend", open_backend)
+    monkeypatch.setattr("os.environ", {**os.environ, **IN_POD})
+    head = {"apiVersion": DEFAULT.operator_api_version, "kind": "Installation", "metadata": {"name": "default"}}
+    resource, conf_dir = tmp_path / "installation.json", tmp_path / "net.d"
+    resource.write_text(json.dumps(head | {"spec": {DEFAULT.operator_network: {}}}))
+    done = CliRunner().invoke(main, [
+        "--state-dir", str(tmp_path / "state"), "install", "--bin-dir", str(tmp_path / "cni"), "--conf-dir", str(conf_dir),
+        "--host-conf-dir", "/on/the/host", "--without", "portmap", "--without", "bandwidth", "--datastore", "orch",
+        "--service-account", str(account), "--installation", str(resource), "--apply-pools",
+    ])  # fmt: skip
+    assert (done.exit_code, done.stderr) == (1, "Error: no answer\n")
+    [(folder, token)] = opened
+    assert token == "svc-token"
+    assert not folder.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"installation.json", "serviceaccount"}

@@ -211,6 +211,7 @@ def test_equal_pool_is_adopted(store: EmbeddedStore) -> None:
     ("name", "cidr", "labels", "fault"),
     [
         ("mine", "10.65.0.0/16", {}, "'mine': spec.ipipMode = 'Never' is not 'Always'"),
+        ("mine", "10.65.0.0/16", {}, "'mine': spec.natOutgoing is not set but listed as true"),
         ("listed", "10.1.0.0/16", {}, "'listed': spec.cidr = '10.1.0.0/16' is not '10.65.0.0/16'"),
         ("mine", "10.65.0.0/16", {}, "'mine': metadata.name is not 'listed'"),
         ("listed", "10.65.0.0/16", {LABEL: "helm"}, f"metadata.labels[{LABEL}] = 'helm' names another manager"),
@@ -235,15 +236,16 @@ def test_install_applies_the_pools(tmp_path: Path) -> None:
         "install", "--bin-dir", str(tmp_path / "bin"), "--conf-dir", str(tmp_path / "net.d"), "--without", "portmap",
         "--without", "bandwidth", "--installation", str(resource), "--apply-pools",
     )  # fmt: skip
-    resource.write_bytes(document({"ipPools": [V4 | {"encapsulation": "GRE"}]}))
-    assert "encapsulation" in cli.fails(*command)
-    assert not (tmp_path / "bin").exists()
+    for wrong in ({"encapsulation": "GRE"}, {"blockSize": 4}):
+        resource.write_bytes(document({"ipPools": [V4 | wrong]}))
+        assert next(iter(wrong)) in cli.fails(*command)
+        assert [path.name for path in tmp_path.iterdir()] == [resource.name]
     resource.write_bytes(document({"ipPools": [V4]}))
     lines = cli.prints(*command).splitlines()
-    assert lines[-2:] == [
+    assert lines[:2] == [
         "pool default-ipv4-ippool created",
         f"datastore: embedded store {tmp_path}/state/store.db, from {tmp_path}/net.d/10-svc.conflist",
     ]
-    assert cli.prints(*command).splitlines()[-2] == "pool default-ipv4-ippool unchanged"
+    assert cli.prints(*command).splitlines()[0] == "pool default-ipv4-ippool unchanged"
     assert "default-ipv4-ippool" in cli.prints("pool", "get")
     assert "needs --installation" in cli.fails("install", "--bin-dir", "/b", "--apply-pools", code=2)

@@ -2,9 +2,11 @@
 
 import signal
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -14,6 +16,7 @@ from svc.admin.install_records import other_installations, recorded_state_dir
 from svc.admin.installation import CHAINED, UNIT_DIR, Installation
 from svc.atomic_file import write
 from svc.ctl.cli_context import CliContext, Target, names_option
+from svc.datastore.open import open_backend
 from svc.model import cni_versions
 from svc.model.errors import SvcError
 from svc.netconf.installed import remove_installed
@@ -59,21 +62,10 @@ def install(context: CliContext, /, watch: bool, apply_pools: bool, **options: A
     folders = {_flag(name): options[name] for name in ("bin_dir", "conf_dir", "unit_dir")}
     installer.require_directories(folders | {"--state-dir": context.state_dir, "--run-dir": context.run_dir})
     wanted = _installation(context, options)
-    listed = None
-    if apply_pools and wanted.installation:  # read before anything is installed, so that nothing changes if one is invalid
-        from svc.admin import operator_resource  # few installations have an operator
-
-        listed = operator_resource.read_pools(read_file(wanted.installation), str(wanted.installation), wanted.names)
-    for path, outcome in installation.install(wanted, partial(click.echo, err=True)):
+    # the pools before the files: with the network list the runtime starts pods
+    prepare = partial(_apply_pools, wanted) if apply_pools else lambda: None
+    for path, outcome in installation.install(wanted, partial(click.echo, err=True), prepare):
         click.echo(f"{path} {outcome}")
-    if listed and wanted.conf_dir:
-        # with the credentials in the directory of this process, which is another one on the host
-        netconf = wanted.read_netconf(wanted.conf_dir)[1]
-        origin = str(wanted.network_list)
-        target = Target(wanted.names, netconf.datastore.to_json(), context.state_dir, netconf, origin)
-        with context.changing(target, create=True) as store:
-            for name, outcome in operator_resource.apply_pools(store, listed, wanted.names, datetime.now(timezone.utc)):
-                click.echo(f"pool {name} {outcome}")
     if watch:
         _keep_fresh(wanted)
 
@@ -121,6 +113,26 @@ def _installation(context: CliContext, options: Mapping[str, Any]) -> Installati
         state_dir=context.state_dir.absolute(),
         run_dir=context.run_dir.absolute(),
     )
+
+
+def _apply_pools(wanted: Installation) -> None:
+    """Write the listed pools to the datastore of the network. Raise CallerError before anything is written, StoreError."""
+    from svc.admin import operator_resource  # few installations have an operator
+
+    assert wanted.installation is not None  # see `_require_effect`
+    assert wanted.conf_dir is not None
+    names, now = wanted.names, datetime.now(timezone.utc)
+    listed = operator_resource.read_pools(read_file(wanted.installation), str(wanted.installation), names)
+    settings = wanted.read_netconf(wanted.conf_dir)[1].datastore.to_json()
+    target = Target(names, settings, wanted.state_dir, origin=str(wanted.network_list))
+    with TemporaryDirectory() as folder:
+        if target.is_embedded and not target.file.exists():  # refused pools make no store
+            with closing(open_backend(settings, Path(folder), names)) as draft:
+                operator_resource.apply_pools(draft, listed, names, now)
+        with closing(open_backend(wanted.reachable(settings, Path(folder)), wanted.state_dir, names)) as store:
+            for name, outcome in operator_resource.apply_pools(store, listed, names, now):
+                click.echo(f"pool {name} {outcome}")
+    click.echo(f"datastore: {target}")
 
 
 def _keep_fresh(wanted: Installation) -> None:
