@@ -11,11 +11,12 @@ from svc.model.pool import LOAD_BALANCER, TUNNEL, WORKLOAD, Pool
 _BENEFICIARIES = {WORKLOAD: "workloads", TUNNEL: "tunnels", LOAD_BALANCER: "load balancers"}
 
 
-def pool_missing(name: str) -> CallerError:
-    """Return the error for a named pool that does not exist or is not usable."""
+def pool_missing(name: str, unreadable: Sequence[str] = ()) -> CallerError:
+    """Return the error for a named pool that does not exist or is not usable. One of the unreadable pools may be the one."""
     return _refused_pool(
         f"IP pool ({name}) does not exist",
-        f"no enabled pool has the name or CIDR {name!r}: see `svcctl pool get`, or create it with `svcctl pool apply`",
+        f"no enabled pool has the name or CIDR {name!r}: see `svcctl pool get`, or create it with `svcctl pool apply`"
+        f"{_passed(unreadable)}",
     )
 
 
@@ -94,11 +95,14 @@ def claims_off(version: int, host: Host) -> PeerError:
 
 def outside_pools(address: Address, unreadable: Sequence[str]) -> CallerError:
     """Return the error for a requested address in no usable pool. An unreadable pool may contain it."""
-    passed = f"; passed because it cannot be used: {'; '.join(_shortened(unreadable))}" if unreadable else ""
     return _unavailable(
         f"address {str(address)!r} is not in any enabled IP pool",
-        f"ask for an address inside a pool (`svcctl pool get` lists them){passed}",
+        f"ask for an address inside a pool (`svcctl pool get` lists them){_passed(unreadable)}",
     )
+
+
+def _passed(unreadable: Sequence[str]) -> str:
+    return f"; passed because it cannot be used: {'; '.join(_shortened(unreadable))}" if unreadable else ""
 
 
 def overlapping_block(address: Address, overlapping: Cidr) -> CallerError:

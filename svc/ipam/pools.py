@@ -13,6 +13,7 @@ from svc._core.bitmap import OrdinalSet
 from svc._core.cidr import Address, Cidr, CidrIndex
 from svc.datastore.api import Backend
 from svc.ipam import errors
+from svc.model.errors import SvcError
 from svc.model.field_errors import FieldError, json_kind
 from svc.model.keys import ResourceQuery
 from svc.model.pool import AUTOMATIC, WORKLOAD, Pool
@@ -25,13 +26,16 @@ _NONE: Mapping[str, str] = {}
 class PoolSet:
     """The pools of a datastore: usable pools by name, CIDR and address, and all pools by address.
 
-    `unreadable` has the faults of the pools that cannot be read, by name. A usable pool is not disabled, not being deleted, and
-    not marked unusable by a controller.
+    `unreadable` has the faults of the pools that cannot be read, by name, and `unreadable_cidrs` those with a CIDR, by CIDR. A
+    usable pool is not disabled, not being deleted, and not marked unusable by a controller.
     """
 
-    def __init__(self, pools: Sequence[Pool], unreadable: Mapping[str, str] = _NONE) -> None:
+    def __init__(
+        self, pools: Sequence[Pool], unreadable: Mapping[str, str] = _NONE, unreadable_cidrs: Mapping[str, str] = _NONE
+    ) -> None:
         self.all = sorted(pools, key=lambda pool: pool.name)
         self.unreadable = unreadable
+        self._unreadable_cidrs = unreadable_cidrs
         self._by_text: dict[str, Pool] = {}
         self._usable: CidrIndex[Pool] = CidrIndex()
         self._known: CidrIndex[Pool] = CidrIndex()
@@ -90,10 +94,17 @@ class PoolSet:
     def _named(self, name: str, version: int) -> Pool:
         pool = self._by_text.get(name) or self._by_text.get(_canonical(name))
         if pool is None:
-            raise errors.pool_unreadable(self.unreadable[name]) if name in self.unreadable else errors.pool_missing(name)
+            raise self._unknown(name)
         if pool.cidr.version != version:
             raise errors.pool_wrong_family(name, version)
         return pool
+
+    def _unknown(self, name: str) -> SvcError:
+        """Return the error for a named pool that cannot be used. A pool without a readable CIDR may have the requested one."""
+        if fault := self.unreadable.get(name) or self._unreadable_cidrs.get(_canonical(name)):
+            return errors.pool_unreadable(fault)
+        undecodable = [fault for fault in self.unreadable.values() if fault not in self._unreadable_cidrs.values()]
+        return errors.pool_missing(name, undecodable if "/" in name else ())
 
 
 def rejection_reason(pool: Pool, node_labels: Mapping[str, str], namespace_labels: Mapping[str, str], use: str) -> str:
@@ -154,13 +165,13 @@ def read_pools(backend: Backend) -> PoolSet:
     """Read the pools. The set lists the unreadable ones with their faults."""
     entries = backend.list(ResourceQuery("IPPool"))
     pools: list[Pool] = []
-    unreadable = _undecodable("IP pool", entries.skipped)
+    unreadable, cidrs = _undecodable("IP pool", entries.skipped), {}
     for entry in entries:
         try:
             pools.append(Pool.from_resource(entry.value))
         except ValueError as error:
-            unreadable[entry.value.name] = str(error)
-    return PoolSet(pools, unreadable)
+            unreadable[entry.value.name] = cidrs[_canonical(str(entry.value.spec.get("cidr")))] = str(error)
+    return PoolSet(pools, unreadable, cidrs)
 
 
 def read_reserved(backend: Backend) -> Reserved:

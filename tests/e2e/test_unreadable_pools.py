@@ -9,6 +9,7 @@ from harness.datastores import session
 from harness.ipam import put_pool
 from harness.netns import Netns
 from harness.spec_rows import EVERYWHERE
+from svc.model.errors import Code
 
 pytestmark = [pytest.mark.root, pytest.mark.parametrize("site", EVERYWHERE, indirect=True, scope="module")]
 
@@ -38,6 +39,20 @@ def test_every_add_and_status_names_the_pool(cluster_node: ClusterNode, sandbox:
     status = pod.call("STATUS")
     assert status.status == 0
     assert FAULT in status.stderr
+
+
+@pytest.mark.usefixtures("odd")
+def test_pool_that_is_asked_for_is_never_missing(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
+    """By its name, or by its CIDR, which may have host bits."""
+    cluster_node.site.add_pod("web-3")
+    pod = cluster_node.pod(sandbox(), "container-3", args="K8S_POD_NAME=web-3;K8S_POD_NAMESPACE=default")
+    for asked in ("odd", "10.99.0.0/24", "10.99.0.7/24"):
+        called = pod.call("ADD", ipam={"type": "svc-ipam", "ipv4_pools": [asked]})
+        assert (called.status, called.output["code"]) == (1, Code.POOL)
+        assert called.output["msg"].startswith(f"a pool that is asked for cannot be used: {FAULT}")
+    other = pod.call("ADD", ipam={"type": "svc-ipam", "ipv4_pools": ["10.98.0.0/24"]})
+    assert "IP pool (10.98.0.0/24) does not exist" in other.output["msg"]
+    assert FAULT not in other.output["details"]
 
 
 @pytest.mark.usefixtures("odd")

@@ -6,7 +6,7 @@ import pytest
 
 from svc._core.cidr import Address
 from svc.ipam.pools import PoolSet
-from svc.model.errors import CallerError, Code
+from svc.model.errors import CallerError, Code, PeerError
 from svc.model.pool import Pool
 from svc.model.resource import Resource
 
@@ -43,6 +43,16 @@ def test_without_names_every_pool_of_the_family_serves_in_name_order() -> None:
     found = pools(pool("c", "10.2.0.0/16"), pool("a", "10.1.0.0/16"), pool("v6", "fd00::/64"), pool("b", "10.0.0.0/16"))
     assert selected(found) == ["a", "b", "c"]
     assert selected(found, 6) == ["v6"]
+
+
+def test_pool_without_a_readable_cidr_may_be_the_one() -> None:
+    """One with a CIDR is another pool."""
+    found = PoolSet((), {"bad": "bad: no JSON", "odd": "odd: no selector"}, {"10.1.0.0/16": "odd: no selector"})
+    with pytest.raises(CallerError) as caught:
+        found.named(["10.2.0.0/16"], 4)
+    assert caught.value.details.endswith("; passed because it cannot be used: bad: no JSON")
+    with pytest.raises(PeerError, match="odd: no selector"):
+        found.named(["10.1.0.9/16"], 4)
 
 
 def test_no_pools_serve_nobody() -> None:
