@@ -83,6 +83,8 @@ class StoreIdentity:
             return 0.0
         if known.without_pools and has_pools():
             self._change(lambda known: replace(known, without_pools=False, changed=time.time()))
+        elif known.changed > time.time():  # the clock was set back
+            self._change(lambda known: replace(known, changed=time.time()))
         known = self.known or known
         return min(HOLD_SECONDS, max(0.0, known.changed + HOLD_SECONDS - time.time()))
 

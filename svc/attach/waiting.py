@@ -48,8 +48,8 @@ def await_store(call: AddCall, row: Record) -> Resumable[bool]:
     Raise CallerError if the container is no longer wanted, Suspended if the call continues in another process. Raise
     PeerError if the agent stops or another machine has the node claim, StoreError if the datastore fails.
     """
-    session, waited = call.session, False
-    while (wait := _wait_for_store(session)) is not None:
+    session, waited, until = call.session, False, time.monotonic() + STORE_SECONDS
+    while time.monotonic() < until and (wait := _wait_for_store(session)) is not None:
         waited = True
         with call.trace.phase("datastore"):
             yield wait

@@ -1,10 +1,12 @@
 """A datastore that lost its data: live attachments get their records back before new pods can get their addresses."""
 
+import json
 import shutil
+import sqlite3
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -148,6 +150,27 @@ def test_wiped_and_initialised_again(nodes: tuple[ClusterNode, ClusterNode], pod
     known.delete()
     lose(nodes[0].site)
     demand_kept(nodes, live, pod_on)
+
+
+def test_clock_set_back_after_a_loss(nodes: tuple[ClusterNode, ClusterNode], pod_on: MakePod) -> None:
+    """ADDs are held no longer than usual."""
+    node, _ = nodes
+    first, *live = attach_live(node, pod_on)
+    first.delete()
+    node.stop_agent()
+    with closing(sqlite3.connect(node.state_dir / "journal.db", isolation_level=None)) as journal:
+        ((name, text),) = journal.execute("SELECT name, value FROM about WHERE name LIKE 'datastore %'").fetchall()
+        identity = json.loads(text) | {"changed": time.time() + 3600}
+        journal.execute("UPDATE about SET value = ? WHERE name = ?", (json.dumps(identity), name))
+    node.start_agent()
+    held = pod_on(node, "held")
+    adding = held.begin("ADD")
+    try:
+        wait_until(lambda: adding.is_over)
+    finally:
+        adding.kill()
+    for pod in (*live, held):
+        pod.delete()
 
 
 @pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
