@@ -237,6 +237,7 @@ class AddTransaction:
             self._record.facts = self._facts_to_record()
             if waits_for_policy(self._call, self._record):
                 self._record.waits_until = time.time() + self._request.netconf.policy_setup.seconds
+            self._context.require_state()
             self._context.journal.update(self._record)
         return result
 

@@ -49,6 +49,7 @@ def join_interface(call: AddCall) -> Result | None:
                 ensure_profile(session, request.id.network, pod=False)
             edit_profiles(session, record, add=True)
             record.state, record.result = ADDED, host.result
+            context.require_state()
             context.journal.update(record)
     except NotFound:
         context.journal.remove(record)

@@ -301,6 +301,24 @@ def test_add_without_the_state_directory_says_so(own_pods: MakePod, node: Node) 
     assert node.wait_agent() == 1
 
 
+def test_add_in_a_cluster_without_the_state_directory_says_so(
+    web: Pod, cluster_node: ClusterNode, sandbox: Callable[[], Netns]
+) -> None:
+    """Its row would be in a file without a name. Nothing of it stays."""
+    cluster_node.site.add_pod("refused")
+    refused = web.copy(container="refused", netns=sandbox(), args="K8S_POD_NAME=refused;K8S_POD_NAMESPACE=default")
+    web.add()
+    said = lost_state(cluster_node)
+    error = refused.failed("ADD").output
+    assert (error["code"], error["msg"]) == (5, said)
+    assert refused.netns.links() == []
+    assert cluster_node.wait_agent() == 1
+    (cluster_node.directory / "gone").rename(cluster_node.state_dir)
+    cluster_node.start_agent()
+    assert set(cluster.audit([cluster_node]).allocations) == set(web.addresses)
+    web.delete()
+
+
 def test_add_that_waits_without_the_state_directory_says_so(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     """The container was neither deleted nor added again."""
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
