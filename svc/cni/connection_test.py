@@ -1,4 +1,7 @@
-"""Connection test of the executable's option -t: check whether an ADD with this network configuration reaches its servers."""
+"""Connection test of the executable's option -t: check whether an ADD with this network configuration reaches its servers.
+
+It creates nothing: an embedded store that does not exist is a failure.
+"""
 
 import threading
 from collections.abc import Callable, Iterator

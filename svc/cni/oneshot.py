@@ -55,12 +55,12 @@ def main() -> int:
 def _test(inputs: CallInput, installed: InstallRecord) -> Reply:
     from svc.cni.connection_test import probe  # only the test needs it
 
-    status, lines = probe(Profiles().get, SessionPool(_opener(installed)), inputs)
+    status, lines = probe(Profiles().get, SessionPool(_opener(installed, create=False)), inputs)
     return Reply(status, lines.encode(errors="backslashreplace"), b"")
 
 
-def _opener(installed: InstallRecord) -> OpenBackend:
-    return lambda settings, names: open_backend(settings, installed.state_dir, names)
+def _opener(installed: InstallRecord, *, create: bool = True) -> OpenBackend:
+    return lambda settings, names: open_backend(settings, installed.state_dir, names, create=create)
 
 
 def _answer(inputs: CallInput, installed: InstallRecord) -> Reply:

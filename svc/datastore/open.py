@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from svc import __distribution__
-from svc.datastore.api import Backend
+from svc.datastore.api import Backend, StoreError
 from svc.datastore.embedded import EmbeddedStore
 from svc.imports import whole_imports
 from svc.model.errors import CallerError
@@ -24,11 +24,21 @@ _EXTRAS = {  # by extra: imported package and its distribution
 }
 
 
-def open_backend(settings: dict[str, str], state_dir: Path, names: Names) -> Backend:
-    """Open a session. Raise StoreError if the store cannot be opened, CallerError if the settings are invalid."""
+def open_backend(settings: dict[str, str], state_dir: Path, names: Names, *, create: bool = True) -> Backend:
+    """Open a session. With `create`, make an embedded store that does not exist.
+
+    Raise StoreError if the store cannot be opened, CallerError if the settings are invalid.
+    """
     match settings["kind"]:
         case "embedded":
-            return EmbeddedStore(state_dir / EMBEDDED_FILE, names)
+            file = state_dir / EMBEDDED_FILE
+            if not create and not file.exists():
+                raise StoreError(
+                    f"store {str(file)!r} does not exist",
+                    details="the first ADD or `svcctl pool apply` makes it; if the agent has another state directory, repeat "
+                    "`svcctl install` with its --state-dir",
+                )
+            return EmbeddedStore(file, names)
         case "etcdv3":
             with _extra("etcd"):
                 with whole_imports():

@@ -361,6 +361,29 @@ def test_connection_is_tested(node: Node, name: str, with_agent: bool) -> None:
     assert (done.returncode, done.stdout) == (0, "network configuration: ok\ndatastore embedded: ok, ready\n")
 
 
+@pytest.mark.parametrize("with_agent", [True, False])
+def test_connection_test_creates_no_store(tmp_path: Path, with_agent: bool) -> None:
+    """As with a mistyped state directory."""
+    with Node(tmp_path / "node", agent=with_agent) as node:
+        before = sorted(node.state_dir.glob("*"))
+        done = run_option(node, "svc", "-t", netconf())
+        told = done.stdout.splitlines()
+        assert (done.returncode, told[0]) == (1, "network configuration: ok"), done
+        assert told[1].startswith(f"store '{node.state_dir}/store.db' does not exist: ")
+        assert sorted(node.state_dir.glob("*")) == before
+
+
+def test_connection_test_without_a_record_creates_no_store() -> None:
+    script = 'mount -t tmpfs tmpfs /var/lib && "$1" -t; echo "exit status $?"; find /var/lib -mindepth 1'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, "sh", str(BIN / "svc")],
+        input=json.dumps(netconf()), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    told = done.stdout.splitlines()
+    assert (told[0], told[2:]) == ("network configuration: ok", ["exit status 1"]), done
+    assert told[1].startswith("store '/var/lib/svc/store.db' does not exist: ")
+
+
 def test_connection_test_fails_where_an_add_would(node: Node) -> None:
     """With the cause and the remedy in its last line."""
     node.svcctl("--names", "calico", "clusterinfo", "lock")
