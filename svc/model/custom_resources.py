@@ -171,17 +171,25 @@ class CustomResourceCodec:
         value: Value = Handle({}, True) if isinstance(key, HandleKey) else Affinity("pendingDeletion", True)
         return self.encode(key, value, revision)
 
+    def with_labels(self, key: AffinityKey, data: Json) -> Json:
+        """Return the object of an affinity with the labels that queries select by. Other labels and annotations stay."""
+        parts, found = ("labels", "annotations"), data["metadata"]
+        own = self.group.unwrap(found)
+        kept: Json = {part: own[part] for part in parts if own.get(part)}
+        wrapped = self.group.wrap({**kept, "labels": {**kept.get("labels", {}), **self._labels(key)}})
+        return data | {"metadata": found | {part: (found.get(part) or {}) | wrapped.get(part, {}) for part in parts}}
+
     def _metadata(self, key: Key, value: Value) -> Json:
         if isinstance(value, Resource):
             return value.metadata
-        if not isinstance(key, AffinityKey):
-            return {}
-        labels = {
+        return {"labels": self._labels(key)} if isinstance(key, AffinityKey) else {}
+
+    def _labels(self, key: AffinityKey) -> dict[str, str]:
+        return {
             f"{self._label}/affinity-type": key.kind,
             f"{self._label}/hostname-hash": host_hash(key.host),
             f"{self._label}/ip-version": str(key.cidr.version),
         }
-        return {"labels": labels}
 
     def _spec(self, key: Key, value: Value) -> Json:
         match key, value:

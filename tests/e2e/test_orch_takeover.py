@@ -118,3 +118,21 @@ def test_affinities_without_labels_get_them(store: OrchStore, cluster: Kube) -> 
     assert store.list(AffinityQuery("node2")) == []
     assert [entry.value for entry in store.list(AffinityQuery("node1"))] == [Affinity("confirmed")] * len(names)
     assert kept(cluster) == wanted
+
+
+def test_labels_and_annotations_of_others_stay_at_affinities(store: OrchStore, cluster: Kube) -> None:
+    plural = f"{GROUP}/blockaffinities"
+    before = {item["metadata"]["name"]: item["metadata"] for item in cluster.call("GET", plural)["items"]}
+    foreign = {"mine": "x"}
+    for name, metadata in before.items():
+        metadata["labels"] |= foreign
+        metadata["annotations"] = (metadata.get("annotations") or {}) | foreign
+        labels = dict.fromkeys(metadata["labels"]) | foreign
+        change = {"metadata": {"labels": labels, "annotations": foreign}}
+        cluster.call("PATCH", f"{plural}/{name}", change, "application/merge-patch+json")
+    set_ready(store)
+    assert len(store.list(AffinityQuery("node1"))) == len(before)
+    for item in cluster.call("GET", plural)["items"]:
+        wanted = before[item["metadata"]["name"]]
+        assert item["metadata"]["labels"] == wanted["labels"]
+        assert item["metadata"]["annotations"].items() >= foreign.items()

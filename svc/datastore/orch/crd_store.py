@@ -157,7 +157,9 @@ class CrdStore(ResourceStore):
         return data
 
     def _update(self, key: Key, value: Value, revision: str) -> Entry:
-        body = self._objects.encode(key, value, revision)
+        return self._replace(key, self._objects.encode(key, value, revision), revision)
+
+    def _replace(self, key: Key, body: Json, revision: str) -> Entry:
         send = partial(self._client.replace, self._path(key), body)
 
         def look_up() -> Json | None:
@@ -230,7 +232,8 @@ class CrdStore(ResourceStore):
             if not isinstance(entry.key, AffinityKey) or entry.key.host != host:
                 continue
             try:
-                self._update(entry.key, entry.value, entry.revision)
+                if data := self._present(entry.key):
+                    self._replace(entry.key, self._objects.with_labels(entry.key, data), revision_of(data))
                 _log.info("affinity of %r to %s has its labels now", host, entry.key.cidr)
             except KeyedError:
                 _log.info("affinity of %r to %s was changed by another program", host, entry.key.cidr)
