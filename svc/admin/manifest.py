@@ -41,11 +41,13 @@ def read(data: bytes, source: str, api_version: str, kind: str, texts: Sequence[
 
     `texts` are the paths of the fields of `spec` whose type is string, with "[]" for the items of an array."""
     errors = FieldErrors(source, Code.DECODING_FAILURE)
-    nodes = [item for node in _parse(data, source) for item in _listed(node, kind, "", errors)]
+    documents = _parse(data, source)
+    nodes: list[tuple[str, Node]] = []
+    for number, document in enumerate(documents, 1):
+        nodes += _listed(document, kind, f"document {number}: " if len(documents) > 1 else "", errors)
     paths = [*_TEXTS, *(f"spec.{path}" for path in texts)]
     resources = []
-    for number, node in enumerate(nodes, 1):
-        prefix = f"document {number}: " if len(nodes) > 1 else ""
+    for prefix, node in nodes:
         _check_quotes(prefix, node, paths, errors)
         resources.append(_resource(prefix, _value_of(node), api_version, kind, errors))
     errors.raise_if_any()
@@ -63,13 +65,16 @@ def object_at(where: str, value: Any, errors: FieldErrors) -> dict[str, Any]:
     return {}
 
 
-def _listed(node: Node, kind: str, where: str, errors: FieldErrors) -> Iterator[Node]:
-    """Yield the resources of an array, or of a List, also of Lists in it; else the node itself."""
+def _listed(node: Node, kind: str, where: str, errors: FieldErrors) -> Iterator[tuple[str, Node]]:
+    """Yield the resources of an array, or of a List, also of Lists in it; else the node itself.
+
+    With each comes the prefix of its fields in errors; `where` is that of the node.
+    """
     named, items = _field(node, "kind"), _field(node, "items")
-    if isinstance(node, SequenceNode) and not where:
-        yield from node.value
+    if isinstance(node, SequenceNode) and not where.endswith("."):
+        yield from ((f"{where}[{index}].", item) for index, item in enumerate(node.value))
     elif named is None or not str(named.value).endswith("List"):
-        yield node
+        yield where, node
     elif items is None:
         errors.missing(f"{where}items", f"a {named.value} has its resources there: give an array of objects of kind {kind}")
     elif not isinstance(items, SequenceNode):
@@ -93,7 +98,8 @@ def _check_quotes(prefix: str, node: Node, paths: Sequence[str], errors: FieldEr
 
 def _resource(prefix: str, document: Any, api_version: str, kind: str, errors: FieldErrors) -> Resource:
     if not isinstance(document, dict):
-        errors.add(prefix + "document", document, f"is {json_kind(document)}", f"give an object of kind {kind}")
+        place = prefix[:-1] if prefix.endswith(".") else f"{prefix}document"
+        errors.add(place, document, f"is {json_kind(document)}", f"give an object of kind {kind}")
         return Resource(kind, {})
     for field, wanted in (("apiVersion", api_version), ("kind", kind)):
         if document.get(field, wanted) != wanted:
@@ -139,7 +145,7 @@ def _parse(data: bytes, source: str) -> list[Node]:
     except (yaml.YAMLError, ValueError) as error:
         raise _refused(f"{source} is neither YAML nor JSON", " ".join(str(error).split())) from None
     except RecursionError:
-        raise _refused(f"{source} is nested too deeply", "give resources as YAML or JSON") from None
+        raise _refused(f"{source} is nested too deeply", "give resources with fewer levels of objects and arrays") from None
     return nodes
 
 

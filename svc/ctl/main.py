@@ -99,7 +99,9 @@ class _Commands(click.Group):
         except SvcError as error:
             raise click.ClickException(_text(error)) from error
         except RecursionError as error:
-            raise click.ClickException("a file that was given is nested too deeply") from error
+            raise click.ClickException(
+                "a file that was given is nested too deeply: give fewer levels of objects and arrays"
+            ) from error
 
 
 def _text(error: SvcError) -> str:

@@ -60,7 +60,9 @@ def test_what_the_datastore_adds_is_passed_over() -> None:
         (document(metadata="p"), "metadata = 'p' is a string"),
         (document(spec=[1]), "spec = [1] is an array"),
         ("text", "document = 'text' is a string"),
-        ([document(), 3], "document 2: document = 3 is a number"),
+        ([document(), 3], "[1] = 3 is a number"),
+        ({"kind": "List", "items": [document(), document(kind="Node")]}, "items[1].kind = 'Node' is not 'IPPool'"),
+        ({"kind": "List", "items": [{"kind": "List", "items": [3]}]}, "items[0].items[0] = 3 is a number"),
     ],
     ids=str,
 )
