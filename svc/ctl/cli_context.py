@@ -7,6 +7,7 @@ the state directory.
 """
 
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -17,8 +18,10 @@ from typing import Any, Final
 import click
 import yaml
 
+from svc.datastore import api
 from svc.datastore.api import Backend
 from svc.datastore.open import EMBEDDED_FILE, open_backend
+from svc.model.custom_resources import kind_plural
 from svc.model.errors import CallerError
 from svc.model.field_errors import without_credentials
 from svc.model.resource import Resource
@@ -166,11 +169,12 @@ class CliContext:
         """Return the networks with these names that are recorded in the state directory, else those in the runtime's."""
         networks, errors = read_networks(self.state_dir)
         if errors:
-            raise CallerError(
-                f"an installed network cannot be used: {errors[0].msg}",
-                details=f"{errors[0].details}; or repeat `svcctl install --bin-dir DIR --conf-dir DIR`, or give --netconf",
-                code=errors[0].code,
-            )
+            first, msg = errors[0], "an installed network cannot be used"
+            remedy = "repeat `svcctl install --bin-dir DIR --conf-dir DIR`, or give --netconf"
+            error = CallerError(f"{msg}: {first.msg}", details=f"{first.details}; or {remedy}", code=first.code)
+            if len(first.faults) > 1:
+                error.subject, error.faults = f"{msg} ({remedy}): {first.subject}", first.faults
+            raise error
         found = [network for network in networks if network.names == names]
         if found or self.state_dir != Path(DEFAULT.state_dir):
             return found
@@ -178,6 +182,21 @@ class CliContext:
 
     def _target_of(self, network: InstalledNetwork, origin: str) -> Target:
         return Target(network.names, network.netconf.datastore.to_json(), self.state_dir, network.netconf, origin)
+
+
+@contextmanager
+def listed_errors(kind: str) -> Iterator[None]:
+    """Log no document of the kind that cannot be decoded, because the answer lists it."""
+    logger, place = logging.getLogger(api.__name__), f"/{kind_plural(kind)}/"
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return place not in record.getMessage()
+
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
 
 
 def describe(settings: dict[str, str], file: Path) -> str:

@@ -19,9 +19,9 @@ _LONG_NUMBER: Final = re.compile(rb"\d{19}")
 
 def decode(data: bytes, file: str = "") -> Json:
     """Return the JSON object, of at most 1 MiB; the last of equal keys counts. Raise CallerError that names the source."""
-    subject, place = (f"network configuration {file!r}", file) if file else ("network configuration", "stdin")
+    subject, place = (f"network configuration {file!r}", "") if file else ("network configuration", "stdin: ")
     if len(data) > MAX_BYTES:
-        raise CallerError(f"{subject} has {len(data)} bytes", details=f"{place}: give at most {MAX_BYTES} bytes")
+        raise CallerError(f"{subject} has {len(data)} bytes", details=f"{place}give at most {MAX_BYTES} bytes")
     if not data.strip():
         raise _undecodable(f"{subject} is empty", place)
     try:
@@ -48,7 +48,11 @@ def check_keys(data: bytes, file: str) -> None:
     try:
         json.loads(data, object_pairs_hook=check)
     except RecursionError:
-        raise _undecodable(f"network configuration {file!r} is nested too deeply", file) from None
+        raise CallerError(
+            f"network configuration {file!r} is nested too deeply",
+            details="give it with fewer levels of objects and arrays",
+            code=Code.DECODING_FAILURE,
+        ) from None
 
 
 def read_exact(raw: Json, data: bytes, read: Callable[[Json], Answer]) -> Answer:
@@ -69,5 +73,5 @@ def read_exact(raw: Json, data: bytes, read: Callable[[Json], Answer]) -> Answer
 
 
 def _undecodable(msg: str, place: str) -> CallerError:
-    details = f"{place}: give the network configuration as one JSON object"
+    details = f"{place}give the network configuration as one JSON object"
     return CallerError(msg, details=details, code=Code.DECODING_FAILURE)

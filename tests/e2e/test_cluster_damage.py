@@ -124,6 +124,21 @@ def test_pool_is_not_applied_over_what_cannot_be_read(pod: Pod, node: ClusterNod
     pod.delete()
 
 
+def test_commands_name_an_undecodable_pool_once(pod: Pod, node: ClusterNode, etcd: Cluster) -> None:
+    """In their answer, and not in the log as well. What no answer lists is logged."""
+    pod.add()
+    etcd.put(POOL, "{")
+    ((block, _),) = etcd.stored(f"{DEFAULT.key_root}/ipam/v2/assignment/ipv4/block/")
+    for command in (("pool", "get"), ("ipam", "show")):
+        done = node.ctl(*command)
+        assert ((done.stdout + done.stderr).count(POOL), done.stderr) == (1, ""), done
+    sound = etcd.ctl("get", "--print-value-only", block).strip()
+    etcd.put(block, "{")
+    assert f"left out {block}: " in node.ctl("ipam", "show").stderr
+    etcd.put(block, sound)
+    pod.delete()
+
+
 def test_lock_and_unlock_put_the_flag_right(pod: Pod, node: ClusterNode, etcd: Cluster) -> None:
     """As the error says."""
     etcd.put(READY, UNCLEAR)

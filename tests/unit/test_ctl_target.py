@@ -187,6 +187,20 @@ def test_damaged_record_is_an_error(bare: Cli, tmp_path: Path, content: str) -> 
     assert f"'{tmp_path}/state/{FILE_NAME}'" in bare.fails("pool", "get")
 
 
+def test_errors_of_an_installed_network_have_a_line_each(bare: Cli, tmp_path: Path) -> None:
+    file = network_list(tmp_path / "net.d" / "10-svc.conflist", mtu=1, ipam=3)
+    record(tmp_path / "state", file)
+    first, *lines = bare.fails("pool", "get").splitlines()
+    assert first.startswith("Error: an installed network cannot be used (repeat `svcctl install ")
+    assert first.endswith(f", or give --netconf): invalid network configuration '{file}': 2 errors")
+    assert sorted(line.split()[0] for line in lines) == ["ipam", "mtu"]
+
+
+def test_file_is_named_once_if_it_is_not_json(bare: Cli, tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("{")
+    assert bare.fails("--netconf", str(tmp_path / "bad.json"), "pool", "get").count("bad.json") == 1
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

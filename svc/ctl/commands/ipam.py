@@ -8,8 +8,9 @@ import click
 
 from svc._core.cidr import Address
 from svc.admin import owner_attributes
+from svc.admin.resources import POOL
 from svc.admin.usage import ORPHANS, Borrowed, Usage, read_borrowed, usage
-from svc.ctl.cli_context import CliContext, output_option, table
+from svc.ctl.cli_context import CliContext, listed_errors, output_option, table
 from svc.ipam import settings
 from svc.ipam.pools import read_pools
 from svc.model.ipam import Attribute, IpamConfig
@@ -66,8 +67,9 @@ def show(context: CliContext, address: Address | None, blocks: bool, borrowed: b
         elif configuration:
             answer = _format_settings(settings.read_settings(store))
         else:
-            listed = [pool for pool in usage(store) if blocks or pool.name != ORPHANS]
-            answer = _format_usage(listed, read_pools(store).unreadable, with_blocks=blocks)
+            with listed_errors(POOL):
+                listed = [pool for pool in usage(store) if blocks or pool.name != ORPHANS]
+                answer = _format_usage(listed, read_pools(store).unreadable, with_blocks=blocks)
     context.answer(*answer)
 
 

@@ -9,7 +9,7 @@ import click
 
 from svc.admin import manifest, pools, resources
 from svc.admin.resources import CIDRS, POOL, READY, UNCHANGED
-from svc.ctl.cli_context import CliContext, Column, output_option
+from svc.ctl.cli_context import CliContext, Column, listed_errors, output_option
 from svc.datastore.api import Backend
 from svc.ipam.pools import RESERVATION, read_pools, read_reserved
 from svc.model.pool import TEXT_FIELDS
@@ -101,7 +101,7 @@ def _add_get(
     @output_option
     @click.pass_obj
     def get(context: CliContext, name: str) -> None:
-        with context.store() as store:
+        with context.store() as store, listed_errors(kind):
             errors = {each: error for each, error in unreadable(store).items() if name in ("", each)}
             context.show(resources.get(store, kind, name), columns, errors)
 
