@@ -98,7 +98,7 @@ class Restoring:
         if wanted <= self._context.conflicts.keys():
             session.held_seconds()  # reads the pools, without which no address can be claimed
             session.identity.on_restored()
-            session.identity.save()
+            session.identity.save(session.backend)
             state.verify_at = time.monotonic() + (CONFLICT_SECONDS if wanted else VERIFY_SECONDS)
 
     def _without_endpoint(self, session: DatastoreSession, state: _State, records: Sequence[Record]) -> set[AttachmentId]:

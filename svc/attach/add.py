@@ -31,7 +31,7 @@ from svc.attach.intent import (
     wired_result,
 )
 from svc.attach.journal import IntentLost
-from svc.attach.reclaim import ATTEMPTS, avoid_lost
+from svc.attach.reclaim import ATTEMPTS, avoid_lost, restore_lost
 from svc.attach.record import ADDED, WAITING, Record
 from svc.attach.request import AddCall, AddRequest, Sandbox
 from svc.attach.restore import restore_own
@@ -102,6 +102,8 @@ def _attach(call: AddCall, previous: Record | None, intent: Record | None, pod: 
         pod = read_pod(call)
     if call.session.held_seconds() > 0:
         raise StoreReplaced
+    if not call.context.resident and call.session.identity.is_pending:
+        restore_lost(call)
     addressing = resolve_current_addressing(call, pod)
     if previous is not None and previous.state != WAITING:
         tear_down_previous(call, previous)

@@ -170,23 +170,36 @@ def avoid_lost(call: AddCall, addressing: Addressing, refusal: AddressInUse) -> 
     Restore the allocations of live attachments. Return False if the ADD requests fixed addresses, or another source assigns
     them.
     """
-    context, session, trace = call.context, call.session, call.trace
+    context, trace = call.context, call.trace
     if addressing.addresses or not call.request.source.uses_pools:
         return False
     live = [record for record in context.journal.all() if is_restorable(context, record)]
     held = {address: record for record in live for address in record.address_list()}
-    session.ipam.avoid({*held, *refusal.addresses})
+    call.session.ipam.avoid({*held, *refusal.addresses})
     for address in refusal.addresses:
         trace.warning(f"the datastore has {address} as free, but {_user(held.get(address))}: another address is assigned")
     if context.resident:
         context.suspects_loss = True
-        return True
-    try:  # no agent restores the allocations later
-        for record in lost(context, session, (record for record in live if record.node == session.node)):
+    else:
+        restore_lost(call)
+    return True
+
+
+def restore_lost(call: AddCall) -> None:
+    """Claim the addresses of all live attachments in the datastore again, if no agent does it later. Log a failure.
+
+    Addresses that could not be claimed are not assigned by this call either.
+    """
+    context, session, trace = call.context, call.session, call.trace
+    store = call.request.where.store
+    try:
+        records = lost(context, session, (record for record in context.journal.all() if record.session_key.store == store))
+        session.ipam.avoid(address for record in records for address in record.address_list())
+        for record in records:
             restore(context, record.id, trace)
+        session.identity.on_restored()
     except SvcError as failure:
         trace.warning(f"live attachments cannot claim their addresses again now: {failure}")
-    return True
 
 
 def _user(record: Record | None) -> str:

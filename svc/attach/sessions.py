@@ -196,7 +196,11 @@ class SessionPool:
         claims = [session.claim for session in sessions if session.claim is not None]
         for claim in claims:
             claim.close()
-        for backend in [*replaced, *(store.opened.backend for store in stores if store.opened)]:
+        for store in stores:
+            if store.opened is not None:
+                store.opened.backend.close()
+                store.identity.save(store.opened.backend)
+        for backend in replaced:
             backend.close()
         for claim in claims:
             claim.join()

@@ -97,14 +97,18 @@ class StoreIdentity:
         """Record that all live attachments were claimed again."""
         self._change(lambda known: replace(known, pending=known.without_pools))
 
-    def save(self) -> None:
-        """Store the last revision, which the next process compares."""
-        self._change(lambda known: known, always=True)
-
-    def _change(self, change: Callable[[Known], Known], *, always: bool = False) -> None:
+    def save(self, backend: Backend) -> None:
+        """Store the last observed revision, which the next process compares. Send no request."""
+        position = backend.position()
         with self._lock:
             if self.known is not None:
-                self._remember(change(self.known), None if always else self.known)
+                moved = _difference(self.known, self.known.guid, position)
+                self._remember(self.known if moved else _updated(self.known, "", position), None)
+
+    def _change(self, change: Callable[[Known], Known]) -> None:
+        with self._lock:
+            if self.known is not None:
+                self._remember(change(self.known), self.known)
 
     def _remember(self, known: Known, before: Known | None) -> None:
         """Store the identity if more than the revision has changed. The caller holds the lock."""

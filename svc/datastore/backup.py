@@ -5,8 +5,10 @@ A backup is one file: its journal mode is DELETE, so that it has no WAL file bes
 
 import os
 import sqlite3
+import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from svc.datastore import sqlite
 from svc.datastore.api import StoreError
 from svc.datastore.embedded import EmbeddedStore
 from svc.model.errors import CallerError, Code, PeerError
+from svc.model.keys import ResourceKey
+from svc.model.resource import Resource
 from svc.names import Names
 
 
@@ -39,7 +43,7 @@ def restore(source: Path, path: Path, names: Names, now: datetime) -> Path | Non
 
     The caller holds the lock of the state directory. Return None if the store did not exist. Raise CallerError if the backup
     is not an intact store, PeerError if a file cannot be written or another process has the store open. After an error the
-    store is unchanged.
+    store is unchanged. The copy gets a new clusterGUID, which shows that allocations may be lost.
     """
     with _file_errors(path), sqlite.draft_of(path, os.replace) as draft:
         _take_backup(source, draft, names)
@@ -75,11 +79,16 @@ def _take_backup(source: Path, draft: Path, names: Names) -> None:
             found = str(copy.execute("PRAGMA integrity_check").fetchone()[0])
         if found != "ok":
             raise _refused(source, found)
-        EmbeddedStore(draft, names).close()  # raises StoreError for a database of another program or schema version
+        with closing(EmbeddedStore(draft, names)) as store:  # raises StoreError for a database of another program or version
+            store.update(ResourceKey("ClusterInformation", "default"), _with_new_guid)
     except sqlite3.Error as error:
         raise _refused(source, str(error)) from error
     except StoreError as error:
         raise _refused(source, error.msg.replace(str(draft), str(source))) from error
+
+
+def _with_new_guid(information: Resource | None) -> Resource | None:
+    return information and replace(information, spec=information.spec | {"clusterGUID": uuid.uuid4().hex})
 
 
 def _refused(source: Path, reason: str) -> CallerError:

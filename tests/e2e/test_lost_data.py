@@ -25,6 +25,7 @@ from harness.state import faults as node_faults
 from harness.state import remains as node_remains
 from harness.state import store_of
 from svc._core.cidr import Address
+from svc.agent.restoring import LOOK_SECONDS
 from svc.attach import store_identity
 from svc.attach.datastore_ready import KEY as READY
 from svc.attach.datastore_ready import DatastoreReadiness
@@ -227,6 +228,41 @@ def test_store_restored_from_an_older_copy(node: Node, sandbox: Callable[[], Net
     assert node_remains(node) == []
 
 
+@pytest.mark.parametrize("by_hand", [False, True], ids=["svcctl", "copy"])
+@pytest.mark.parametrize("has_agent", [True, False], ids=["agent", "oneshot"])
+def test_older_store_of_another_main_plugin(
+    sandbox: Callable[[], Netns], tmp_path: Path, *, has_agent: bool, by_hand: bool
+) -> None:
+    """No route of the host shows that the addresses are assigned; only the allocations do."""
+    node = Node(tmp_path / "node", agent=has_agent, agent_program=AGENT)
+    try:
+        node.apply_pool("small", "10.90.0.0/28", blockSize=28)
+        pods = [Pod(node, sandbox(), f"c{number}", netconf(type="bridge"), plugin="svc-ipam") for number in range(10)]
+        node.svcctl("store", "backup", str(tmp_path / "copy.db"))
+        live, new = pods[:6], pods[6:]
+        for pod in live:
+            pod.add()
+        if has_agent:
+            node.stop_agent()
+        if by_hand:
+            for suffix in ("-wal", "-shm"):
+                (node.state_dir / f"{EMBEDDED_FILE}{suffix}").unlink(missing_ok=True)
+            shutil.copy(tmp_path / "copy.db", node.state_dir / EMBEDDED_FILE)
+        else:
+            node.svcctl("store", "restore", str(tmp_path / "copy.db"))
+        if has_agent:
+            node.start_agent(recovered=False)
+        for pod in new:
+            pod.add()
+        assert len({pod.addresses[0] for pod in pods}) == len(pods)
+        wait_until(lambda: node_faults(node) == [])
+        for pod in pods:
+            pod.delete()
+        assert node_remains(node) == []
+    finally:
+        node.close()
+
+
 def test_etcd_with_an_empty_data_directory(
     etcd_nodes: tuple[ClusterNode, ClusterNode], own_etcd: Cluster, pod_on: MakePod
 ) -> None:
@@ -252,19 +288,48 @@ def test_etcd_restored_from_an_older_snapshot(
     snapshot = str(tmp_path / "snapshot.db")
     own_etcd.ctl("snapshot", "save", snapshot)
     after.add()
-    (member,) = own_etcd.members
-    member.kill()
-    shutil.rmtree(member.folder / member.name)
-    own_etcd.ctl(
-        "snapshot", "restore", snapshot, f"--data-dir={member.folder / member.name}", f"--name={member.name}",
-        f"--initial-cluster={member.peer}", f"--initial-advertise-peer-urls={member.peer.partition('=')[2]}",
-    )  # fmt: skip
-    own_etcd.start()
+    restore_snapshot(own_etcd, snapshot)
     wait_until(lambda: set(audit([node]).allocations) == {*before.addresses, *after.addresses})
     assert "revisions ran backwards" in node.log.read_text()
     assert faults([node]) == []
     for pod in (before, after):
         pod.delete()
+
+
+def test_etcd_restored_while_no_agent_ran(
+    etcd_nodes: tuple[ClusterNode, ClusterNode], own_etcd: Cluster, pod_on: MakePod, tmp_path: Path
+) -> None:
+    """The agents record the last revision that they saw when they end, not only when they compare attachments and blocks."""
+    snapshot = str(tmp_path / "snapshot.db")
+    live = [pod_on(etcd_nodes[0], f"live-{number}") for number in range(LIVE)]
+    known = pod_on(etcd_nodes[1], "known")
+    for pod in (live[0], known):
+        pod.add()
+    time.sleep(LOOK_SECONDS + 1)  # for the first comparison of each agent
+    known.delete()
+    own_etcd.ctl("snapshot", "save", snapshot)
+    for number in range(50):  # more revisions than the start of the agents makes
+        own_etcd.ctl("put", "/other", str(number))
+    for pod in (*live[1:], known):
+        pod.add()
+    known.delete()
+    for node in etcd_nodes:
+        node.stop_agent()
+    restore_snapshot(own_etcd, snapshot)
+    for node in etcd_nodes:
+        node.start_agent(recovered=False)
+    demand_kept(etcd_nodes, live, pod_on)
+
+
+def restore_snapshot(etcd: Cluster, snapshot: str) -> None:
+    (member,) = etcd.members
+    member.kill()
+    shutil.rmtree(member.folder / member.name)
+    etcd.ctl(
+        "snapshot", "restore", snapshot, f"--data-dir={member.folder / member.name}", f"--name={member.name}",
+        f"--initial-cluster={member.peer}", f"--initial-advertise-peer-urls={member.peer.partition('=')[2]}",
+    )  # fmt: skip
+    etcd.start()
 
 
 def test_etcd_is_known_by_its_cluster_id(own_etcd: Cluster) -> None:
