@@ -84,7 +84,7 @@ def _take_backup(source: Path, draft: Path, names: Names) -> None:
     except sqlite3.Error as error:
         raise _refused(source, str(error)) from error
     except StoreError as error:
-        raise _refused(source, error.msg.replace(str(draft), str(source))) from error
+        raise _refused(source, str(error).replace(str(draft), str(source))) from error
 
 
 def _with_new_guid(information: Resource | None) -> Resource | None:

@@ -51,6 +51,7 @@ _SCHEMA = 1
 _TABLES = (
     "CREATE TABLE entries (path TEXT PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL)",
     "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE about (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
     f"PRAGMA application_id = {_APPLICATION}",
     f"PRAGMA user_version = {_SCHEMA}",
 )
@@ -307,8 +308,11 @@ class EmbeddedStore(Backend):
 
     def _fill(self, connection: sqlite3.Connection) -> None:
         """Create the tables of a new store, and the ClusterInformation that says it is ready."""
+        from svc import __version__  # slow to import, and needed once in the life of a file
+
         for statement in _TABLES:
             connection.execute(statement)
+        connection.execute("INSERT INTO about VALUES ('release', ?)", (__version__,))
         spec = {"clusterGUID": uuid.uuid4().hex, "datastoreReady": True}
         identity = Resource("ClusterInformation", {"name": "default"}, spec)
         set_identity(identity, datetime.now(timezone.utc), str(uuid.uuid4()))
@@ -325,7 +329,11 @@ class EmbeddedStore(Backend):
         if application != _APPLICATION:
             raise StoreError(f"store {str(self._path)!r} is a database of another program", details="name another file")
         if schema != _SCHEMA:
+            row = None
+            with suppress(sqlite3.Error):  # a store of an earlier release does not name its release
+                row = self._reader.execute("SELECT value FROM about WHERE name = 'release'").fetchone()
+            release = f"svc {row[0]} or newer" if row else "the release of svc that wrote it, or a newer one"
             raise StoreError(
                 f"store {str(self._path)!r} has schema version {schema}, this program reads {_SCHEMA}",
-                details="use the version of this program that wrote it, or a newer one",
+                details=f"install {release}",
             )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from svc import __version__
 from svc.datastore.api import Create, Entry, StoreError
 from svc.datastore.embedded import EmbeddedStore
 from svc.model.ipam import Handle
@@ -95,14 +96,28 @@ def test_databases_of_others_are_refused(path: Path) -> None:
         EmbeddedStore(path)
 
 
-def test_other_schema_versions_are_refused(path: Path) -> None:
-    """With both versions, and what to do."""
+@pytest.mark.parametrize(
+    ("statement", "release"),
+    [
+        ("UPDATE about SET value = '9.8.7'", "svc 9.8.7 or newer"),
+        ("DROP TABLE about", "the release of svc that wrote it, or a newer one"),
+    ],
+)
+def test_other_schema_versions_are_refused(path: Path, statement: str, release: str) -> None:
+    """With both versions, and the release to install, if the file names it."""
     EmbeddedStore(path).close()
     with closing(sqlite3.connect(path)) as newer:
         newer.execute("PRAGMA user_version = 99")
+        newer.execute(statement)
+        newer.commit()
     with pytest.raises(StoreError, match="schema version 99, this program reads 1") as caught:
         EmbeddedStore(path)
-    assert "version of this program" in caught.value.details
+    assert caught.value.details == f"install {release}"
+
+
+def test_new_stores_name_the_release(store: EmbeddedStore) -> None:
+    """So that an earlier release can name it."""
+    assert store._reader.execute("SELECT value FROM about WHERE name = 'release'").fetchall() == [(__version__,)]
 
 
 def test_full_disk_changes_nothing(store: EmbeddedStore) -> None:
