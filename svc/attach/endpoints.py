@@ -10,7 +10,7 @@ from svc._core.cidr import Address, Cidr
 from svc.attach.record import Record
 from svc.attach.sessions import DatastoreSession
 from svc.datastore.api import Conflict, Contended, Create, Delete, Entry, NotFound, StoreError, Update
-from svc.model.endpoint import KIND, PodFacts, Workload, endpoint, has_endpoint
+from svc.model.endpoint import KIND, PodFacts, Workload, endpoint, endpoint_key, has_endpoint
 from svc.model.errors import Code
 from svc.model.keys import ResourceKey, ResourceQuery
 from svc.model.resource import Resource, new_uid, set_identity
@@ -140,6 +140,14 @@ def endpoint_matches(session: DatastoreSession, record: Record) -> bool:
 def endpoints_of_node(session: DatastoreSession) -> Iterator[Entry[Resource]]:
     """Yield the endpoints of the session's node. Raise StoreError if the datastore fails."""
     return (entry for entry in session.backend.list(ResourceQuery(KIND)) if entry.value.spec.get("node") == session.node)
+
+
+def is_named_by_svc(session: DatastoreSession, entry: Entry[Resource]) -> bool:
+    """Return whether the endpoint has the orchestrator and the key that svc gives to an attachment of its container."""
+    spec, container = entry.value.spec, StoredEndpoint(entry.value).container
+    workload = Workload(container, str(spec.get("pod") or ""), entry.value.namespace)
+    key = endpoint_key(session.names, session.node, workload, str(spec.get("endpoint") or ""))
+    return bool(container) and entry.key == key and spec.get("orchestrator") == workload.orchestrator(session.names)
 
 
 def drop_endpoints_of(session: DatastoreSession, container_id: str) -> None:

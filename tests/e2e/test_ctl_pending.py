@@ -1,13 +1,14 @@
 """svcctl pending: releases that an unreachable datastore left pending are shown, and can be dropped."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from harness.cluster_node import IMPATIENT, ClusterNode, remains
+from harness.cluster_node import IMPATIENT, ClusterNode, faults, remains
 from harness.datastores import Site
+from harness.netns import Netns
 from harness.node import Node
 from harness.pod import Pod
 from harness.state import pod_links
@@ -52,3 +53,23 @@ def test_nothing_is_pending(node: Node, tmp_path: Path) -> None:
     wrong = node.svcctl("--state-dir", str(tmp_path / "wrong"), "pending", "get", check=False)
     assert (wrong.returncode, "does not exist" in wrong.stderr) == (1, True)
     assert not (tmp_path / "wrong").exists()
+
+
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
+def test_gc_after_a_dropped_release(cluster_node: ClusterNode, sandbox: Callable[[], Netns]) -> None:
+    """The next pod gets the address, and no endpoint of the earlier one has it any more."""
+    for name in ("web-0", "heir"):
+        cluster_node.site.add_pod(name)
+    pod = cluster_node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
+    pod.add()
+    with cluster_node.cut_off():
+        pod.delete()
+    cluster_node.svcctl("pending", "drop", "net", pod.container, pod.ifname, "--reason", "test")
+    called = cluster_node.call("GC", cluster_node.netconf(**{"cni.dev/valid-attachments": []}), container="", ifname="")
+    assert called.status == 0, called
+    assert remains([cluster_node]) == []
+    heir = cluster_node.pod(sandbox(), "heir", args=f"K8S_POD_NAME=heir;K8S_POD_NAMESPACE=default;IP={pod.addresses[0]}")
+    heir.add()
+    assert faults([cluster_node]) == []
+    heir.delete()
+    assert remains([cluster_node]) == []

@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +14,14 @@ from harness.spec_rows import field
 from harness.state import State, audit, faults, remains, store_of
 from svc._core.cidr import Cidr
 from svc.attach.handles import handle_of
+from svc.attach.journal import Journal
+from svc.attach.record import AttachmentId
 from svc.datastore.api import Create, Delete, Update
-from svc.ipam.requests import Assign
+from svc.ipam.requests import Assign, Release
 from svc.ipam.service import IpamService
+from svc.model.endpoint import KIND as ENDPOINT
 from svc.model.ipam import Block, Handle
-from svc.model.keys import BlockKey, HandleKey, ResourceKey
+from svc.model.keys import BlockKey, HandleKey, ResourceKey, ResourceQuery
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 
@@ -236,3 +241,56 @@ def test_network_whose_name_goes_on_is_another_one(pods: MakePod, shared_node: N
     assert set(audit(shared_node).allocations) == {*pod.addresses, address}
     assert gc(shared_node, name=longer, **keep()).status == 0
     assert remains(shared_node) == []
+
+
+@pytest.fixture
+def lost(pods: MakePod, shared_node: Node) -> Pod:
+    """A pod whose row and sandbox are gone."""
+    pod = pods()
+    pod.add()
+    with closing(Journal(shared_node.state_dir / "journal.db")) as journal:
+        record = journal.get(AttachmentId("net", pod.container, pod.ifname))
+        assert record is not None
+        journal.remove(record)
+    shared_node.netns.run("ip", "link", "delete", pod.host_name)
+    return pod
+
+
+@pytest.mark.parametrize("is_free", [False, True], ids=["allocated", "free"])
+def test_gc_deletes_the_endpoint_of_an_unknown_container(lost: Pod, pods: MakePod, shared_node: Node, *, is_free: bool) -> None:
+    """With the address, or after another program has released it. Endpoints of live attachments stay."""
+    live = pods()
+    live.add()
+    if is_free:
+        with store_of(shared_node) as store:
+            IpamService(store, HOST).release(Release(handle_of(DEFAULT, "net", lost.container)))
+    called = gc(shared_node, **keep(live))
+    assert called.status == 0, called
+    assert audit(shared_node).endpoints == {live.host_name: [f"{live.addresses[0]}/32"]}
+    assert faults(shared_node) == []
+
+
+@pytest.mark.parametrize("kept", ["address of another", "node", "orchestrator", "valid", "row", "interface"])
+def test_gc_keeps_other_endpoints(lost: Pod, pods: MakePod, shared_node: Node, kept: str) -> None:
+    """Those of other nodes and programs, and of containers that the runtime, the journal or the kernel knows."""
+    other = pods(container=lost.container, ifname="eth1", name="second")
+    heir = pods(args=f"IP={lost.addresses[0]}")
+    with store_of(shared_node) as store:
+        (entry,) = (each for each in store.list(ResourceQuery(ENDPOINT)) if each.value.spec["containerID"] == lost.container)
+        if kept in ("node", "orchestrator"):
+            spec = entry.value.spec | {kept: "another"}
+            store.write([Update(entry.key, replace(entry.value, spec=spec), entry.revision)])
+        if kept == "address of another":
+            IpamService(store, HOST).release(Release(handle_of(DEFAULT, "net", lost.container)))
+            heir.add()
+        if kept == "row":
+            other.add()
+        if kept == "interface":
+            shared_node.netns.run("ip", "link", "add", lost.host_name, "type", "bridge")
+        called = gc(shared_node, **keep(*([lost] if kept == "valid" else []), heir))
+        assert called.status == 0, called
+        assert store.find(entry.key) is not None
+        store.write([Delete(entry.key)])
+        IpamService(store, HOST).release(Release(handle_of(DEFAULT, "net", lost.container)))
+    if kept == "interface":
+        shared_node.netns.run("ip", "link", "delete", lost.host_name)

@@ -1,56 +1,94 @@
-"""GC of the pools: release what this node assigned to containers that neither the runtime nor the journal knows."""
+"""GC of the pools: release what this node assigned to containers that neither the runtime nor the journal knows.
 
-from collections.abc import Callable, Sequence
+Their endpoints are deleted before the addresses are released, because a new pod may get these at once.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from svc._core.cidr import Address, Cidr
 from svc.attach.context import Context
+from svc.attach.endpoints import StoredEndpoint, endpoints_of_node, is_named_by_svc
 from svc.attach.handles import container_of, handle_of
 from svc.attach.sessions import DatastoreSession
 from svc.attach.sources.base import Valid
 from svc.call_trace import CallTrace
+from svc.datastore.api import Conflict, Delete, Entry, NotFound
 from svc.ipam.blocks import allocations
 from svc.ipam.cache import read_blocks
 from svc.ipam.requests import Release
 from svc.model.errors import SvcError
 from svc.model.keys import Host
+from svc.model.resource import Resource
 
 
 def release_unknown(context: Context, session: DatastoreSession, network: str, valid: Valid, trace: CallTrace) -> list[str]:
-    """Release the addresses of the network that this node assigned and no attachment has. Return the failures.
+    """Release the addresses of the network that this node assigned and no attachment has, and delete the endpoints of this node
+    that have only such or free addresses. Return the failures.
 
-    Such addresses remain if a row or a handle was lost. An address of an attachment in `valid` whose interface exists is never
-    released, even if it is allocated under another handle.
+    They remain if a row or a handle was lost, or a pending release was dropped. An address of an attachment in `valid` whose
+    interface exists is never released, even if it is allocated under another handle.
     """
     if session.claim is not None and session.claim.had_recent_predecessor():
         trace.info(f"addresses without a record are kept: another machine used the name {session.node!r} until recently")
         return []
     containers = {container for container, _ in valid}
-    shown = _shown(session, handle_of(session.names, network, ""))  # before the journal: an ADD writes its row first
+    stored = _endpoints(session)  # read these before the journal: an ADD writes its row first
+    shown = _shown(session, handle_of(session.names, network, ""))
     without = {} if session.backend.atomic else _without_addresses(session, shown)
-    journalled = {record.handle for record in context.journal.all()}
+    records = context.journal.all()
+    journalled = {record.handle for record in records}
     alive = _alive(context, network, valid)
+
+    def is_unknown(handle: str) -> bool:
+        container = container_of(session.names, network, handle)
+        return bool(container) and container not in containers and handle not in journalled and handle not in shown.others
 
     failures: list[str] = []
 
-    def attempt(handle: str, text: str, work: Callable[[], object]) -> None:
-        container = container_of(session.names, network, handle)
-        if not container or container in containers or handle in journalled or handle in shown.others:
-            return
+    def attempt(what: str, text: str, work: Callable[[], object]) -> None:
         trace.info(text)
         try:
             work()
         except SvcError as failure:
-            failures.append(f"{handle}: {failure}")
+            failures.append(f"{what}: {failure}")
 
-    for handle, addresses in shown.here.items():
+    unknown = {handle: addresses for handle, addresses in shown.here.items() if is_unknown(handle)}
+    free = {address for addresses in unknown.values() for address in addresses} - alive
+    known = containers | {record.id.container_id for record in records}
+    for entry in stored:
+        endpoint = StoredEndpoint(entry.value)
+        if endpoint.container in known or not shown.are_free(endpoint.addresses, free) or _has_interface(context, endpoint):
+            continue
+        text = f"deleting the endpoint of {endpoint.container}: neither the runtime nor this node knows this container"
+        attempt(endpoint.container, text, partial(_delete, session, entry))
+    for handle, addresses in unknown.items():
         text = f"freeing the addresses of {handle}: neither the runtime nor this node knows its container"
         attempt(handle, text, partial(session.ipam.release, Release(handle, alive, tuple(addresses))))
     for handle, cidrs in without.items():
-        text = f"counting the addresses of {handle} again: no block has any"
-        attempt(handle, text, partial(session.ipam.recount_handle, handle, cidrs))
+        if is_unknown(handle):
+            text = f"counting the addresses of {handle} again: no block has any"
+            attempt(handle, text, partial(session.ipam.recount_handle, handle, cidrs))
     return failures
+
+
+def _endpoints(session: DatastoreSession) -> list[Entry[Resource]]:
+    """Return the endpoints of this node that svc made. In the Kubernetes API, they end with their pods."""
+    if session.settings["kind"] == "orch":
+        return []
+    return [entry for entry in endpoints_of_node(session) if is_named_by_svc(session, entry)]
+
+
+def _has_interface(context: Context, endpoint: StoredEndpoint) -> bool:
+    return context.kernel.find_link(name=str(endpoint.resource.spec.get("interfaceName"))) is not None
+
+
+def _delete(session: DatastoreSession, entry: Entry[Resource]) -> None:
+    """Delete the endpoint unless it has changed since: a new sandbox of the pod may have it."""
+    with suppress(Conflict, NotFound):
+        session.backend.write([Delete(entry.key, entry.revision)])
 
 
 @dataclass(slots=True)
@@ -60,6 +98,14 @@ class _Shown:
     here: dict[str, list[Address]] = field(default_factory=dict)  # the addresses that this node assigned, by handle
     others: set[str] = field(default_factory=set)  # the handles with addresses that other nodes assigned
     foreign: dict[Cidr, bool] = field(default_factory=dict)  # whether the block has the affinity of another host
+    allocated: set[Address] = field(default_factory=set)  # by any node under any handle, without those in cooldown
+
+    def are_free(self, addresses: Sequence[Address], released: Collection[Address]) -> bool:
+        """Return whether each address is one of the released ones, or a block shows that it is not allocated."""
+        return bool(addresses) and all(
+            address in released or (address not in self.allocated and any(address in cidr for cidr in self.foreign))
+            for address in addresses
+        )
 
 
 def _shown(session: DatastoreSession, prefix: str) -> _Shown:
@@ -69,6 +115,8 @@ def _shown(session: DatastoreSession, prefix: str) -> _Shown:
         shown.foreign[block.cidr] = Host.of(block.affinity) not in (None, own)
         for attribute, address in allocations(block):
             handle = attribute.handle_id or ""
+            if not attribute.released_at:
+                shown.allocated.add(address)
             if not handle.startswith(prefix):
                 continue
             if (attribute.secondary or {}).get("node") == session.node:
