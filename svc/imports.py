@@ -1,4 +1,4 @@
-"""Lazy imports in a process that continues after a failed import.
+"""Lazy imports in a process that continues after a failed import, or after a change of its package.
 
 Python removes a module whose import has failed, but not its submodules that were imported before the failure. If the package is
 imported again, it lacks them, because a submodule in `sys.modules` is not bound to its package a second time. So a short lack
@@ -15,9 +15,13 @@ from importlib.machinery import ExtensionFileLoader
 from types import ModuleType
 from typing import Final
 
+import svc
+from svc.atomic_file import file_version
+
 SPARE_DESCRIPTORS: Final = 8  # required before an import: an extension module may not load again after a failure
 
 _lock: Final = threading.RLock()
+_imported: Final = file_version(svc.__file__)
 _SHORTAGES: Final = {os.strerror(number): number for number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM)}
 
 
@@ -36,6 +40,11 @@ def whole_imports() -> Iterator[None]:
             if isinstance(failure, ImportError) and (shortage := _shortage(failure)):
                 raise shortage from failure
             raise
+
+
+def is_package_changed() -> bool:
+    """Return whether the package on disk was replaced or removed since this process imported it."""
+    return file_version(svc.__file__) != _imported
 
 
 def require_descriptors(number: int) -> None:

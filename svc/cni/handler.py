@@ -16,6 +16,7 @@ from svc.cni import results
 from svc.cni.call_io import CallInput, Reply
 from svc.cni.environment import parse_environment
 from svc.cni.verbs import HANDLERS, Invocation, attach
+from svc.imports import is_package_changed
 from svc.logs.call_log import write_lines
 from svc.model import cni_versions
 from svc.model.errors import CallerError, InternalError, SvcError
@@ -30,6 +31,8 @@ from svc.waits.wait import Resumable, Suspended, limited
 # Limits of a call's work, from when a worker takes it; waits for readiness gates and policy are not included. They are shorter
 # than the executable's limits, so that the runtime receives the cause.
 WORK_SECONDS = {"ADD": 30.0 - deadline.RESERVED_SECONDS, "DEL": 20.0, "CHECK": 9.0, "GC": 80.0}
+
+_SVCCTL = "`" + "svcctl "  # as errors begin a command
 
 
 def handle_call(context: Context, inputs: CallInput, trace: CallTrace) -> Resumable[Reply]:
@@ -57,6 +60,7 @@ def handle_call(context: Context, inputs: CallInput, trace: CallTrace) -> Resuma
 
 def failed_before_start(inputs: CallInput, error: SvcError, trace: CallTrace) -> Reply:
     """Return the reply to a call that failed before it started."""
+    _name_profile(error, inputs.profile)
     trace.error(f"code {int(error.code)}: {error}")
     return Reply(1, _error_reply(error, _readable_version(inputs.stdin), trace), write_lines(trace, None))
 
@@ -121,6 +125,7 @@ class _Answer:
             return replace(DEFAULT, ipam_plugin=self._inputs.name) if self._inputs.name.endswith("-ipam") else DEFAULT
 
     def failed(self, error: SvcError) -> bytes:
+        _name_profile(error, self._inputs.profile)
         self._trace.error(f"code {int(error.code)}: {error} {self._trace.phases_text()}")
         self.netconf = self.netconf or self._readable_netconf()
         return _error_reply(error, self._version or _readable_version(self._inputs.stdin), self._trace)
@@ -131,6 +136,12 @@ class _Answer:
             names = self._context.names_of(self._inputs.profile)
             return netconfs.read(decode(self._inputs.stdin), names, lenient=True, located=False)
         return None
+
+
+def _name_profile(error: SvcError, profile: str) -> None:
+    """Name the names profile of the executable in the commands of svcctl that an error tells."""
+    if profile:
+        error.details = error.details.replace(_SVCCTL, f"{_SVCCTL}--names {profile} ")
 
 
 def _error_reply(error: SvcError, version: str, trace: CallTrace) -> bytes:
@@ -148,11 +159,11 @@ def _readable_version(stdin: bytes) -> str:
 
 
 def _unexpected_error(failure: Exception, trace: CallTrace) -> SvcError:
-    """Return the error for an exception without a specific handler: a lack of resources, or a bug in svc."""
+    """Return the error for an exception without a specific handler: a lack of resources, a changed package, or a bug in svc."""
     if lack := shortage(failure):
         return lack
+    msg = f"internal error: {type(failure).__name__}: {failure}"
+    if is_package_changed():
+        return InternalError(msg, details="svc was replaced or removed on disk since its agent started: restart svc-agent")
     trace.error("".join(traceback.format_exception(failure)))
-    return InternalError(
-        f"internal error: {type(failure).__name__}: {failure}",
-        details="this is a defect of svc: please report it with its log lines",
-    )
+    return InternalError(msg, details="this is a defect of svc: please report it with its log lines")

@@ -342,6 +342,21 @@ def run_option(node: Node, name: str, option: str, config: Any = None) -> subpro
     )
 
 
+@pytest.mark.parametrize("with_agent", [True, False])
+def test_remedies_name_the_profile(node: Node, sandbox: MakeSandbox, with_agent: bool) -> None:
+    """Under the names of svc they name none."""
+    if not with_agent:
+        node.stop_agent()
+    for pod, command in (
+        (our_pod(node, sandbox()), "`svcctl pool"),
+        (calico_pod(node, sandbox()), "`svcctl --names calico pool"),
+    ):
+        called = pod.call("ADD", ipam={**pod.config["ipam"], "ipv4_pools": ["unknown"]})
+        assert called.status == 1
+        assert f"see {command} get`, or create it with {command} apply`" in called.output["details"]
+        assert f"{command} get`" in called.stderr
+
+
 @pytest.mark.parametrize("name", EXECUTABLES)
 def test_executables_tell_their_version(node: Node, name: str) -> None:
     """And nothing else."""

@@ -124,3 +124,23 @@ def test_other_version_on_the_disk_is_noticed(own_pods: MakePod, node: Node, tmp
     node.start_agent()
     assert told not in node.call("STATUS", netconf()).stderr
     pod.delete()
+
+
+@pytest.mark.parametrize("is_replaced", [True, False], ids=["replaced", "removed"])
+@pytest.mark.parametrize("datastore", ["etcdv3", "orch"])
+def test_store_that_cannot_be_imported_asks_for_a_restart(
+    own_pods: MakePod, node: Node, tmp_path: Path, datastore: str, is_replaced: bool
+) -> None:
+    """No network of this datastore is recorded, so that the agent has not imported it at its start."""
+    start(node, tmp_path)
+    (tmp_path / "svc").rename(tmp_path / "gone")
+    if is_replaced:
+        copy_package(tmp_path, "2.0.0")
+        (tmp_path / "svc" / "datastore" / {"etcdv3": "etcd", "orch": "orch"}[datastore] / "store.py").write_text(
+            "import svc.new"
+        )
+    access = {"etcd_endpoints": "http://127.0.0.1:1", "orch": {"orch_api_root": "http://127.0.0.1:1"}}
+    called = own_pods(datastore_type=datastore, **access).call("ADD")
+    assert (called.status, called.output["code"]) == (1, 100)
+    assert "since its agent started: restart svc-agent" in called.output["details"]
+    assert "Traceback" not in called.stderr + node.log.read_text()
