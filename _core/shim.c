@@ -25,8 +25,6 @@ static const struct { const char *variable; unsigned required_by; } INPUTS[] = {
     {"CNI_PATH", GC},
 };
 
-#define ABOUT name, " " SVC_VERSION ": CNI plugin, spec versions " SPEC_VERSIONS(", ") "\n"
-
 char *name;
 const struct verb *verb;
 
@@ -127,17 +125,13 @@ int main(int argc, char **argv) {
     const char *option = argc == 2 ? argv[1] : "";
     if (strcmp(option, "-v") == 0)
         finish(STDOUT_FILENO, 0, TEXT(SVC_VERSION "\n"));
-    if (strcmp(option, "-h") == 0 || strcmp(option, "--help") == 0)
-        finish(STDOUT_FILENO, 0, TEXT(ABOUT, "The container runtime runs it, with the call in CNI_* variables. By hand:\n  ",
-                                      name, " -t < NETCONF  Test the servers that a network configuration names.\n  ",
-                                      name, " -v            Print the version.\nUse svcctl to configure svc.\n"));
     if (strcmp(option, "-t") == 0) {
         verb = VERBS;  // its error code is that of any verb but STATUS
         read_install();
         run_one_shot(0);
     }
     if (!*variable("CNI_COMMAND"))
-        finish(STDERR_FILENO, 0, TEXT(ABOUT));
+        finish(STDERR_FILENO, 0, TEXT(name, " " SVC_VERSION ": CNI plugin, spec versions " SPEC_VERSIONS(", ") "\n"));
     set_verb(variable("CNI_COMMAND"));
     require_variables();
     if (verb->bit == VERSION)

@@ -91,16 +91,6 @@ def test_version_is_told_bare(shim: Shim, environment: dict[str, str]) -> None:
     assert re.fullmatch(rb"\d+\.\d+\.\d+\n", done.stdout)
 
 
-@pytest.mark.parametrize("option", ["-h", "--help"])
-def test_help_names_the_options(shim: Shim, option: str) -> None:
-    """With the name that it was called by; without a record, an agent or input."""
-    (shim.path.parent / "svc.install").unlink()
-    done = subprocess.run([shim.path, option], env={}, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.startswith(shim.run_with({}).stderr)
-    assert [line.split()[1] for line in done.stdout.decode().splitlines() if line.startswith("  svc ")] == ["-t", "-v"]
-
-
 def test_connection_test_is_the_one_shots(lonely_shim: Shim) -> None:
     """It gets its input untouched."""
     environment = {"PATH": "/bin", "OTHER": "x"}
