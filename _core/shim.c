@@ -62,12 +62,17 @@ bool belongs_to_call(const char *entry) {
 
 // ---- the installation
 char *agent_socket = "/var/run/svc/agent.sock", *profile = "", *python;
-char place[PATH_MAX + 16 + INSTALL_LIMIT + 2];
+char place[PATH_MAX + 16 + INSTALL_LIMIT + 4];
 size_t directory_size;
 char *install_path = place;
 
-// The record is beside the executable and has its name, so several installations can share a directory. An executable
-// without a record of its own takes svc.install. Returns it open, or -1 with the errno of open.
+static _Noreturn void fail_install(const char *cause) {
+    fail_unavailable(TEXT("cannot use ", place, ": ", cause),
+                     TEXT("repeat `svcctl install`"));
+}
+
+// The record is beside the executable and has its name, so several installations can share a directory. An executable of
+// svc* without a record of its own takes svc.install. Returns it open, or -1 with the errno of open.
 static int open_install(void) {
     ssize_t size = readlink("/proc/self/exe", place, PATH_MAX);
     char *slash = size > 0 && place[0] == '/' ? strrchr(place, '/') : NULL;
@@ -81,13 +86,10 @@ static int open_install(void) {
     int fd = open(place, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd >= 0 || errno != ENOENT)
         return fd;
+    if (strncmp(place + directory_size, "svc", 3) != 0)  // it has the names of another profile
+        fail_install(strerror(errno));
     strcpy(place + directory_size, "svc.install");
     return open(place, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-}
-
-static _Noreturn void fail_install(const char *cause) {
-    fail_unavailable(TEXT("cannot use ", place, ": ", cause),
-                     TEXT("it has lines key=value, socket= among them, 4096 bytes at most; repeat `svcctl install`"));
 }
 
 static void read_install(void) {
@@ -101,7 +103,7 @@ static void read_install(void) {
     if (size < 0 || size > INSTALL_LIMIT)
         fail_install(strerror(size < 0 ? errno : EFBIG));
     close(fd);
-    bool is_whole = strlen(text) == (size_t)size, has_socket = false;
+    bool is_whole = false, has_socket = false;
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
         if (strncmp(line, "socket=/", 8) == 0) {
             agent_socket = line + 7;
@@ -111,6 +113,9 @@ static void read_install(void) {
             python = line + 7;
         if (strncmp(line, "profile=", 8) == 0)
             profile = line + 8;
+        // the last line, or one that follows all of these in a record of the last release
+        if (memcmp(line, "end=", 4) == 0 || memcmp(line, "file", 4) == 0)
+            is_whole = true;
     }
     if (!is_whole || !has_socket)
         fail_install("it is damaged");

@@ -100,7 +100,7 @@ static void fork_one_shot(int why) {
 
 // Replaces the child by Python. A test reads stdin itself.
 _Noreturn void run_one_shot(int why) {
-    static char beside[PATH_MAX + 16];
+    static char beside[PATH_MAX + sizeof "python3"];
     strcpy(mempcpy(beside, place, directory_size), "python3");
     if (!python)
         python = directory_size && access(beside, X_OK) == 0 ? beside : "/usr/bin/python3";

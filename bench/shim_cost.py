@@ -50,7 +50,7 @@ def build(directory: Path, shim: Path | None) -> tuple[Path, Path]:
         shutil.copy(shim, installed)
     else:
         subprocess.run([*compiler_and_flags(), "-o", installed, *(ROOT / "_core").glob("shim*.c")], check=True)
-    (directory / "svc.install").write_text(f"socket={directory}/agent.sock\npython=/nonexistent\n")
+    (directory / "svc.install").write_text(f"socket={directory}/agent.sock\npython=/nonexistent\nend=record\n")
     (directory / "netconf").write_bytes(NETCONF)
     return null, installed
 

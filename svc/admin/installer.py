@@ -20,6 +20,7 @@ from typing import Final
 from svc.admin import install_records
 from svc.admin.install_records import ANY, UNKNOWN, Others, digest_of, read_digests, record_paths
 from svc.atomic_file import File, remove, sync_directory, write
+from svc.cni.install_record import END
 from svc.model.errors import CallerError, Code, PeerError
 from svc.names import DEFAULT, Names
 from svc.netconf.networklist import read_file, type_of
@@ -57,7 +58,7 @@ class InstallSettings:
             raise CallerError(
                 f"socket {str(self.socket)!r} is longer than {MAX_SOCKET_BYTES} bytes", details="choose a shorter path"
             )
-        data = b"".join(os.fsencode(f"{name}={value}\n") for name, value in lines)
+        data = b"".join(os.fsencode(f"{name}={value}\n") for name, value in [*lines, END])
         if len(data) > MAX_RECORD_BYTES:
             raise CallerError(f"the paths make {len(data)} bytes, over {MAX_RECORD_BYTES}", details="choose shorter paths")
         return data

@@ -4,10 +4,13 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from svc.model.errors import Code, PeerError
 from svc.names import Names
 from svc.values import dataclass
 
 SOCKET_NAME = "agent.sock"
+END = "end", "record"  # key and value of the last line, without which the executable refuses a record as cut off
+_KEYS = {"socket", "python", "state_dir", "run_dir"}  # of the last release's records, which have no such line
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +23,12 @@ class InstallRecord:
 
 
 def read_record(path: str, names: Names) -> InstallRecord:
-    """Return the record at `path`. Missing values, and a missing record, mean the defaults."""
+    """Return the record at `path`. Missing values, and a missing record, mean the defaults. Raise PeerError for a cut one."""
     lines: list[str] = []
     if path:
         with suppress(FileNotFoundError):
             lines = os.fsdecode(Path(path).read_bytes()).splitlines()
+            _require_whole(path, lines)
     pairs = (line.partition("=") for line in lines)
     values = {key.strip(): value.strip() for key, separator, value in pairs if separator}
     return InstallRecord(
@@ -32,3 +36,12 @@ def read_record(path: str, names: Names) -> InstallRecord:
         Path(values.get("socket") or Path(values.get("run_dir") or names.run_dir) / SOCKET_NAME),
         values.get("profile", ""),
     )
+
+
+def _require_whole(path: str, lines: list[str]) -> None:
+    """Raise PeerError unless the record has its last line, or, if the last release wrote it, the file of its executable."""
+    keys = {line.partition("=")[0] for line in lines}
+    executable = Path(path).stem
+    lists_executable = any(line.startswith("file=") and Path(line).name == executable for line in lines)
+    if "=".join(END) not in lines and not (lists_executable and keys >= _KEYS):
+        raise PeerError(f"cannot use {path}: it is damaged", details="repeat `svcctl install`", code=Code.IO_FAILURE)

@@ -195,7 +195,7 @@ class StateLock:
                 raise _another_agent(self._state_dir, holder)
             if now > report:
                 report = math.inf
-                log.warning("waiting up to %g s for %s, which still changes attachments", seconds, holder)
+                log.warning("waiting up to %g s for %s: it still changes attachments", seconds, holder)
         raise _held_too_long(self._busy(), seconds)
 
     def admit_calls_of_last_release(self) -> None:

@@ -40,10 +40,17 @@ def main() -> int:
     parser.add_argument("--intent", default="", help="generation of the call's row in the journal, if an agent has begun it")
     options = parser.parse_args()
     log_to_stderr("WARNING")
-    installed = read_record(options.install, DEFAULT)
+    damaged = None
+    try:
+        installed = read_record(options.install, DEFAULT)
+    except PeerError as error:
+        installed, damaged = read_record("", DEFAULT), error
     environment = {**os.environ, INTENT: options.intent} if options.intent else os.environ
     inputs = CallInput(options.name, environment, sys.stdin.buffer.read(), profile=installed.profile, resumable=True)
-    reply = _test(inputs, installed) if options.test else _answer(inputs, installed)
+    if damaged:
+        reply = failed_before_start(inputs, damaged, CallTrace(new_request_id()))
+    else:
+        reply = _test(inputs, installed) if options.test else _answer(inputs, installed)
     for stream, text in ((sys.stderr, reply.stderr), (sys.stdout, reply.stdout)):
         stream.buffer.write(text)
         stream.flush()

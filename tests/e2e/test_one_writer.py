@@ -230,6 +230,22 @@ def test_agent_that_listens_elsewhere_is_named(own_pods: MakePod, node: Node, re
     assert remains(node) == []
 
 
+def test_record_that_is_cut_off_changes_nothing(own_pods: MakePod, node: Node) -> None:
+    """Its state directory would be another one, where the container is not known, so a DEL would release nothing."""
+    pod = own_pods()
+    pod.add()
+    node.stop_agent()
+    record = node.bin_dir / "svc.install"
+    sound = record.read_bytes()
+    for cut in (b"state_dir=" + bytes(node.state_dir.parent) + b"/sta", b"run_dir="):
+        record.write_bytes(sound[: sound.index(cut) + len(cut)])
+        assert pod.failed("DEL").output["msg"] == f"cannot use {record}: it is damaged"
+    assert not (node.state_dir.parent / "sta").exists()
+    record.write_bytes(sound)
+    pod.delete()
+    assert remains(node) == []
+
+
 def test_lock_of_a_user_without_rights_stops_no_agent(own_pods: MakePod, node: Node) -> None:
     """The files of the last release lay in directories that every user could enter."""
     open_to_all(node.directory)

@@ -61,8 +61,8 @@ class Shim:
     path: Path
     socket: Path
 
-    def record(self, text: str) -> None:
-        (self.path.parent / "svc.install").write_text(text)
+    def record(self, text: str, name: str = "svc", end: str = "\nend=record\n") -> None:
+        (self.path.parent / f"{name}.install").write_text(text + end)
 
     def named(self, name: str) -> "Shim":
         link(self.path, self.path.with_name(name))

@@ -49,7 +49,7 @@ def test_executables_and_record_are_placed(tmp_path: Path, executable: Path) -> 
     assert (folder / "svc").read_bytes() == (folder / "svc-ipam").read_bytes() == ELF
     digest = hashlib.sha256(ELF).hexdigest()[:16]
     files = "".join(f"file={digest} {folder / name}\n" for name in ("svc-ipam", "svc"))
-    assert (folder / "svc.install").read_text() == "socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\n" + files
+    assert (folder / "svc.install").read_text() == "socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\n" + files + "end=record\n"
     assert [stat.S_IMODE((folder / name).stat().st_mode) for name in names] == [0o644, 0o644, 0o755, 0o755]
     assert sorted(path.name for path in folder.iterdir()) == sorted(names)
 
@@ -110,11 +110,26 @@ def test_record_tells_the_profile(tmp_path: Path, executable: Path) -> None:
 
 
 def test_records_of_before_mean_our_own_names(tmp_path: Path) -> None:
-    """They had no profile, and listed no files."""
-    (tmp_path / "svc.install").write_text("socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\n")
+    """They had no last line."""
+    text = "socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\nfile=0123456789abcdef /opt/cni/bin/"
+    (tmp_path / "svc.install").write_text(f"{text}svc\n")
     assert read_record(str(tmp_path / "svc.install"), DEFAULT) == InstallRecord(Path("/d"), Path("/s"), "")
+    (tmp_path / "svc.install").write_text("socket=/s\npython=/p\nstate_dir=/d\nrun_dir=/r\n")
     with pytest.raises(CallerError, match="nothing is installed as 'svc'"):
         installer.uninstall(tmp_path, DEFAULT, Others([]))
+
+
+@pytest.mark.parametrize("profile", ["", "calico"])
+def test_record_that_is_cut_off_is_refused(tmp_path: Path, executable: Path, profile: str) -> None:
+    names = load_profile(profile)
+    installer.install(tmp_path, executable, names, plan(profile=profile))
+    record = tmp_path / f"{names.plugin}.install"
+    text = record.read_bytes()
+    least = text.index(b"file=")  # what comes before is needed
+    for size in range(1, least + len("file=")):
+        record.write_bytes(text[:size])
+        with pytest.raises(PeerError, match="it is damaged"):
+            read_record(str(record), DEFAULT)
 
 
 def test_uninstall_removes_what_was_installed(tmp_path: Path, executable: Path) -> None:

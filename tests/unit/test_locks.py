@@ -112,7 +112,7 @@ def test_agent_says_once_for_whom_it_waits(
         call.take(0)
         with pytest.raises(PeerError):
             agent.take_as_agent(0.2)
-    assert caplog.text.count(f"process {os.getpid()} (ADD c1 eth0), which still changes attachments") == 1
+    assert caplog.text.count(f"process {os.getpid()} (ADD c1 eth0): it still changes attachments") == 1
 
 
 def test_replaced_directory_is_noticed(state_dir: Path, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def test_executable_is_small(executable: Path) -> None:
 @pytest.mark.parametrize("name", ["svc", "svc-ipam", "calico", "a name"])
 def test_name_is_that_of_the_call(shim: Shim, agent: FakeAgent, name: str) -> None:
     """One executable is several plugins."""
+    shim.record(f"socket={shim.socket}", name)
     (shim if name == "svc" else shim.named(name)).run("STATUS")
     assert agent.received[0].frame.name == name
 
@@ -120,9 +121,9 @@ def test_connection_test_by_another_program_is_an_error(shim: Shim, program: str
 def test_record_of_4_kib_is_read_and_a_larger_one_refused(shim: Shim, agent: FakeAgent) -> None:
     """Half a record could name the wrong socket."""
     text = f"socket={shim.socket}\n"
-    shim.record(text.rjust(4096, "#").replace("#socket", "\nsocket"))
+    shim.record(text.rjust(4085, "#").replace("#socket", "\nsocket"), end="end=record\n")
     assert shim.run("STATUS").returncode == 0
-    shim.record(text.rjust(4097, "#"))
+    shim.record(text.rjust(4086, "#").replace("#socket", "\nsocket"), end="end=record\n")
     error = error_of(shim.run("ADD"))
     assert error["code"] == 5
     assert "svc.install" in error["msg"]
@@ -143,7 +144,7 @@ def test_unreadable_record_is_an_error(shim: Shim) -> None:
 def test_python_beside_the_executable_is_the_default(shim: Shim, recorded: bool) -> None:
     """An installation in a virtual environment needs no record."""
     record = shim.path.parent / "svc.install"
-    record.write_text(f"socket={shim.socket}\n")
+    shim.record(f"socket={shim.socket}")
     if not recorded:
         record.unlink()
     write_one_shot(shim.path.parent / "python3")

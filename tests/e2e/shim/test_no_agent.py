@@ -193,8 +193,8 @@ def test_signed_one_shot_may_say_nothing_more(shim: Shim, tmp_path: Path) -> Non
 def test_missing_record_is_named(executable: Path, tmp_path: Path) -> None:
     """No file says which Python has the package."""
     write_program(tmp_path / "python3", "exit 1")
-    (tmp_path / "other").hardlink_to(executable)
-    error = error_of(Shim(tmp_path / "other", tmp_path).run("ADD"))
+    (tmp_path / "svc-other").hardlink_to(executable)
+    error = error_of(Shim(tmp_path / "svc-other", tmp_path).run("ADD"))
     assert f"{tmp_path}/python3 ended without an answer" in error["msg"]
     assert "EXECUTABLE.install, which is missing" in error["details"]
 
@@ -227,13 +227,14 @@ def test_one_shot_that_cannot_run_is_an_error(shim: Shim, verb: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "\0" * 200, "socket=", "socket=relative\n", "python=/usr/bin/python3\n", "socket=/x\0\n", "sock"],
-    ids=["empty", "zeros", "cut", "relative", "no socket", "a zero", "cut early"],
+    "text", ["", "\0" * 200, "socket=", "socket=relative\n", "python=/usr/bin/python3\n", "socket=/x\0\nend=record\n", "sock",
+     "socket=/x\npython=/p\nstate_dir=/var/li"],
+    ids=["empty", "zeros", "cut", "relative", "no socket", "a zero", "cut early", "cut in the state directory"],
 )  # fmt: skip
 @pytest.mark.parametrize("verb", CALLS)
 def test_damaged_record_is_an_error(shim: Shim, verb: str, text: str) -> None:
     """A crash leaves such files. The default socket may be another deployment's."""
-    shim.record(text)
+    shim.record(text, end="")
     error = error_of(shim.run(verb))
     assert error["code"] == (50 if verb == "STATUS" else 5)
     assert error["msg"] == f"cannot use {shim.path.parent}/svc.install: it is damaged"
@@ -257,7 +258,7 @@ def test_record_of_ones_own_name_counts_before_the_common_one(shim: Shim, agent:
     """So several deployments share a directory; what the call is named does not matter."""
     other = shim.named("other")
     for name, profile in (("svc", ""), ("other", "profile=calico\n")):
-        (shim.path.parent / f"{name}.install").write_text(f"socket={shim.socket}\n{profile}")
+        shim.record(f"socket={shim.socket}\n{profile}", name)
     assert other.run("STATUS").returncode == shim.run("STATUS").returncode == 0
     assert [(each.frame.name, each.frame.profile) for each in agent.received] == [("other", "calico"), ("svc", "")]
 
@@ -269,10 +270,25 @@ def test_executable_without_a_record_takes_the_common_one(shim: Shim, agent: Fak
     assert agent.received[0].frame.profile == "/etc/names.toml"
 
 
+def test_executable_of_another_profile_needs_a_record(shim: Shim, agent: FakeAgent) -> None:
+    """Under the names of svc it would look for its containers in another state directory."""
+    error = error_of(shim.named("calico").run("ADD"))
+    assert error["msg"] == f"cannot use {shim.path.parent}/calico.install: No such file or directory"
+    assert agent.received == []
+
+
+def test_record_of_the_last_release_counts_with_its_files(shim: Shim, agent: FakeAgent) -> None:
+    text = f"socket={shim.socket}\npython=/p\nstate_dir=/d\nrun_dir=/r\n"
+    shim.record(text, end=f"file=0123456789abcdef {shim.path}\n")
+    assert shim.run("STATUS").returncode == 0
+    shim.record(text, end="")
+    assert error_of(shim.run("STATUS"))["msg"].endswith("it is damaged")
+
+
 def test_replaced_executable_keeps_its_record(shim: Shim, agent: FakeAgent) -> None:
     """An installation puts another file in its place while it waits for its input."""
     other = shim.named("other")
-    (shim.path.parent / "other.install").write_text(f"socket={shim.socket}\nprofile=calico\n")
+    shim.record(f"socket={shim.socket}\nprofile=calico\n", "other")
     with subprocess.Popen(
         [other.path], env={"CNI_COMMAND": "STATUS"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as running:
