@@ -27,7 +27,7 @@ class Files:
         self._templates: dict[Path, Rows] = {}
         self._clean: dict[Path, int] = {}
 
-    def connect(self, path: Path) -> sqlite3.Connection:
+    def connect(self, path: Path, *, exclusive: bool = False) -> sqlite3.Connection:
         """Return a connection of the running task's process."""
         return Connection(self.real(path), path.name)  # type: ignore[return-value]
 
