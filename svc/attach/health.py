@@ -145,11 +145,15 @@ class Health:
         return self._ended.get(dependency.key)
 
     def _require_recent(self, network: Hashable, *, only_add_tells: bool, are_current: bool) -> None:
-        """Raise the failure of the last ADD, unless newer probes, which `are_current`, supersede it."""
+        """Raise the failure of the last ADD, unless newer probes, which `are_current`, supersede it.
+
+        No probe writes, so none supersedes the refusal of a write for lack of a right.
+        """
         since, failure = self._failures.get(network, (0.0, None))
         if failure is None or time.monotonic() - since >= MEMORY_SECONDS:
             return
-        if not are_current or (only_add_tells and not isinstance(failure, StoreError)):
+        lacks_right = isinstance(failure, PeerError) and failure.lacks_right
+        if not are_current or lacks_right or (only_add_tells and not isinstance(failure, StoreError)):
             raise failure
 
     def _run(self, key: Hashable, probe: Probe) -> None:

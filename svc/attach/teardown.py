@@ -27,15 +27,20 @@ RELEASE_SECONDS = 10.0  # timeout of the whole release
 
 
 def tear_down(context: Context, record: Record, trace: CallTrace, sandbox: Sandbox | None = None) -> bool:
+    """Do as `try_to_release`. Return whether no release is pending."""
+    return try_to_release(context, record, trace, sandbox) is None
+
+
+def try_to_release(context: Context, record: Record, trace: CallTrace, sandbox: Sandbox | None = None) -> SvcError | None:
     """Remove the interface, then release what the attachment has in the datastore or from another IPAM plugin.
 
-    If the release fails, record it durably as pending. Return whether no release is pending. Raise SvcError if the datastore
-    is locked (nothing is changed then), if the interface stays, or if the journal cannot record the pending release. The
-    caller can repeat a failed call.
+    If the release fails, record it durably as pending and return the failure. Raise SvcError if the datastore is locked
+    (nothing is changed then), if the interface stays, or if the journal cannot record the pending release. The caller can
+    repeat a failed call.
     """
     if record.state == WAITING:  # nothing is attached yet
         context.journal.remove(record)
-        return True
+        return None
     held = _read_holdings(context, record, trace)
     with trace.phase("unwire"):
         existed = unwire(context, record)
@@ -45,12 +50,12 @@ def tear_down(context: Context, record: Record, trace: CallTrace, sandbox: Sandb
     if isinstance(held, CopiedRow):
         trace.warning(f"nothing of {record.handle} is released: {held}")
         context.journal.remove(record)
-        return True
+        return None
     if isinstance(held, SvcError):
         if not record.generation and not existed:  # it never existed, because an ADD writes its row first
             known = f"nothing is known of {record.handle} on this node, and no release is pending"
             trace.info(f"{known}; its datastore cannot be asked: {held}")
-            return True
+            return None
         return _retry_later(context, record, held, trace)
     try:
         with trace.phase("datastore"), deadline.limit(RELEASE_SECONDS):
@@ -61,7 +66,7 @@ def tear_down(context: Context, record: Record, trace: CallTrace, sandbox: Sandb
         context.journal.remove(record)
     except StoreError as failure:  # all is released: a repeated release of the row changes nothing
         trace.warning(f"the row of {record.handle} stays for now: {failure}")
-    return True
+    return None
 
 
 def defer_release(context: Context, record: Record) -> None:
@@ -183,11 +188,11 @@ def _may_own(context: Context, other: Record, index: int) -> bool:
     return other.boot_id == context.boot_id and (other.host_index == index or other.state == ADDING)
 
 
-def _retry_later(context: Context, record: Record, failure: SvcError, trace: CallTrace) -> bool:
-    """Record the release as pending, and return False."""
+def _retry_later(context: Context, record: Record, failure: SvcError, trace: CallTrace) -> SvcError:
+    """Record the release as pending, and return its failure."""
     trace.warning(f"release of {record.handle} is pending and will be retried: {failure}")
     record_pending_release(context, record)
-    return False
+    return failure
 
 
 def _require_own(context: Context, record: Record) -> None:

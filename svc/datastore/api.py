@@ -220,6 +220,8 @@ class StoreError(PeerError):
 class Forbidden(StoreError):
     """Refusal of a request, because the credentials of the session lack a right."""
 
+    lacks_right = True
+
 
 class KeyedError(StoreError):
     """Failure of a read or write because of the state of one key.
@@ -292,3 +294,4 @@ class PartialWrite(StoreError):
         super().__init__(cause.msg, details=cause.details)
         self.done = tuple(done)
         self.cause = cause
+        self.lacks_right = cause.lacks_right

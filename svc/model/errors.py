@@ -70,6 +70,7 @@ class PeerError(SvcError):
     """A failure or refusal of the kernel, the datastore or another plugin."""
 
     code = Code.DATASTORE
+    lacks_right = False  # whether the server accepts the credentials, but denies them this request
 
 
 class PluginError(PeerError):

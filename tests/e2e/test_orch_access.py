@@ -15,7 +15,7 @@ import pytest
 from contract.samples import block, handle
 from harness.api_proxy import ApiProxy, Fate, Order
 from harness.kube import ADMIN_TOKEN, Kube, free_port
-from harness.orch import open_store, put_core_node, put_pod, wire
+from harness.orch import VERBS, grant_role, open_store, put_core_node, put_pod, revoke_role, wire
 from svc import deadline
 from svc._core.cidr import Cidr
 from svc.admin import pools
@@ -23,7 +23,6 @@ from svc.attach.api_clients import ApiClientPool
 from svc.datastore.api import Create, Delete, Forbidden, NotFound, StoreError, Update
 from svc.datastore.orch.client import ApiError, Unreachable
 from svc.datastore.orch.store import OrchStore
-from svc.deploy.cluster import binding, role, role_name
 from svc.model.claim import Claimant, NodeClaim
 from svc.model.errors import SvcError
 from svc.model.ipam import CONFIRMED, PENDING, Affinity, IpamConfig
@@ -47,24 +46,10 @@ from svc.model.kv_codec import Value
 from svc.model.resource import Resource
 from svc.names import DEFAULT
 
-RULES = role(DEFAULT, DEFAULT.crd_api_version)["rules"]
-VERBS = [(rule["apiGroups"][0], rule["resources"][0], verb) for rule in RULES for verb in rule["verbs"]]
 POOLS = ResourceQuery("IPPool")
 
 
 # rights
-
-
-def grant(cluster: Kube, without: tuple[str, str, str] | None = None) -> None:
-    """The plugin's role, to the plugin, but for one verb; returns when the server goes by it."""
-    wanted = role(DEFAULT, DEFAULT.crd_api_version)
-    for rule in wanted["rules"]:
-        lost = without is not None and (rule["apiGroups"][0], rule["resources"][0]) == without[:2]
-        rule["verbs"] = [verb for verb in rule["verbs"] if not (lost and without and verb == without[2])]
-    wanted["rules"] = [rule for rule in wanted["rules"] if rule["verbs"]]
-    cluster.apply([wanted, binding(DEFAULT, {"kind": "User", "name": "plugin", "apiGroup": "rbac.authorization.k8s.io"})])
-    for entry in VERBS:
-        cluster.await_right("plugin", *entry, allowed=entry != without)
 
 
 @pytest.fixture
@@ -80,8 +65,7 @@ def cluster_of_roles(clean_kube: Kube) -> Iterator[Kube]:
         body = {"apiVersion": DEFAULT.crd_api_version, "kind": kind, "metadata": {"name": "default"}, "spec": spec}
         clean_kube.call("POST", f"{group}/{plural}", body)
     yield clean_kube
-    for kind in ("clusterroles", "clusterrolebindings"):
-        clean_kube.call("DELETE", f"/apis/rbac.authorization.k8s.io/v1/{kind}/{role_name(DEFAULT)}")
+    revoke_role(clean_kube)
 
 
 def live(store: OrchStore) -> None:
@@ -130,14 +114,14 @@ def _claim_the_node(store: OrchStore) -> None:
 
 def test_the_plugin_lives_with_its_role(cluster_of_roles: Kube, tmp_path: Path) -> None:
     """And with nothing else."""
-    grant(cluster_of_roles)
+    grant_role(cluster_of_roles)
     with closing(open_store(cluster_of_roles, tmp_path, "token-of-plugin")) as store:
         live(store)
 
 
 def test_one_pool_is_read_with_the_role(cluster_of_roles: Kube, tmp_path: Path) -> None:
     """Its changes are refused, and the error names the administrator."""
-    grant(cluster_of_roles)
+    grant_role(cluster_of_roles)
     with closing(open_store(cluster_of_roles, tmp_path, "token-of-plugin")) as store:
         for kind in ("IPPool", "IPReservation"):
             with pytest.raises(NotFound):
@@ -156,7 +140,7 @@ def resources_delete(store: OrchStore, name: str) -> None:
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_every_verb_of_the_role_is_needed(cluster_of_roles: Kube, tmp_path: Path, verb: tuple[str, str, str]) -> None:
     """Without it something is refused, and the message says what and how to grant it."""
-    grant(cluster_of_roles, without=verb)
+    grant_role(cluster_of_roles, without=verb)
     with closing(open_store(cluster_of_roles, tmp_path, "token-of-plugin")) as store:
         with pytest.raises((ApiError, Forbidden), match="403") as refusal:
             live(store)

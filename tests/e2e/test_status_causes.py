@@ -19,6 +19,7 @@ from harness.gate_server import resetting, serving
 from harness.kube import Kube
 from harness.netns import Netns
 from harness.node import POOL4, Called, Node, netconf
+from harness.orch import VERBS, grant_role, revoke_role
 from harness.polling import wait_until
 from harness.port_forward import PortForward
 from harness.proxy import mute, proxy
@@ -209,6 +210,37 @@ def test_an_invalid_token_is_the_cause(cluster_node: ClusterNode, kube: Kube, tm
     expired = {"kubeconfig": str(kube.kubeconfig(tmp_path / "kubeconfig", "expired"))}
     for config in (cluster_node.netconf(orch=expired), netconf(policy={"type": "orch"}, orch=expired)):
         await_cause(cluster_node, config, "401", "the credentials are expired")
+
+
+@pytest.fixture
+def roles(kube: Kube) -> Iterator[Kube]:
+    yield kube
+    revoke_role(kube)
+
+
+@pytest.mark.parametrize("site", ["orch"], indirect=True)
+@pytest.mark.parametrize("lacking", ["ipamblocks update", "ipamhandles create", "pods/status patch"])
+def test_a_missing_right_to_write_is_the_cause(
+    cluster_node: ClusterNode, roles: Kube, sandbox: MakeSandbox, tmp_path: Path, lacking: str
+) -> None:
+    """No probe writes, so the last ADD decides. Each later ADD names the right, too."""
+    node, (without,) = cluster_node, [verb for verb in VERBS if lacking == f"{verb[1]} {verb[2]}"]
+    grant_role(roles)
+    orch = {"kubeconfig": str(roles.kubeconfig(tmp_path / "kubeconfig", "token-of-plugin"))}
+    node.site.add_pod("web-0")
+    pod = node.pod(sandbox(), args="K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default", orch=orch)
+    pod.add()
+    pod.delete()
+    wait_until(lambda: status(node, pod.config).status == 0)
+    grant_role(roles, without=without)
+    for _ in range(2):
+        assert without[1].partition("/")[0] in pod.failed("ADD").output["msg"]
+        said = cause(node, pod.config)
+        assert ("403" in said, "svcctl crd role" in said) == (True, True), said
+    grant_role(roles)
+    pod.add()
+    assert status(node, pod.config).status == 0
+    pod.delete()
 
 
 def test_exceeded_space_of_etcd_is_the_cause_until_it_is_disarmed(node: Node, tmp_path: Path) -> None:

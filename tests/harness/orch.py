@@ -8,7 +8,7 @@ from harness.kube import ADMIN_TOKEN, Kube, Refused
 from svc.datastore.api import Create, Delete, Entry, NotFound, Update, Write
 from svc.datastore.orch.leases import NAMESPACE
 from svc.datastore.orch.store import OrchStore
-from svc.deploy.cluster import definitions
+from svc.deploy.cluster import binding, definitions, role, role_name
 from svc.model.endpoint import PodFacts, Workload, endpoint, endpoint_key
 from svc.model.keys import ResourceKey
 from svc.model.resource import Resource
@@ -17,6 +17,9 @@ from svc.names import DEFAULT, Names
 Json = dict[str, Any]
 
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+RBAC = "rbac.authorization.k8s.io"
+RULES = role(DEFAULT, DEFAULT.crd_api_version)["rules"]
+VERBS = [(rule["apiGroups"][0], rule["resources"][0], verb) for rule in RULES for verb in rule["verbs"]]
 NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/default/pods"
 
 
@@ -33,6 +36,23 @@ def wipe(kube: Kube, names: Names = DEFAULT, api_version: str = "") -> None:
     kube.call("DELETE", LEASES)
     kube.call("DELETE", NODES)
     kube.call("DELETE", f"{PODS}?gracePeriodSeconds=0")
+
+
+def grant_role(cluster: Kube, without: tuple[str, str, str] | None = None) -> None:
+    """The plugin's role, to the plugin, but for one verb; returns when the server goes by it."""
+    wanted = role(DEFAULT, DEFAULT.crd_api_version)
+    for rule in wanted["rules"]:
+        lost = without is not None and (rule["apiGroups"][0], rule["resources"][0]) == without[:2]
+        rule["verbs"] = [verb for verb in rule["verbs"] if not (lost and without and verb == without[2])]
+    wanted["rules"] = [rule for rule in wanted["rules"] if rule["verbs"]]
+    cluster.apply([wanted, binding(DEFAULT, {"kind": "User", "name": "plugin", "apiGroup": RBAC})])
+    for entry in VERBS:
+        cluster.await_right("plugin", *entry, allowed=entry != without)
+
+
+def revoke_role(cluster: Kube) -> None:
+    for kind in ("clusterroles", "clusterrolebindings"):
+        cluster.call("DELETE", f"/apis/{RBAC}/v1/{kind}/{role_name(DEFAULT)}")
 
 
 def put_core_node(kube: Kube, name: str, labels: dict[str, str] | None = None, **annotations: str) -> Json:

@@ -9,6 +9,7 @@ import pytest
 from svc.attach import health as module
 from svc.attach.health import MAX_REMEMBERED, Dependency, Health, Probe
 from svc.call_trace import CallTrace
+from svc.datastore.api import Forbidden, StoreError
 from svc.model.errors import PeerError
 
 FAILURE = PeerError("the plugin refuses")
@@ -63,6 +64,16 @@ def test_failures_of_the_last_networks_are_remembered() -> None:
     assert is_ready(health, "net-0")
     assert not is_ready(health, "net-1")
     assert not is_ready(health, f"net-{MAX_REMEMBERED}")
+
+
+def test_newer_probes_do_not_supersede_a_missing_right() -> None:
+    """etcd has users who may read all keys and write some of them."""
+    health = Health()
+    for failure, ready in ((StoreError("no answer"), True), (Forbidden("permission denied"), False)):
+        health.record("net", failure)
+        assert is_ready(health, "net") == ready
+    health.record("net", None)
+    assert is_ready(health, "net")
 
 
 def test_network_that_fails_again_is_not_the_oldest() -> None:

@@ -56,6 +56,7 @@ class ApiError(StoreError):
     def __init__(self, status: int, reason: str, message: str, *, call: str, fields: frozenset[str] = frozenset()) -> None:
         super().__init__(f"{call}: {status} {message}", details=_remedy(status, call))
         self.status = status
+        self.lacks_right = status == 403
         self.reason = reason
         self.fields = fields
 
