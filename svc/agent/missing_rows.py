@@ -3,6 +3,7 @@
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -34,12 +35,15 @@ class MissingRows:
         self._done: dict[SessionKey, int] = {}  # the journal's number of losses at that time
         self._in_flight: set[SessionKey] = set()
         self._looked_after = -1
+        self._unknown_before: set[int] = set()  # indexes of interfaces without a row at the last look
 
     def look(self) -> None:
         """Queue one job for each datastore and node whose rows may be missing."""
+        if self._looked_after == self._context.journal.losses:
+            if not self._find_unnoticed():
+                return
+            self._context.journal.note_loss()
         losses = self._context.journal.losses
-        if self._looked_after == losses:
-            return
         stores = self._stores()
         for key, networks in stores.items():
             if key not in self._in_flight and self._done.get(key) != losses:
@@ -47,6 +51,20 @@ class MissingRows:
                 self._put(Job(Lane("restore"), "", partial(self._restore, key, networks, losses)))
         if all(self._done.get(key) == losses for key in stores):
             self._looked_after = losses
+
+    def _find_unnoticed(self) -> bool:
+        """Return whether interfaces have lost their rows since the last call, as after a change of the journal by hand."""
+        unknown = self._unknown()
+        if new := unknown - self._unknown_before:
+            new &= self._unknown()  # a DEL may have removed an interface between the two reads
+        self._unknown_before = unknown
+        return bool(new)
+
+    def _unknown(self) -> set[int]:
+        with suppress(SvcError):
+            names = {network.names for network in read_networks(self._state_dir)[0]}
+            return {link["index"] for each in names for link in unknown_links(self._context, each).values()}
+        return set()
 
     def _stores(self) -> dict[SessionKey, list[InstalledNetwork]]:
         found: dict[SessionKey, list[InstalledNetwork]] = defaultdict(list)

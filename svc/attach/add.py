@@ -3,13 +3,13 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
 from svc import deadline
 from svc._core.cidr import Address
-from svc.attach.addressing import read_pod, resolve_current_addressing
+from svc.attach.addressing import read_pod, require_mtu, resolve_current_addressing
 from svc.attach.context import Context
 from svc.attach.datastore_ready import DatastoreLocked, StoreReplaced
 from svc.attach.endpoints import (
@@ -34,7 +34,7 @@ from svc.attach.journal import IntentLost
 from svc.attach.reclaim import ATTEMPTS, avoid_lost, restore_lost
 from svc.attach.record import ADDED, WAITING, Record
 from svc.attach.request import AddCall, AddRequest, Sandbox
-from svc.attach.restore import restore_own
+from svc.attach.restore import lacks_row, restore_own
 from svc.attach.shared_interface import can_join, join_interface
 from svc.attach.sources.base import Addressing, AssignedAddresses, Assignment, Holdings
 from svc.attach.sources.select import source_of
@@ -42,6 +42,7 @@ from svc.attach.teardown import is_another_networks, others_of_interface, record
 from svc.attach.waiting import must_wait, wait_for_policy, waits_for_policy
 from svc.batching import NotBegun
 from svc.call_trace import CallTrace
+from svc.dataplane.plan import VethSpec
 from svc.dataplane.wire import AddressInUse, HostInterfaceExists, PairTaken, VethPair, interface_exists, wire
 from svc.datastore.api import StoreError
 from svc.ipam.requests import ExtraWrite
@@ -50,18 +51,22 @@ from svc.model.errors import CallerError, Code, PeerError, SvcError
 from svc.model.pod_endpoint import policy_facts
 from svc.model.resource import Resource
 from svc.model.result import Result
-from svc.netconf import fields
 from svc.orch.pod_info import PodInfo
 from svc.waits.wait import Resumable
 
 
-def add(context: Context, request: AddRequest, trace: CallTrace) -> Resumable[Result]:
+class RowLost(Exception):
+    """The ADD found an interface of its name that has no row. It has changed nothing."""
+
+
+def add(context: Context, request: AddRequest, trace: CallTrace, *, restored: bool = False) -> Resumable[Result]:
     """Attach the sandbox and return the result. If the attachment exists, return its recorded result.
 
     Raise SvcError if the ADD fails; it is rolled back then. Raise Suspended if the call continues in another process.
     The generator yields each wait for a gate, the datastore or the policy, and holds no lock during it.
+    `restored` is true in the second attempt, after the row of an interface was found to be lost.
     """
-    call = AddCall(context, context.session(request.where), request, trace)
+    call = AddCall(context, context.session(request.where), request, trace, restored)
     if request.sandbox is not None:
         require_endpoint_support(call.session, request.workload)
     previous = previous_row(call)
@@ -83,13 +88,17 @@ def add(context: Context, request: AddRequest, trace: CallTrace) -> Resumable[Re
         intent, took_long = yield from pass_gates(call, previous)
         previous = None
         if took_long:  # the agent may have closed the idle session
-            call, pod = AddCall(context, context.session(request.where), request, trace), None
+            call, pod = replace(call, session=context.session(request.where)), None
     call.session.require_claim()
     try:
-        attached = _attach(call, previous, intent, pod)
-    except StoreReplaced:
-        intent, _ = yield from pass_gates(call, None)
-        attached = _attach(call, None, intent, None)
+        try:
+            attached = _attach(call, previous, intent, pod)
+        except StoreReplaced:
+            intent, _ = yield from pass_gates(call, None)
+            attached = _attach(call, None, intent, None)
+    except RowLost:
+        context.journal.note_loss()
+        return (yield from add(context, replace(request, intent=0), trace, restored=True))
     if isinstance(attached, Result):
         return attached
     yield from attached.wait_for_policy()
@@ -145,6 +154,7 @@ class AddTransaction:
         self._intent = intent
         self._undo = ExitStack()
         self._undo_failed = False
+        self._spares = False  # whether an interface without a row has the name: only what is known to be new is rolled back
         self._assigned = AssignedAddresses((), ())
         self._source = call.request.source.prepared(call.context, call.trace)
         self._record = new_record(call)
@@ -157,7 +167,7 @@ class AddTransaction:
         self.result = Result()
 
     def run(self) -> None:
-        """Carry out all steps. Raise SvcError if one fails; the ADD is rolled back then."""
+        """Carry out all steps. Raise SvcError if one fails, RowLost if rows must be restored; the ADD is rolled back then."""
         try:
             self.record_intent()
             self.assign_addresses()
@@ -165,8 +175,11 @@ class AddTransaction:
                 self.wire(self._request.sandbox)
                 self.write_endpoint()
             self.result = self.record_result()
-        except BaseException:
+        except BaseException as failure:
+            lacks_row = self._lacks_row()
             self._roll_back()
+            if lacks_row and not self._call.restored and isinstance(failure, Exception):
+                raise RowLost from failure
             raise
 
     def wait_for_policy(self) -> Resumable[None]:
@@ -203,7 +216,9 @@ class AddTransaction:
                     Assignment(self._context, self._session, self._record, self._addressing, self._extra_write, self._trace)
                 )
             except BaseException as failure:
-                if not _is_refusal(failure):
+                if _is_refusal(failure):
+                    self._record.recorded_only = self._source.uses_pools  # the handle may have addresses of other interfaces
+                else:
                     if self._extra_write is not None:
                         self._undo.callback(self._undoing, self._drop_endpoint)
                     self._undo.callback(self._undoing, self._session.fence)  # the write may still be in flight
@@ -213,14 +228,13 @@ class AddTransaction:
             self._session.require_claim()  # another machine may have taken the claim over during the write
             if self._session.held_seconds() > 0:
                 raise StoreReplaced
-            _require_mtu(self._request.mtu, self._assigned.addresses)
+            require_mtu(self._request.mtu, self._assigned.addresses)
             self._record.addresses = [str(address) for address in self._assigned.addresses]
 
     def wire(self, sandbox: Sandbox) -> None:
         with self._trace.phase("kernel"):
-            self._undo.callback(self._undoing, lambda: unwire(self._context, self._record))
-            wired = self._wire(sandbox)
-            self._record.host_index, self._record.peer_index = wired.host_index, wired.peer_index
+            self._undo.callback(self._undoing, self._unwire)
+            self._wire(sandbox)
 
     def write_endpoint(self) -> None:
         if self._assigned.has_endpoint or not self._needs_endpoint:
@@ -249,24 +263,42 @@ class AddTransaction:
             return None
         return lambda addresses: creation(self._endpoint(addresses))
 
-    def _wire(self, sandbox: Sandbox) -> VethPair:
+    def _wire(self, sandbox: Sandbox) -> None:
         wiring = self._record.wiring()
         for path in self._context.forwarding.ensure(wiring):
             self._trace.info(f"forwarding was off in the host: {path} is 1 now")
         try:
-            return wire(self._context.kernel, wiring, sandbox.fd)
+            self._make_pair(wiring, sandbox)
+            return
         except HostInterfaceExists as taken:
+            if not self._call.restored and self._lacks_row():
+                raise RowLost from taken
             if isinstance(taken, PairTaken):
                 self._require_replaceable()
             self._context.remove_interface(self._record.host_name)
         try:
-            return wire(self._context.kernel, wiring, sandbox.fd)
+            self._make_pair(wiring, sandbox)
         except HostInterfaceExists as taken:
             raise PeerError(
                 f"host interface {self._record.host_name!r} keeps coming back",
                 details="something else on this node creates it: see `ip monitor link`",
                 code=Code.KERNEL,
             ) from taken
+
+    def _make_pair(self, wiring: VethSpec, sandbox: Sandbox) -> None:
+        try:
+            wire(self._context.kernel, wiring, sandbox.fd, self._record.note_pair)
+        except (HostInterfaceExists, CallerError):
+            self._record.note_pair(VethPair(0, 0))  # a name was taken: no pair was made
+            raise
+
+    def _lacks_row(self) -> bool:
+        """Return whether an interface exists that this ADD would have made, and neither it nor a recorded ADD has made it."""
+        if self._record.is_wired and not self._spares:
+            with suppress(SvcError, OSError):
+                record = self._record
+                self._spares = lacks_row(self._context, record.id, record.host_name, made=record.host_index)
+        return self._spares
 
     def _require_replaceable(self) -> None:
         """Raise CallerError if the existing interface pair of the same names is not of a previous container of the pod.
@@ -279,7 +311,13 @@ class AddTransaction:
             raise interface_exists(ifname) from None
         self._trace.info(f"{ifname} of an earlier container of this pod is replaced")
 
+    def _unwire(self) -> None:
+        if self._record.host_index:  # an interface that this ADD did not make may have the name
+            unwire(self._context, self._record)
+
     def _drop_endpoint(self) -> None:
+        if self._spares and not self._assigned.has_endpoint:
+            return  # it may be that of the interface without a row
         if not is_another_networks(self._context, self._record):
             delete_endpoint(self._session, self._record)
 
@@ -289,7 +327,9 @@ class AddTransaction:
         The interface or the endpoint may then still use them. The pending release removes both first.
         """
         source = source_of(self._record)
-        if self._record.addresses and source.uses_pools:
+        if self._spares and not source.uses_pools:
+            return  # the plugin identifies addresses by container and interface: it would release those in use
+        if source.uses_pools and (self._record.addresses or self._spares):
             self._record.recorded_only = True  # the handle may hold addresses of a live interface without a row
         if not self._undo_failed:
             source.release(Holdings(self._context, self._session, self._record, self._trace), None)
@@ -302,7 +342,7 @@ class AddTransaction:
             self._trace.error(f"undo failed, its release is pending: {failure}")
 
     def _forget(self) -> None:
-        if self._undo_failed:
+        if self._undo_failed and not self._spares:
             self._undoing(lambda: record_pending_release(self._context, self._record))
         else:
             self._undoing(lambda: self._context.journal.remove(self._record))
@@ -332,18 +372,6 @@ def _is_refusal(failure: BaseException) -> bool:
     return isinstance(failure, DatastoreLocked | NotBegun) or (
         isinstance(failure, SvcError) and not isinstance(failure, StoreError)
     )
-
-
-def _require_mtu(mtu: int, addresses: Sequence[Address]) -> None:
-    """Raise CallerError if an address is IPv6 and the MTU is too small, because the kernel has no IPv6 on such a link.
-
-    The families are known only after the assignment: annotations of the pod or a delegated plugin may choose them.
-    """
-    if mtu and any(address.version == 6 for address in addresses) and (finding := fields.mtu(mtu, ipv6=True)):
-        raise CallerError(
-            f"an MTU of {mtu} {finding[0]}",
-            details=f"mtu of the network configuration, or what the node agent's MTU file holds: {finding[1]}",
-        )
 
 
 def _random_mac() -> str:

@@ -1,5 +1,6 @@
 """Read the pod of an ADD, and resolve the addressing: annotations precede the network configuration (specification, 3)."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from svc._core.cidr import Address
@@ -10,6 +11,7 @@ from svc.model.annotations import ADDRESSES, FAMILIES, FLOATING, NO_SETTINGS, PO
 from svc.model.endpoint import PRIMARY_INTERFACE
 from svc.model.errors import CallerError, Code
 from svc.names import Names
+from svc.netconf import fields
 from svc.orch.pod_info import PodInfo
 
 
@@ -126,3 +128,15 @@ def _floating_of_namespace(names: Names, request: AddRequest, pod: PodInfo, wish
     return [
         f"{wishes.sources[FLOATING]} has no effect: with this datastore only annotations of the pod itself make floating IPs"
     ]
+
+
+def require_mtu(mtu: int, addresses: Sequence[Address]) -> None:
+    """Raise CallerError if an address is IPv6 and the MTU is too small, because the kernel has no IPv6 on such a link.
+
+    The families are known only after the assignment: annotations of the pod or a delegated plugin may choose them.
+    """
+    if mtu and any(address.version == 6 for address in addresses) and (finding := fields.mtu(mtu, ipv6=True)):
+        raise CallerError(
+            f"an MTU of {mtu} {finding[0]}",
+            details=f"mtu of the network configuration, or what the node agent's MTU file holds: {finding[1]}",
+        )

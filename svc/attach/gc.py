@@ -30,6 +30,7 @@ def collect_garbage(
     session.require_ready()
     if session.claim is not None:
         session.claim.require_decided()
+    session.rows.restored_after = -1  # also if no loss was noticed
     restore_rows(context, session, where.profile, trace)
     known = frozenset(valid)
     failures = _tear_down_unknown(context, network, known, where, trace)

@@ -179,6 +179,10 @@ class Journal:
         """Return the attachments whose host interface has, or had, this name."""
         return self._records("host_name = ?", (host_name,))
 
+    def note_loss(self) -> None:
+        """Count a loss of rows that another program has caused in the open file."""
+        self.losses += 1
+
     def restore_file(self) -> None:
         """If the path no longer names the open file, write its content back to the path.
 

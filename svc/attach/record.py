@@ -171,6 +171,9 @@ class Record:
     def wired(self) -> VethPair:
         return VethPair(self.host_index, self.peer_index)
 
+    def note_pair(self, pair: VethPair) -> None:
+        self.host_index, self.peer_index = pair.host_index, pair.peer_index
+
     def to_bytes(self) -> bytes:
         return orjson.dumps(self)
 

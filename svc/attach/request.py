@@ -64,12 +64,13 @@ class AddRequest(Attachment):
 
 @dataclass(frozen=True, slots=True)
 class AddCall:
-    """An ADD in progress, with the session of its datastore."""
+    """An ADD in progress, with the session of its datastore. `restored`: it found an interface without a row before."""
 
     context: Context
     session: DatastoreSession
     request: AddRequest
     trace: CallTrace
+    restored: bool = False
 
 
 def open_sandbox(path: str, received_fd: int, own: tuple[int, int]) -> Sandbox:

@@ -13,13 +13,13 @@ from svc._core.cidr import Address
 from svc.attach.context import Context
 from svc.attach.endpoints import StoredEndpoint, endpoints_of_node
 from svc.attach.handles import handle_of, plain_handle
-from svc.attach.record import ADDED, AttachmentId, Record, SessionKey
+from svc.attach.record import ADDED, ADDING, AttachmentId, Record, SessionKey
 from svc.attach.request import Attachment, Sandbox
 from svc.attach.sessions import DatastoreSession
 from svc.attach.sources.base import AddressSource
 from svc.attach.sources.own import BYPASS, POOLS_OF_SVC
 from svc.call_trace import CallTrace
-from svc.dataplane.kernel import addresses_of, link_of
+from svc.dataplane.kernel import addresses_of, is_host_side, link_of
 from svc.model.endpoint import Workload, host_interface
 from svc.model.errors import SvcError
 from svc.names import Names
@@ -84,9 +84,27 @@ def restore_own(context: Context, session: DatastoreSession, own: Attachment, tr
 
 
 def restore_for_call(context: Context, own: Attachment, trace: CallTrace) -> None:
-    """Do as `restore_own`, but ignore failures: the call continues without its datastore."""
+    """Do as `restore_own`, also if the interface of the call shows that rows were lost since the last restoration.
+
+    Ignore failures: the call continues without its datastore.
+    """
     with suppress(SvcError):
-        restore_own(context, context.session(own.where), own, trace)
+        session = context.session(own.where)
+        if lacks_row(context, own.id, host_interface(session.names, own.workload, own.id.ifname)):
+            context.journal.note_loss()
+        restore_own(context, session, own, trace)
+
+
+def lacks_row(context: Context, key: AttachmentId, host_name: str, *, made: int = 0) -> bool:
+    """Return whether a host interface of svc has this name, and no row tells of it. `made` is the index of the call's own one.
+
+    Another in-flight ADD has not recorded its interface yet. Raise PeerError if the kernel cannot be asked.
+    """
+    link = context.kernel.find_link(name=host_name)
+    if link is None or link["index"] == made or not is_host_side(link, link["peer_index"]):
+        return False
+    rows = (row for row in context.journal.with_host_name(host_name) if row.boot_id == context.boot_id)
+    return not any(row.host_index == link["index"] or (row.state == ADDING and row.id != key) for row in rows)
 
 
 def _locate(own: Attachment, container: str, ifname: str, _addresses: list[Address]) -> Origin | None:

@@ -5,7 +5,7 @@ import itertools
 import os
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from svc._core import netns, rtnl
@@ -52,13 +52,18 @@ class PairTaken(HostInterfaceExists):
     """One existing pair has the names of both sides."""
 
 
-def wire(kernel: Kernel, wiring: plan.VethSpec, ns_fd: int) -> VethPair:
+def _ignore(_pair: VethPair) -> None:
+    return
+
+
+def wire(kernel: Kernel, wiring: plan.VethSpec, ns_fd: int, on_attempt: Callable[[VethPair], None] = _ignore) -> VethPair:
     """Create the attachment in the kernel. On failure the pair is deleted.
 
+    Call `on_attempt` with the indexes before each attempt to make the pair, because the kernel's answer may get lost.
     Raise HostInterfaceExists or PairTaken if a name is taken, AddressInUse if an address already has a host route. Raise
     CallerError if the sandbox has an interface of that name, PeerError if the kernel refuses.
     """
-    wired = _wire_host(kernel, wiring, ns_fd)
+    wired = _wire_host(kernel, wiring, ns_fd, on_attempt)
     with _undone_on_failure(kernel, wired.host_index):
         _write_sysctls(-1, plan.host_sysctls(wiring), optional=not wiring.has(6))
         _write_sysctls(ns_fd, plan.sandbox_sysctls(wiring), kernel.procfs)
@@ -69,7 +74,7 @@ def wire(kernel: Kernel, wiring: plan.VethSpec, ns_fd: int) -> VethPair:
 
 @contextmanager
 def _undone_on_failure(kernel: Kernel, host_index: int) -> Iterator[None]:
-    """Delete the pair on failure, and raise the first failure. The rollback of the ADD finds a remaining pair by its name."""
+    """Delete the pair on failure, and raise the first failure. The rollback of the ADD deletes a remaining pair."""
     try:
         yield
     except BaseException as failure:
@@ -80,10 +85,11 @@ def _undone_on_failure(kernel: Kernel, host_index: int) -> Iterator[None]:
         raise
 
 
-def _wire_host(kernel: Kernel, wiring: plan.VethSpec, ns_fd: int) -> VethPair:
+def _wire_host(kernel: Kernel, wiring: plan.VethSpec, ns_fd: int, on_attempt: Callable[[VethPair], None]) -> VethPair:
     peer_index = _FIRST_PEER_INDEX
     for _ in range(_INDEX_TRIES):
         wired = VethPair(next(_indexes), peer_index)
+        on_attempt(wired)
         try:
             kernel.host().execute(plan.host_batch(wiring, wired.host_index, wired.peer_index, ns_fd, kernel.has_ipv6))
             return wired

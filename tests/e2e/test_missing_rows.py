@@ -1,6 +1,8 @@
 """Rows of the journal are lost, and interfaces live on that the datastore alone does not tell: nothing of them is removed."""
 
 import json
+import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -8,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from harness.cluster_node import ClusterNode
+from harness.cluster_node import faults as cluster_faults
 from harness.datastores import Site
 from harness.host_local import data_dir, held, offer, section
-from harness.node import Node
+from harness.netns import Netns
+from harness.node import Node, pool_document
 from harness.pod import Pod
 from harness.polling import wait_until
 from harness.state import audit, faults, remains, store_of
@@ -25,6 +29,9 @@ pytestmark = pytest.mark.root
 MakePod = Callable[..., Pod]
 WEB = "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default"
 DUAL = {"assign_ipv6": "true"}
+
+# The agent with periodic tasks that run often
+_HASTY = "from svc.agent import main, server; server.PERIOD_SECONDS = 0.5; raise SystemExit(main.main())"
 
 
 @pytest.fixture
@@ -47,6 +54,13 @@ def lose(node: Node) -> None:
     for path in node.state_dir.glob("journal.db*"):
         path.unlink()
     node.start_agent()
+
+
+def vanish(node: Node) -> None:
+    """Another program removes the rows under the running agent."""
+    with closing(sqlite3.connect(node.state_dir / "journal.db")) as journal:
+        journal.execute("DELETE FROM attachments")
+        journal.commit()
 
 
 def rows(node: Node) -> list[tuple[str, str]]:
@@ -165,3 +179,98 @@ def test_refused_add_releases_its_own_addresses_alone(own_pods: MakePod, node: N
     assert set(audit(node).allocations) == set(pod.addresses)
     pod.delete()
     assert audit(node).entries() == []
+
+
+@pytest.mark.parametrize("args", ["", WEB], ids=["bare", "pod"])
+def test_rows_vanish_under_the_agent(own_pods: MakePod, node: Node, args: str) -> None:
+    """A repeated ADD, a CHECK and a GC restore all rows, and none of them touches an interface."""
+    first = own_pods(args=args, ipam=DUAL)
+    second = first.copy(ifname="eth1")
+    first.add()
+    second.add()
+    valid = [{"containerID": pod.container, "ifname": pod.ifname} for pod in (first, second)]
+    index = first.host_link["ifindex"]
+    calls: dict[str, Callable[[], object]] = {
+        "ADD": lambda: first.copy().add() == first.result,
+        "CHECK": lambda: first.check().status == 0,
+        "GC": lambda: (
+            node.call("GC", {**first.config, "cni.dev/valid-attachments": valid}, container="", ifname="").status == 0
+        ),
+    }
+    for verb, call in calls.items():
+        vanish(node)
+        assert call(), verb
+        assert rows(node) == ids(first, second), verb
+        assert first.host_link["ifindex"] == index, verb
+        assert faults(node) == [], verb
+    vanish(node)
+    second.delete()
+    assert first.check().status == 0
+    assert faults(node) == []
+    first.delete()
+    assert remains(node) == []
+
+
+def test_rows_of_a_cluster_vanish_under_the_agent(web: Pod, cluster_node: ClusterNode) -> None:
+    web.add()
+    vanish(cluster_node)
+    assert web.copy().add() == web.result
+    assert rows(cluster_node) == ids(web)
+    assert cluster_faults([cluster_node]) == []
+    web.delete()
+
+
+@pytest.mark.parametrize("args", ["", WEB], ids=["bare", "pod"])
+def test_add_that_fails_without_the_row(own_pods: MakePod, node: Node, args: str) -> None:
+    """The pool is full: neither the ADD of the interface nor that of another one releases an address in use."""
+    node.prepare("pool", "apply", "-f", "-", stdin=pool_document("single", "10.79.0.0/32", blockSize=32))
+    pod = own_pods(args=args, ipam={"ipv4_pools": ["10.79.0.0/32"]})
+    pod.add()
+    vanish(node)
+    assert pod.copy(ifname="eth1").failed("ADD").output["code"] == 101
+    assert set(audit(node).allocations) == set(pod.addresses)
+    assert pod.copy().add() == pod.result
+    assert faults(node) == []
+    pod.delete()
+    assert remains(node) == []
+
+
+def test_host_local_refuses_an_add_without_the_row(own_pods: MakePod, node: Node) -> None:
+    """host-local gives an interface one address: its refusal does not release the address in use."""
+    offer(node)
+    pod = own_pods(args=WEB, ipam=section(node, "10.71.0.0/24", routes=[{"dst": "10.0.0.0/8"}]))
+    pod.add()
+    before, index = held(node), pod.host_link["ifindex"]
+    vanish(node)
+    assert pod.copy().add() == pod.result
+    assert (held(node), pod.host_link["ifindex"]) == (before, index)
+    pod.delete()
+    assert held(node) == {}
+
+
+def test_vanished_rows_come_back_without_a_call(own_pods: MakePod, node: Node) -> None:
+    pod = own_pods()
+    install(node, dict(pod.config))
+    node.stop_agent()
+    node.start_agent(sys.executable, "-c", _HASTY)
+    pod.add()
+    vanish(node)
+    wait_until(lambda: rows(node) == ids(pod))
+    assert pod.copy().add() == pod.result
+    pod.delete()
+    assert remains(node) == []
+
+
+def test_next_sandbox_of_a_pod_without_the_row(own_pods: MakePod, node: Node, sandbox: Callable[[], Netns]) -> None:
+    """It replaces the interface of the sandbox before, whose restored row frees the address at its DEL."""
+    first = own_pods(args=WEB)
+    first.add()
+    vanish(node)
+    second = own_pods(args=WEB)
+    second.add()
+    assert second.check().status == 0
+    assert rows(node) == ids(first, second)
+    first.delete()
+    assert second.check().status == 0
+    second.delete()
+    assert remains(node) == []
