@@ -7,12 +7,12 @@ from pathlib import Path
 from types import TracebackType
 from unittest.mock import patch
 
+from harness.add_requests import netconf
 from harness.audit import IpamAudit
 from harness.blocking import run_blocking
 from harness.fault_injection import Faults, FaultyBackend, FaultyJournal
 from harness.netns import Netns
 from harness.node import POOL4, POOL6
-from harness.requests import netconf
 from svc._core.cidr import Address
 from svc._core.netns import own_netns_identity
 from svc.attach.add import add

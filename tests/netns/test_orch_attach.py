@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.add_requests import netconf
 from harness.blocking import run_blocking
 from harness.kube import Kube, running
 from harness.netns import Netns
 from harness.orch import install, put_core_node, put_pod
-from harness.requests import netconf
 from svc._core.cidr import Cidr
 from svc.attach.add import add
 from svc.attach.check import check

@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
+from harness.add_requests import netconf
 from harness.fault_injection import Kind
 from harness.inprocess import WHERE, Host, opened
 from harness.netns import Netns
-from harness.requests import netconf
 from svc._core.cidr import Address
 from svc.attach.add import AddTransaction
 from svc.attach.addressing import resolve_current_addressing

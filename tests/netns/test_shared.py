@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from harness.add_requests import netconf
 from harness.blocking import run_blocking
 from harness.fault_injection import Kind
 from harness.inprocess import WHERE, Host
-from harness.requests import netconf
 from svc.attach.add import add
 from svc.attach.check import check
 from svc.attach.delete import delete

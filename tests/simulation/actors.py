@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from harness.requests import netconf
+from harness.add_requests import netconf
 from simulation.agent import UNKNOWN, Agent, Body, Call, answered
 from simulation.blocking import Current
 from simulation.patches import Hooks

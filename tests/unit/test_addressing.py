@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.requests import netconf
+from harness.add_requests import netconf
 from svc._core.cidr import Address
 from svc.attach.addressing import resolve_addressing
 from svc.attach.record import AttachmentId, SessionKey

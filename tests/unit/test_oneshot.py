@@ -36,6 +36,8 @@ def serve(monkeypatch: pytest.MonkeyPatch, *agents: bool) -> None:
 
 
 def run(record: str, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> tuple[int, bytes]:
+    with open(record, "a") as file:
+        file.write("end=record\n")
     monkeypatch.setattr(sys, "argv", ["svc", "--name", "svc", "--install", record])
     return oneshot.main(), capsysbinary.readouterr().out
 
