@@ -45,7 +45,7 @@ HELD_SECONDS = 10.0  # by agents that need half of the usual time
 LIVE, NEW = 5, 3  # pods of the two nodes: as many as the pool has addresses
 AGENT = agent_with({f"{store_identity.__name__}.HOLD_SECONDS": HELD_SECONDS})
 HARDLY_HOLDING = agent_with({f"{store_identity.__name__}.HOLD_SECONDS": 1.0})
-OURS = (BlockQuery(), AffinityQuery(), HandleQuery())
+OURS = (HandleQuery(), AffinityQuery(), BlockQuery())  # a node claims its addresses again as soon as a block vanishes
 
 MakePod = Callable[[ClusterNode, str], Pod]
 
