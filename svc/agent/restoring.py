@@ -118,5 +118,5 @@ class Restoring:
             if key not in state.retry:
                 trace.warning(f"the addresses of {key.container_id} {key.ifname} cannot be claimed again now: {failure}")
             state.retry.add(key)
-        for line in trace.lines:
-            log.info("%s", line.rstrip())
+        for level, text in trace.messages:
+            log.log(level, "%s", text)

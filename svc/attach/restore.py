@@ -123,7 +123,9 @@ def _write_row(context: Context, record: Record, trace: CallTrace) -> None:
     if context.kernel.find_link(index=record.host_index) is None:
         context.journal.remove(record)
         return
-    trace.warning(f"the journal lacked {record.id}: its row is restored from kernel and datastore")
+    trace.warning(
+        f"the journal lacked {record.id.container_id} {record.id.ifname}: its row is restored from kernel and datastore"
+    )
 
 
 def _records_of_pairs(context: Context, session: DatastoreSession, own: Attachment, sandbox: Sandbox) -> Iterator[Record]:
