@@ -47,7 +47,7 @@ _NEWER_PLUGINS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What to install, and where. The directories are absolute. If `conf_dir` is None, no network is configured.
+    """What to install, and where. The directories are absolute. `conf_dir` is None to configure no network.
 
     `netconf` is a user's part of the network list, `installation` the operator's resource. `host_conf_dir` is the path of
     `conf_dir` on the host."""
@@ -209,7 +209,7 @@ def render(entry: Json, chained: Sequence[str], version: str, names: Names, othe
 def common_version(programs: Mapping[str, Path], at_most: str = cni_versions.LATEST) -> str:
     """Return the newest version of the specification that all plugins support, `at_most` or older.
 
-    Raise PeerError if there is none, or if a plugin does not answer."""
+    Raise PeerError if they share none, or if a plugin does not answer."""
     supported = {name: supported_versions(path) for name, path in programs.items()}
     common = frozenset.intersection(*supported.values())
     allowed = [version for version in common if cni_versions.at_least(at_most, version)]

@@ -154,7 +154,7 @@ def _value_of(node: Node) -> Any:
 
 
 def _field(node: Node, name: str) -> Node | None:
-    """Return the node of an object's field; None if there is none."""
+    """Return the node of an object's field; None if it is missing."""
     pairs = node.value if isinstance(node, MappingNode) else ()
     return next((value for key, value in reversed(pairs) if key.value == name), None)  # the last: merged ones come first
 

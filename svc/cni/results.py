@@ -45,7 +45,7 @@ def render_version(version: str) -> Json:
 
 
 def _family(result: Result, family: int) -> Json:
-    """Return the first address of the family with the family's routes; empty if there is no such address."""
+    """Return the first address of the family with the family's routes; empty if the result lacks one."""
     first = next((item for item in result.ips if item.family == family), None)
     if first is None:
         return {}

@@ -85,7 +85,7 @@ def numbers(data: Json, name: str) -> dict[str, int]:
 
 
 def unknown(data: Json, known: Set[str]) -> Json | None:
-    """Return the fields that are not in `known`, to be written back for the program that wrote them; None if there are none."""
+    """Return the fields that are not in `known`, to be written back for the program that wrote them; None if all are known."""
     return None if data.keys() <= known else {name: data[name] for name in data if name not in known}
 
 
