@@ -340,7 +340,7 @@ def test_late_del_keeps_the_new_sandbox_if_the_journal_has_lost_the_old_one(pods
 
 @pytest.mark.parametrize("lost", [False, True], ids=["in the journal", "not in the journal"])
 def test_next_container_of_a_pod_uses_the_same_sandbox(own_pods: MakePod, node: Node, lost: bool) -> None:
-    """svc replaces interface and address. The late DEL of the earlier container changes nothing of the new attachment."""
+    """svc replaces interface and address. The late DEL of the earlier container releases only its own address."""
     old = own_pods(args=WEB)
     old.add()
     if lost:

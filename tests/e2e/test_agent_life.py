@@ -86,7 +86,7 @@ def test_agent_recovers_after_a_kill_during_adds(own_pods: MakePod, node: Node) 
 
 
 def test_agent_releases_attachments_of_an_earlier_boot_at_its_start(own_pods: MakePod, node: Node) -> None:
-    """A reboot ends every sandbox, and a runtime may not call DEL for sandboxes from before it."""
+    """A reboot ends every sandbox, and runtimes do not call DEL for sandboxes that they have lost."""
     old, new = own_pods(), own_pods()
     old.add()
     new.add()

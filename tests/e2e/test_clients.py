@@ -182,7 +182,7 @@ def test_descriptor_of_the_nodes_own_namespace_is_refused(pods: MakePod, shared_
 
 
 def test_descriptor_takes_precedence_over_the_path(pods: MakePod, shared_node: Node) -> None:
-    """The path may not exist or differ in the agent's mount namespace, but the result contains it."""
+    """In the agent's mount namespace, the path may lead elsewhere or not exist. The result still contains it."""
     pod = pods()
     with open(pod.netns.path) as file:
         request = frame(pod, CNI_NETNS="/run/netns/of-another-mount-namespace")

@@ -78,6 +78,6 @@ def test_killed_agent_leaves_nothing_of_an_add(node: ClusterNode, web: Pod, step
 @ON_ORCH
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_calls_work_after_a_kill_between_two_writes(node: ClusterNode, web: Pod, when: str) -> None:
-    """The API server writes each key separately. The agent is killed before or after the first write."""
+    """svc writes each key separately to the Kubernetes API. The agent is killed before or after the first write."""
     kill_at(node, web, WRITE, when)
     require_working_calls(node, web)

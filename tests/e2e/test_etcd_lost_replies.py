@@ -182,7 +182,7 @@ def test_applied_transaction_is_recognised(store: EtcdStore, rival: EtcdStore, l
 def test_lost_request_is_a_conflict_if_another_client_was_faster(
     store: EtcdStore, rival: EtcdStore, relay: Proxy, pool: ThreadPoolExecutor
 ) -> None:
-    """The write of the other client must not be reported as the own one."""
+    """The session must not report the write of the other client as its own."""
     entry = create(store, "h")
     relay.discard_requests = True
     written = pool.submit(store.write, [Update(KEY, handle(2), entry.revision)])

@@ -32,7 +32,7 @@ embedded = pytest.mark.parametrize("site", ["embedded"], indirect=True, scope="m
 
 @pytest.fixture(scope="module")
 def agent_program() -> tuple[str, ...]:
-    """Return an agent that holds ADDs only briefly, although each test begins with another datastore."""
+    """Return an agent that holds ADDs only briefly after a change of the datastore, because each test changes it."""
     return agent_with({f"{store_identity.__name__}.HOLD_SECONDS": 0.1})
 
 

@@ -81,7 +81,7 @@ def fill(node: Node) -> Path:
 
 
 def first_error(make: MakePod) -> dict[str, object]:
-    """Return the error of the first ADD that fails, because the first writes may still fit."""
+    """Return the error of the first ADD that fails. Earlier ADDs may succeed, because their writes still fit."""
     for _ in range(200):
         called = make().call("ADD")
         if called.status:
