@@ -166,7 +166,7 @@ def test_pending_release_survives_the_removal_of_the_journal(web: Pod, cluster_n
     assert "its content is written back" in cluster_node.log.read_text()
 
 
-# journal or endpoint say to which container an interface belongs
+# the journal or the endpoint says to which container an interface belongs
 
 
 @pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])

@@ -106,7 +106,7 @@ def test_deletion_of_all_objects_leaves_nothing(store: OrchStore, cluster: Kube)
     assert kept(cluster) == {}
 
 
-def test_affinities_without_labels_get_them(store: OrchStore, cluster: Kube) -> None:
+def test_missing_labels_of_affinities_are_added(store: OrchStore, cluster: Kube) -> None:
     """A session adds them when it first lists the affinities of a node, unless the datastore is locked."""
     wanted, plural = kept(cluster), f"{GROUP}/blockaffinities"
     names = [item["metadata"]["name"] for item in cluster.call("GET", plural)["items"]]

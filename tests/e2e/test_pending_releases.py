@@ -137,7 +137,7 @@ def test_del_of_an_unknown_container_leaves_a_pending_release(own_pods: MakePod,
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_other_verbs_say_that_the_store_is_unusable(own_pods: MakePod, node: Node, damage: Damage) -> None:
+def test_other_verbs_report_an_unusable_store(own_pods: MakePod, node: Node, damage: Damage) -> None:
     pod = own_pods()
     pod.add()
     node.stop_agent()

@@ -183,7 +183,7 @@ def test_a_dead_server_of_policy_is_the_cause(node: Node) -> None:
     await_cause(node, config, "refused")
 
 
-def test_servers_of_installed_networks_are_asked_before_the_first_status(node: Node, tmp_path: Path) -> None:
+def test_servers_of_installed_networks_are_contacted_before_the_first_status(node: Node, tmp_path: Path) -> None:
     with serving(resetting, inside=node.netns) as server:
         config = netconf(policy={"type": "orch"}, orch={"orch_api_root": f"http://127.0.0.1:{server.port}"})
         install(node, config, tmp_path)
@@ -246,7 +246,7 @@ def test_a_missing_right_to_write_is_the_cause(
     pod.delete()
 
 
-def test_exceeded_space_of_etcd_is_the_cause_until_it_is_disarmed(node: Node, tmp_path: Path) -> None:
+def test_space_alarm_of_etcd_is_the_cause_until_it_is_disarmed(node: Node, tmp_path: Path) -> None:
     with ExitStack() as stack:
         running = stack.enter_context(cluster(tmp_path, flags=[f"--quota-backend-bytes={1 << 20}"]))
         site = EtcdSite(running)
@@ -266,7 +266,7 @@ def test_exceeded_space_of_etcd_is_the_cause_until_it_is_disarmed(node: Node, tm
 
 
 @pytest.mark.parametrize("site", ["orch"], indirect=True)
-def test_a_program_that_gives_no_credentials_in_time_is_the_cause(
+def test_a_program_that_provides_no_credentials_in_time_is_the_cause(
     cluster_node: ClusterNode, kube: Kube, tmp_path: Path
 ) -> None:
     kubeconfig = kube.kubeconfig(tmp_path / "kubeconfig")
