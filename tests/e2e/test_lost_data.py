@@ -41,7 +41,7 @@ from svc.model.resource import Resource
 pytestmark = pytest.mark.root
 
 POOL = "10.77.0.0/29"
-HELD_SECONDS = 10.0  # by agents that need half of the usual time
+HELD_SECONDS = 10.0  # for agents with half of the usual time
 LIVE, NEW = 5, 3  # pods of the two nodes: as many as the pool has addresses
 AGENT = agent_with({f"{store_identity.__name__}.HOLD_SECONDS": HELD_SECONDS})
 SHORT_HOLD_AGENT = agent_with({f"{store_identity.__name__}.HOLD_SECONDS": 1.0})
@@ -106,7 +106,7 @@ def _information(guid: str) -> Resource:
     return Resource(READY.kind, {"name": READY.name, "uid": READY.name}, spec)
 
 
-def lose(site: Site) -> None:
+def wipe_and_initialise(site: Site) -> None:
     """Delete what the plugin has written, and initialise the datastore again; pods and nodes of the API server stay."""
     if not isinstance(site, OrchSite):
         site.clear()
@@ -149,7 +149,7 @@ def test_attachments_survive_a_wipe_and_a_new_initialisation(nodes: tuple[Cluste
     known = pod_on(nodes[1], "known")
     known.add()
     known.delete()
-    lose(nodes[0].site)
+    wipe_and_initialise(nodes[0].site)
     require_kept_addresses(nodes, live, pod_on)
 
 

@@ -31,7 +31,7 @@ def lasting_node(site: Site, tmp_path: Path) -> Iterator[ClusterNode]:
         yield node
 
 
-def lose(node: Node) -> None:
+def remove_files(node: Node) -> None:
     for path in node.state_dir.glob("journal.db*"):
         path.unlink()
 
@@ -52,7 +52,7 @@ def break_rows(node: Node) -> None:
         journal._connection.execute("UPDATE attachments SET record = '{\"id\"'")
 
 
-LOSSES = {"missing": lose, "garbage": damage_file, "empty": empty_file, "bad rows": break_rows}
+LOSSES = {"missing": remove_files, "garbage": damage_file, "empty": empty_file, "bad rows": break_rows}
 
 
 def restart(node: Node, damage: Callable[[Node], None], *, agent: bool = True) -> None:
@@ -92,9 +92,9 @@ def test_one_shot_call_restores_the_row(own_pods: MakePod, node: Node) -> None:
     """The journal is lost before an ADD, and again before a DEL."""
     pod = own_pods()
     pod.add()
-    restart(node, lose, agent=False)
+    restart(node, remove_files, agent=False)
     assert pod.copy().add() == pod.result
-    lose(node)
+    remove_files(node)
     pod.delete()
     assert remains(node) == []
 
@@ -114,7 +114,7 @@ def test_row_of_an_earlier_sandbox_does_not_affect_the_current_one(
     current.add()
 
     def restore_older_journal(node: Node) -> None:
-        lose(node)
+        remove_files(node)
         for path in tmp_path.glob("journal.db*"):
             shutil.copy(path, node.state_dir)
 
@@ -142,7 +142,7 @@ def test_agent_restores_a_row_that_it_cannot_decode(own_pods: MakePod, node: Nod
 @pytest.mark.parametrize("agent", [True, False], ids=["agent", "without an agent"])
 def test_attachment_in_a_cluster_survives_a_lost_journal(web: Pod, cluster_node: ClusterNode, agent: bool) -> None:
     web.add()
-    restart(cluster_node, lose, agent=agent)
+    restart(cluster_node, remove_files, agent=agent)
     assert web.check().status == 0
     assert web.copy().add() == web.result
     assert cluster_faults([cluster_node]) == []
@@ -154,7 +154,7 @@ def test_attachment_in_a_cluster_survives_a_lost_journal(web: Pod, cluster_node:
 def test_pending_release_survives_the_removal_of_the_journal(web: Pod, cluster_node: ClusterNode) -> None:
     """After the removal the running agent records the release, and is killed before it retries the release."""
     web.add()
-    lose(cluster_node)
+    remove_files(cluster_node)
     wait_until((cluster_node.state_dir / "journal.db").exists)
     with cluster_node.cut_off():
         web.delete()
@@ -182,9 +182,9 @@ def test_del_of_another_container_keeps_the_interface_in_the_sandbox(own_pods: M
         refused.delete()
     assert attached.check().status == 0
     if agent:
-        restart(node, lose)
+        restart(node, remove_files)
     else:
-        lose(node)
+        remove_files(node)
     refused.delete()
     assert attached.check().status == 0
     attached.delete()
@@ -201,11 +201,11 @@ def test_late_del_in_a_cluster_keeps_the_interface_in_the_sandbox(
     late = web.copy(container="fedcba9876543210", args="K8S_POD_NAME=web-1;K8S_POD_NAMESPACE=default")
     late.delete()
     assert web.check().status == 0
-    restart(cluster_node, lose)
+    restart(cluster_node, remove_files)
     with cluster_node.cut_off():
         late.delete()
         assert web.netns.links() == ["eth0"]
-    restart(cluster_node, lose)
+    restart(cluster_node, remove_files)
     late.delete()
     assert web.check().status == 0
     web.delete()
@@ -218,7 +218,7 @@ def test_del_finds_a_renamed_interface(own_pods: MakePod, node: Node) -> None:
     (name,) = pod_links(node)
     node.netns.ip("link", "set", name, "down")
     node.netns.ip("link", "set", name, "name", "svcrenamed")
-    restart(node, lose)
+    restart(node, remove_files)
     pod.delete()
     assert pod.netns.links() == []
     assert remains(node) == []

@@ -30,7 +30,7 @@ MakePod = Callable[..., Pod]
 WEB = "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default"
 DUAL = {"assign_ipv6": "true"}
 
-# The agent with periodic tasks that run often
+# Start an agent whose periodic tasks run often.
 _FREQUENT_TASKS = "from svc.agent import main, server; server.PERIOD_SECONDS = 0.5; raise SystemExit(main.main())"
 
 
@@ -72,7 +72,7 @@ def ids(*pods: Pod) -> list[tuple[str, str]]:
     return sorted((pod.container, pod.ifname) for pod in pods)
 
 
-def drop_endpoints(node: Node) -> None:
+def delete_endpoints(node: Node) -> None:
     with store_of(node) as store:
         store.write([Delete(entry.key, entry.revision) for entry in store.list(ResourceQuery(KIND))])
 
@@ -131,7 +131,7 @@ def test_calls_change_only_their_own_interface_without_endpoints(own_pods: MakeP
     second = first.copy(ifname="eth1")
     first.add()
     second.add()
-    drop_endpoints(node)
+    delete_endpoints(node)
     restart_without_journal(node)
     again = second.copy()
     again.add()

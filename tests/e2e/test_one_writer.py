@@ -214,7 +214,7 @@ def test_error_names_the_socket_of_an_agent_that_listens_elsewhere(own_pods: Mak
     pid, record = node.agent_pid, node.bin_dir / "svc.install"
     sound, wrong = record.read_text(), str(node.directory / recorded)
     record.write_text(sound.replace(f"socket={node.socket}\n", f"socket={wrong}\n"))
-    wait_until(lambda: "runs on state directory" in pod.call("STATUS").output["msg"])  # a busy machine needs over a second
+    wait_until(lambda: "runs on state directory" in pod.call("STATUS").output["msg"])  # takes over a second on a busy machine
     for verb in ("ADD", "DEL", "CHECK"):
         began = time.monotonic()
         called = pod.call(verb)
@@ -294,7 +294,7 @@ def test_directory_in_place_of_the_socket_is_logged_once(own_pods: MakePod, node
     expected = f"{str(node.socket)!r} is a directory, and no call reaches the agent: remove it"
     wait_until(lambda: expected in node.log.read_text())
     time.sleep(2.2)
-    assert node.log.read_text().count(str(node.socket)) == 2  # with the line of the start
+    assert node.log.read_text().count(str(node.socket)) == 2  # including the line of the start
     assert list(node.run_dir.glob(".[0-9]*")) == []
     node.socket.rmdir()
     wait_until(node.is_answered)

@@ -49,7 +49,7 @@ def store(cluster: Kube, tmp_path: Path) -> Iterator[OrchStore]:
         yield store
 
 
-def kept(cluster: Kube) -> dict[str, Json]:
+def stored_objects(cluster: Kube) -> dict[str, Json]:
     """Return every IPAM object, without the fields that the server sets."""
     found = {}
     for kind in ("IPAMBlock", "BlockAffinity", "IPAMHandle"):
@@ -78,7 +78,7 @@ def test_objects_are_written_back_unchanged(store: OrchStore, cluster: Kube) -> 
     for item in wanted.values():
         if item["kind"] == "IPAMBlock":
             item["spec"]["sequenceNumber"] += 1
-    assert kept(cluster) == wanted
+    assert stored_objects(cluster) == wanted
 
 
 def test_endpoint_is_deleted_as_calico_does(store: OrchStore, cluster: Kube) -> None:
@@ -103,12 +103,12 @@ def test_deletion_of_all_objects_leaves_nothing(store: OrchStore, cluster: Kube)
     for query in QUERIES:
         for entry in store.list(query):
             store.write([Delete(entry.key, entry.revision)])
-    assert kept(cluster) == {}
+    assert stored_objects(cluster) == {}
 
 
 def test_missing_labels_of_affinities_are_added(store: OrchStore, cluster: Kube) -> None:
     """A session adds them when it first lists the affinities of a node, unless the datastore is locked."""
-    wanted, plural = kept(cluster), f"{GROUP}/blockaffinities"
+    wanted, plural = stored_objects(cluster), f"{GROUP}/blockaffinities"
     names = [item["metadata"]["name"] for item in cluster.call("GET", plural)["items"]]
     for name in names:
         cluster.call("PATCH", f"{plural}/{name}", {"metadata": {"labels": None}}, "application/merge-patch+json")
@@ -117,7 +117,7 @@ def test_missing_labels_of_affinities_are_added(store: OrchStore, cluster: Kube)
     set_ready(store)
     assert store.list(AffinityQuery("node2")) == []
     assert [entry.value for entry in store.list(AffinityQuery("node1"))] == [Affinity("confirmed")] * len(names)
-    assert kept(cluster) == wanted
+    assert stored_objects(cluster) == wanted
 
 
 def test_foreign_labels_and_annotations_of_affinities_are_kept(store: OrchStore, cluster: Kube) -> None:

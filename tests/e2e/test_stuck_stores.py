@@ -36,7 +36,7 @@ def lasting_node(site: Any, tmp_path: Path) -> Iterator[ClusterNode]:
         yield node
 
 
-def ask(stack: ExitStack, node: ClusterNode, config: dict[str, Any], netns: Netns, number: int) -> None:
+def send_add(stack: ExitStack, node: ClusterNode, config: dict[str, Any], netns: Netns, number: int) -> None:
     """Send an ADD. Its client waits until the stack is closed."""
     environment = {
         "CNI_COMMAND": "ADD", "CNI_CONTAINERID": f"stuck{number}", "CNI_NETNS": netns.path, "CNI_IFNAME": "eth0",
@@ -57,7 +57,7 @@ def test_a_silent_datastore_does_not_delay_other_networks(web: Pod, cluster_node
         with node.silenced(node.site):
             elsewhere = sandbox()
             for number in range(WAITING_ADDS):
-                ask(stack, node, node.netconf(), elsewhere, number)
+                send_add(stack, node, node.netconf(), elsewhere, number)
             began = time.monotonic()
             here.add()
             assert time.monotonic() - began < AT_ONCE_SECONDS
