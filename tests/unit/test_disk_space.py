@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from svc.datastore.api import NoSpace
-from svc.datastore.disk_space import require_disk_space
 from svc.datastore.embedded import EmbeddedStore
+from svc.datastore.sqlite import require_disk_space
 
 
 def refuse(number: int) -> Any:
