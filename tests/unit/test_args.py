@@ -19,14 +19,14 @@ def refused(text: str, *, ignore_unknown: bool = False) -> CallerError:
 
 def test_no_text_is_no_pod() -> None:
     assert parse_args("") == Args()
-    assert not parse_args("").has_pod
+    assert not parse_args("").pod_name
 
 
 def test_every_key_is_read() -> None:
     text = "IP=10.0.0.1;K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=shop;K8S_POD_INFRA_CONTAINER_ID=0a;K8S_POD_UID=u-1;IgnoreUnknown=1"
     args = parse_args(text)
     assert args == Args("10.0.0.1", "web-0", "shop", "0a", "u-1", ignore_unknown=True)
-    assert args.has_pod
+    assert args.pod_name
 
 
 @pytest.mark.parametrize("text", ["IP", "IP=10.0.0.1;", ";IP=10.0.0.1", "IP=10.0.0.1;;", "IP==", "K8S_POD_UID=a=b", ";"])
@@ -94,7 +94,7 @@ def test_malformed_address_is_refused(text: str) -> None:
 )
 def test_half_a_pod_is_no_pod(text: str) -> None:
     args = parse_args(text)
-    assert (args.pod_name, args.pod_namespace, args.has_pod) == ("", "", False)
+    assert (args.pod_name, args.pod_namespace) == ("", "")
 
 
 @pytest.mark.parametrize("name", ["a/b", "-a", "a b", "../x", "a" * 254, "é"])
@@ -121,7 +121,7 @@ def test_lenient_leaves_out_what_is_faulty() -> None:
     """A DEL must not fail over the pair that its ADD failed over."""
     args = parse_args("IP=x;y;Z=1;K8S_POD_NAME=a;K8S_POD_NAMESPACE=b", lenient=True)
     assert args == Args("", "a", "b", others={"Z": "1"})
-    assert not parse_args("K8S_POD_NAME=/;K8S_POD_NAMESPACE=b", lenient=True).has_pod
+    assert not parse_args("K8S_POD_NAME=/;K8S_POD_NAMESPACE=b", lenient=True).pod_name
 
 
 PIECES = st.sampled_from([*KEYS, "=", ";", "1", "true", "10.0.0.1", "/24", "\udc80", "\0"]) | st.text()
@@ -131,5 +131,5 @@ PIECES = st.sampled_from([*KEYS, "=", ";", "1", "true", "10.0.0.1", "/24", "\udc
 def test_any_text_is_read_or_refused(text: str, ignore_unknown: bool) -> None:
     with suppress(CallerError):
         args = parse_args(text, ignore_unknown=ignore_unknown)
-        assert args.has_pod == bool(args.pod_name and args.pod_namespace)
+        assert bool(args.pod_name) == bool(args.pod_namespace)
     parse_args(text, lenient=True)
