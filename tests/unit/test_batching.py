@@ -1,4 +1,4 @@
-"""Group commit: who waits at the same time is served together, in order, by one of them."""
+"""Batches: requests that wait at the same time are processed together, in order, by the thread of one caller."""
 
 import threading
 import time
@@ -12,33 +12,36 @@ from svc.batching import Batcher, NotBegun, _Ticket
 from svc.datastore.api import OutcomeUnknown
 
 THREADS = 16
-PLACE = "the server"
-PATIENCE = 20.0  # seconds
+SERVER = "the server"
+TIMEOUT_SECONDS = 20.0
 
 
-class Workshop:
-    """Does the work of a Combiner when it is let to: doubles numbers, refuses negative ones, and remembers the groups."""
+class Doubler:
+    """The work behind a Batcher: it doubles numbers, refuses negative ones, and records the batches.
+
+    Each batch waits for one of `permits`.
+    """
 
     def __init__(self, limit: int = 256, batcher: type[Batcher[int, int]] = Batcher) -> None:
-        self.combiner: Batcher[int, int] = batcher(self._work, lambda: PLACE, limit=limit)
-        self.groups: list[list[int]] = []
+        self.batcher: Batcher[int, int] = batcher(self._work, lambda: SERVER, limit=limit)
+        self.batches: list[list[int]] = []
         self.leaders: list[int] = []
         self.failure: BaseException | None = None
-        self.answers: list[int] | None = None
-        self.gate = threading.Semaphore(0)
+        self.results: list[int] | None = None
+        self.permits = threading.Semaphore(0)
 
     def _work(self, requests: Sequence[int]) -> Sequence[int | BaseException]:
-        self.groups.append(list(requests))
+        self.batches.append(list(requests))
         self.leaders.append(threading.get_ident())
-        assert self.gate.acquire(timeout=PATIENCE)
+        assert self.permits.acquire(timeout=TIMEOUT_SECONDS)
         if self.failure is not None:
             raise self.failure
-        if self.answers is not None:
-            return self.answers
+        if self.results is not None:
+            return self.results
         return [ValueError(f"{number} is negative") if number < 0 else 2 * number for number in requests]
 
     def waiting(self) -> int:
-        return len(self.combiner._waiting)
+        return len(self.batcher._waiting)
 
 
 @pytest.fixture
@@ -48,254 +51,254 @@ def callers() -> Iterator[ThreadPoolExecutor]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
-        assert time.monotonic() < until, "it never came to pass"
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.001)
 
 
-def started(workshop: Workshop, callers: ThreadPoolExecutor, numbers: Sequence[int]) -> list["Future[int]"]:
-    """The first is at work, the others wait behind it in this order."""
-    futures = [callers.submit(workshop.combiner.run, numbers[0])]
-    wait_for(lambda: len(workshop.groups) == 1)
-    for place, number in enumerate(numbers[1:], 1):
-        futures.append(callers.submit(workshop.combiner.run, number))
-        wait_for(lambda place=place: workshop.waiting() == place)  # type: ignore[misc]
+def started(doubler: Doubler, callers: ThreadPoolExecutor, numbers: Sequence[int]) -> list["Future[int]"]:
+    """Submit the numbers. The first is in progress, and the others wait in this order."""
+    futures = [callers.submit(doubler.batcher.run, numbers[0])]
+    wait_for(lambda: len(doubler.batches) == 1)
+    for count, number in enumerate(numbers[1:], 1):
+        futures.append(callers.submit(doubler.batcher.run, number))
+        wait_for(lambda count=count: doubler.waiting() == count)  # type: ignore[misc]
     return futures
 
 
-def test_lonely_caller_is_served_at_once() -> None:
-    """By itself: it needs no other caller, and nothing stays behind."""
-    workshop = Workshop()
-    workshop.gate.release(2)
-    assert (workshop.combiner.run(21), workshop.combiner.run(1)) == (42, 2)
-    assert workshop.groups == [[21], [1]]
-    assert set(workshop.leaders) == {threading.get_ident()}
+def test_single_request_is_processed_at_once() -> None:
+    """Its own thread processes it, without another caller."""
+    doubler = Doubler()
+    doubler.permits.release(2)
+    assert (doubler.batcher.run(21), doubler.batcher.run(1)) == (42, 2)
+    assert doubler.batches == [[21], [1]]
+    assert set(doubler.leaders) == {threading.get_ident()}
 
 
-def test_those_who_wait_are_served_together_in_order(callers: ThreadPoolExecutor) -> None:
-    workshop = Workshop()
-    futures = started(workshop, callers, range(1, 10))
-    workshop.gate.release(2)
-    assert [future.result(PATIENCE) for future in futures] == list(range(2, 20, 2))
-    assert workshop.groups == [[1], list(range(2, 10))]
+def test_waiting_requests_are_processed_together_in_order(callers: ThreadPoolExecutor) -> None:
+    doubler = Doubler()
+    futures = started(doubler, callers, range(1, 10))
+    doubler.permits.release(2)
+    assert [future.result(TIMEOUT_SECONDS) for future in futures] == list(range(2, 20, 2))
+    assert doubler.batches == [[1], list(range(2, 10))]
 
 
-def test_group_has_no_more_than_the_limit(callers: ThreadPoolExecutor) -> None:
-    """The rest form the next groups."""
-    workshop = Workshop(limit=3)
-    futures = started(workshop, callers, range(8))
-    workshop.gate.release(4)
-    assert [future.result(PATIENCE) for future in futures] == list(range(0, 16, 2))
-    assert workshop.groups == [[0], [1, 2, 3], [4, 5, 6], [7]]
+def test_batch_has_at_most_the_limit(callers: ThreadPoolExecutor) -> None:
+    """The other requests form the next batches."""
+    doubler = Doubler(limit=3)
+    futures = started(doubler, callers, range(8))
+    doubler.permits.release(4)
+    assert [future.result(TIMEOUT_SECONDS) for future in futures] == list(range(0, 16, 2))
+    assert doubler.batches == [[0], [1, 2, 3], [4, 5, 6], [7]]
 
 
-def test_one_refusal_is_raised_in_its_caller_alone(callers: ThreadPoolExecutor) -> None:
-    workshop = Workshop()
-    first, second, refused, last = started(workshop, callers, [1, 2, -3, 4])
-    workshop.gate.release(2)
+def test_refusal_is_raised_only_in_its_caller(callers: ThreadPoolExecutor) -> None:
+    doubler = Doubler()
+    first, second, refused, last = started(doubler, callers, [1, 2, -3, 4])
+    doubler.permits.release(2)
     with pytest.raises(ValueError, match="-3 is negative"):
-        refused.result(PATIENCE)
-    assert [future.result(PATIENCE) for future in (first, second, last)] == [2, 4, 8]
+        refused.result(TIMEOUT_SECONDS)
+    assert [future.result(TIMEOUT_SECONDS) for future in (first, second, last)] == [2, 4, 8]
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("broken"), KeyboardInterrupt("broken")], ids=["error", "interrupt"])
-def test_failure_of_the_work_is_raised_in_all(callers: ThreadPoolExecutor, failure: BaseException) -> None:
-    """And in no caller of the next batch."""
-    workshop = Workshop()
-    futures = started(workshop, callers, [1, 2, 3])
-    workshop.gate.release()
-    assert futures[0].result(PATIENCE) == 2
-    wait_for(lambda: len(workshop.groups) == 2)
-    later = callers.submit(workshop.combiner.run, 4)
-    wait_for(lambda: workshop.waiting() == 1)
-    workshop.failure = failure
-    workshop.gate.release()
-    raised = [future.exception(PATIENCE) for future in futures[1:]]
+def test_exception_of_the_work_is_raised_in_all_callers(callers: ThreadPoolExecutor, failure: BaseException) -> None:
+    """It is not raised in the callers of the next batch."""
+    doubler = Doubler()
+    futures = started(doubler, callers, [1, 2, 3])
+    doubler.permits.release()
+    assert futures[0].result(TIMEOUT_SECONDS) == 2
+    wait_for(lambda: len(doubler.batches) == 2)
+    later = callers.submit(doubler.batcher.run, 4)
+    wait_for(lambda: doubler.waiting() == 1)
+    doubler.failure = failure
+    doubler.permits.release()
+    raised = [future.exception(TIMEOUT_SECONDS) for future in futures[1:]]
     assert list(map(repr, raised)) == [repr(failure)] * 2
-    assert raised[0] is not raised[1]  # or their threads would mix up its traceback
-    workshop.failure = None
-    workshop.gate.release()
-    assert later.result(PATIENCE) == 8
+    assert raised[0] is not raised[1]  # otherwise the threads would share its traceback
+    doubler.failure = None
+    doubler.permits.release()
+    assert later.result(TIMEOUT_SECONDS) == 8
 
 
-def test_leadership_passes_on(callers: ThreadPoolExecutor) -> None:
-    """A leader is answered after its own group: it does not work for those who came later."""
-    workshop = Workshop()
-    first, second = started(workshop, callers, [1, 2])
-    workshop.gate.release()
-    assert first.result(PATIENCE) == 2
-    wait_for(lambda: len(workshop.groups) == 2)
+def test_leader_processes_only_its_own_batch(callers: ThreadPoolExecutor) -> None:
+    """It returns when its batch is done. Another leader processes the later requests."""
+    doubler = Doubler()
+    first, second = started(doubler, callers, [1, 2])
+    doubler.permits.release()
+    assert first.result(TIMEOUT_SECONDS) == 2
+    wait_for(lambda: len(doubler.batches) == 2)
     assert not second.done()
-    third = callers.submit(workshop.combiner.run, 3)
-    wait_for(lambda: workshop.waiting() == 1)
-    workshop.gate.release()
-    assert second.result(PATIENCE) == 4
-    workshop.gate.release()
-    assert third.result(PATIENCE) == 6
-    assert workshop.groups == [[1], [2], [3]]
+    third = callers.submit(doubler.batcher.run, 3)
+    wait_for(lambda: doubler.waiting() == 1)
+    doubler.permits.release()
+    assert second.result(TIMEOUT_SECONDS) == 4
+    doubler.permits.release()
+    assert third.result(TIMEOUT_SECONDS) == 6
+    assert doubler.batches == [[1], [2], [3]]
 
 
-def test_leader_is_the_first_of_its_group(callers: ThreadPoolExecutor) -> None:
+def test_leader_is_the_first_of_its_batch(callers: ThreadPoolExecutor) -> None:
     leaders: list[str] = []
-    gate = threading.Semaphore(0)
+    permits = threading.Semaphore(0)
 
     def work(names: Sequence[str]) -> Sequence[str]:
         leaders.append(threading.current_thread().name)
-        assert gate.acquire(timeout=PATIENCE)
+        assert permits.acquire(timeout=TIMEOUT_SECONDS)
         return list(names)
 
-    combiner: Batcher[str, str] = Batcher(work, lambda: PLACE)
-    threads = [threading.Thread(target=combiner.run, args=(name,), name=name) for name in ("a", "b", "c")]
+    batcher: Batcher[str, str] = Batcher(work, lambda: SERVER)
+    threads = [threading.Thread(target=batcher.run, args=(name,), name=name) for name in ("a", "b", "c")]
     threads[0].start()
     wait_for(lambda: leaders == ["a"])
-    for place, thread in enumerate(threads[1:], 1):
+    for count, thread in enumerate(threads[1:], 1):
         thread.start()
-        wait_for(lambda place=place: len(combiner._waiting) == place)  # type: ignore[misc]
-    gate.release(2)
+        wait_for(lambda count=count: len(batcher._waiting) == count)  # type: ignore[misc]
+    permits.release(2)
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT_SECONDS)
     assert leaders == ["a", "b"]
 
 
-def test_work_is_never_done_twice_at_once(callers: ThreadPoolExecutor) -> None:
-    """Sixteen threads, each asking again and again: every one gets the answer to its own question."""
-    at_work = threading.Lock()
-    groups: list[int] = []
+def test_batches_do_not_run_in_parallel(callers: ThreadPoolExecutor) -> None:
+    """Sixteen threads send 200 requests each, and each request gets its own result."""
+    running = threading.Lock()
+    batches: list[int] = []
 
     def work(numbers: Sequence[int]) -> Sequence[int]:
-        assert at_work.acquire(blocking=False), "two groups at once"
-        groups.append(len(numbers))
+        assert running.acquire(blocking=False), "two batches run at the same time"
+        batches.append(len(numbers))
         time.sleep(0)
-        at_work.release()
+        running.release()
         return [-number for number in numbers]
 
-    combiner: Batcher[int, int] = Batcher(work, lambda: PLACE, limit=5)
-    together = threading.Barrier(THREADS)
+    batcher: Batcher[int, int] = Batcher(work, lambda: SERVER, limit=5)
+    barrier = threading.Barrier(THREADS)
 
-    def ask(caller: int) -> bool:
-        together.wait(PATIENCE)
-        return all(combiner.run(number) == -number for number in range(caller * 1000, caller * 1000 + 200))
+    def send(caller: int) -> bool:
+        barrier.wait(TIMEOUT_SECONDS)
+        return all(batcher.run(number) == -number for number in range(caller * 1000, caller * 1000 + 200))
 
-    futures = [callers.submit(ask, caller) for caller in range(THREADS)]
-    assert all(future.result(PATIENCE) for future in futures)
-    assert sum(groups) == THREADS * 200
-    assert 1 < max(groups) <= 5
-    assert combiner._waiting == []
+    futures = [callers.submit(send, caller) for caller in range(THREADS)]
+    assert all(future.result(TIMEOUT_SECONDS) for future in futures)
+    assert sum(batches) == THREADS * 200
+    assert 1 < max(batches) <= 5
+    assert batcher._waiting == []
 
 
-@pytest.mark.parametrize("answers", [[], [1, 2, 3, 4]], ids=["too-few", "too-many"])
-def test_answers_that_do_not_fit_the_questions_are_told_to_all(callers: ThreadPoolExecutor, answers: list[int]) -> None:
-    """A bug in the work: no caller may wait for an answer that never comes."""
-    workshop = Workshop()
-    first, *others = started(workshop, callers, [1, 2, 3])
-    workshop.gate.release()
-    first.result(PATIENCE)
-    wait_for(lambda: len(workshop.groups) == 2)
-    workshop.answers = answers
-    workshop.gate.release()
+@pytest.mark.parametrize("results", [[], [1, 2, 3, 4]], ids=["too-few", "too-many"])
+def test_wrong_number_of_results_fails_all_requests(callers: ThreadPoolExecutor, results: list[int]) -> None:
+    """Such work has a bug, which must not leave a caller waiting."""
+    doubler = Doubler()
+    first, *others = started(doubler, callers, [1, 2, 3])
+    doubler.permits.release()
+    first.result(TIMEOUT_SECONDS)
+    wait_for(lambda: len(doubler.batches) == 2)
+    doubler.results = results
+    doubler.permits.release()
     for future in others:
-        assert isinstance(future.exception(PATIENCE), ValueError)
+        assert isinstance(future.exception(TIMEOUT_SECONDS), ValueError)
 
 
 # deadlines
 
 
-def run_within(workshop: Workshop, seconds: float, number: int) -> int:
+def run_within(doubler: Doubler, seconds: float, number: int) -> int:
     with deadline.limit(seconds):
-        return workshop.combiner.run(number)
+        return doubler.batcher.run(number)
 
 
-def test_a_caller_whose_time_ends_before_its_turn_leaves(callers: ThreadPoolExecutor) -> None:
-    """Its request is never looked at; those behind it are."""
-    workshop = Workshop()
-    started(workshop, callers, [1])
-    late = callers.submit(run_within, workshop, 0.05, 2)
-    wait_for(lambda: workshop.waiting() == 1)
-    patient = callers.submit(workshop.combiner.run, 3)
-    failure = late.exception(PATIENCE)
+def test_request_is_withdrawn_if_its_deadline_passes_before_its_batch(callers: ThreadPoolExecutor) -> None:
+    """It is not processed, but the later requests are."""
+    doubler = Doubler()
+    started(doubler, callers, [1])
+    late = callers.submit(run_within, doubler, 0.05, 2)
+    wait_for(lambda: doubler.waiting() == 1)
+    later = callers.submit(doubler.batcher.run, 3)
+    failure = late.exception(TIMEOUT_SECONDS)
     assert isinstance(failure, NotBegun)
-    assert failure.msg.startswith(f"{PLACE} does not answer")
-    workshop.gate.release(2)
-    assert patient.result(PATIENCE) == 6
-    assert workshop.groups == [[1], [3]]
+    assert failure.msg.startswith(f"{SERVER} does not answer")
+    doubler.permits.release(2)
+    assert later.result(TIMEOUT_SECONDS) == 6
+    assert doubler.batches == [[1], [3]]
 
 
-def test_a_caller_whose_time_ends_in_its_group_learns_that_the_outcome_is_unknown(callers: ThreadPoolExecutor) -> None:
-    """The group is carried on for the others."""
-    workshop = Workshop()
-    first, patient = started(workshop, callers, [1, 2])
-    late = callers.submit(run_within, workshop, 0.2, 3)
-    wait_for(lambda: workshop.waiting() == 2)
-    workshop.gate.release()
-    first.result(PATIENCE)
-    failure = late.exception(PATIENCE)
+def test_outcome_is_unknown_if_the_deadline_passes_during_the_batch(callers: ThreadPoolExecutor) -> None:
+    """The batch continues for the other requests."""
+    doubler = Doubler()
+    first, later = started(doubler, callers, [1, 2])
+    late = callers.submit(run_within, doubler, 0.2, 3)
+    wait_for(lambda: doubler.waiting() == 2)
+    doubler.permits.release()
+    first.result(TIMEOUT_SECONDS)
+    failure = late.exception(TIMEOUT_SECONDS)
     assert isinstance(failure, OutcomeUnknown)
-    assert failure.msg.startswith(f"{PLACE} does not answer")
-    workshop.gate.release()
-    assert patient.result(PATIENCE) == 4
-    assert workshop.groups == [[1], [2, 3]]
+    assert failure.msg.startswith(f"{SERVER} does not answer")
+    doubler.permits.release()
+    assert later.result(TIMEOUT_SECONDS) == 4
+    assert doubler.batches == [[1], [2, 3]]
 
 
-def test_a_caller_without_time_does_not_begin() -> None:
-    workshop = Workshop()
+def test_request_after_its_deadline_is_not_begun() -> None:
+    doubler = Doubler()
     with pytest.raises(NotBegun):
-        run_within(workshop, 0.0, 1)
-    assert workshop.groups == []
+        run_within(doubler, 0.0, 1)
+    assert doubler.batches == []
 
 
-def test_the_caller_with_the_most_time_leads(callers: ThreadPoolExecutor) -> None:
-    """Or the deadline of one would end the requests of all."""
-    left: list[float] = []
-    gate = threading.Semaphore(0)
+def test_caller_with_the_latest_deadline_leads(callers: ThreadPoolExecutor) -> None:
+    """Otherwise the deadline of one caller would end the requests of all."""
+    remaining: list[float] = []
+    permits = threading.Semaphore(0)
 
     def work(numbers: Sequence[int]) -> Sequence[int]:
-        left.append(deadline.remaining(99.0))
-        assert gate.acquire(timeout=PATIENCE)
+        remaining.append(deadline.remaining(99.0))
+        assert permits.acquire(timeout=TIMEOUT_SECONDS)
         return list(numbers)
 
-    def ask(seconds: float) -> int:
+    def send(seconds: float) -> int:
         with deadline.limit(seconds):
-            return combiner.run(1)
+            return batcher.run(1)
 
-    combiner: Batcher[int, int] = Batcher(work, lambda: PLACE)
-    futures = [callers.submit(ask, 50.0)]
-    wait_for(lambda: len(left) == 1)
-    for place, seconds in enumerate((10.0, 60.0, 20.0), 1):
-        futures.append(callers.submit(ask, seconds))
-        wait_for(lambda place=place: len(combiner._waiting) == place)  # type: ignore[misc]
-    gate.release(2)
-    assert [future.result(PATIENCE) for future in futures] == [1] * 4
-    assert len(left) == 2
-    assert left[1] > 50.0
+    batcher: Batcher[int, int] = Batcher(work, lambda: SERVER)
+    futures = [callers.submit(send, 50.0)]
+    wait_for(lambda: len(remaining) == 1)
+    for count, seconds in enumerate((10.0, 60.0, 20.0), 1):
+        futures.append(callers.submit(send, seconds))
+        wait_for(lambda count=count: len(batcher._waiting) == count)  # type: ignore[misc]
+    permits.release(2)
+    assert [future.result(TIMEOUT_SECONDS) for future in futures] == [1] * 4
+    assert len(remaining) == 2
+    assert remaining[1] > 50.0
 
 
 class SlowToLead(Batcher[int, int]):
-    """The first leader begins only when `arrived` is set."""
+    """A Batcher whose first leader begins only when `arrived` is set."""
 
     arrived: threading.Event
 
     def _lead(self, leader: "_Ticket[int, int]") -> bool:
-        assert self.arrived.wait(PATIENCE)
+        assert self.arrived.wait(TIMEOUT_SECONDS)
         return super()._lead(leader)
 
 
-def test_a_leader_without_time_hands_over_to_a_later_caller(callers: ThreadPoolExecutor) -> None:
+def test_caller_with_more_time_replaces_a_leader_that_has_no_batch(callers: ThreadPoolExecutor) -> None:
     """Two requests with more time arrive after the first caller became the leader and before it takes its batch."""
-    workshop = Workshop(batcher=SlowToLead)
+    doubler = Doubler(batcher=SlowToLead)
     SlowToLead.arrived = threading.Event()
-    workshop.gate.release(2)
+    doubler.permits.release(2)
 
     def call(seconds: float, number: int) -> tuple[int, int]:
-        return threading.get_ident(), run_within(workshop, seconds, number)
+        return threading.get_ident(), run_within(doubler, seconds, number)
 
     first = callers.submit(call, 10.0, 1)
-    wait_for(lambda: workshop.waiting() == 1)
+    wait_for(lambda: doubler.waiting() == 1)
     others = [callers.submit(call, 60.0, 2) for _ in range(2)]
-    wait_for(lambda: workshop.waiting() == 3)
+    wait_for(lambda: doubler.waiting() == 3)
     SlowToLead.arrived.set()
-    served = dict(future.result(PATIENCE) for future in others)
-    assert first.result(PATIENCE)[1] == 2
-    assert set(served.values()) == {4}
-    assert workshop.groups[0][0] == 1
-    assert workshop.leaders[0] in served
+    by_thread = dict(future.result(TIMEOUT_SECONDS) for future in others)
+    assert first.result(TIMEOUT_SECONDS)[1] == 2
+    assert set(by_thread.values()) == {4}
+    assert doubler.batches[0][0] == 1
+    assert doubler.leaders[0] in by_thread
