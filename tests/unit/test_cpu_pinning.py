@@ -78,7 +78,7 @@ def test_concurrent_calls_are_pinned_to_one_cpu(pinning: CpuPinning, threads: li
     assert are_pinned(threads)
 
 
-def test_a_single_call_is_not_pinned(pinning: CpuPinning, threads: list[int]) -> None:
+def test_single_call_is_not_pinned(pinning: CpuPinning, threads: list[int]) -> None:
     pinning.call_begins(concurrent=False)
     assert are_unpinned(threads)
 
@@ -117,7 +117,7 @@ def test_threads_are_unpinned_after_the_period(
     assert are_pinned(threads)
 
 
-def test_a_thread_that_started_while_pinned_is_unpinned_too(pinning: CpuPinning) -> None:
+def test_thread_that_started_while_pinned_is_unpinned_too(pinning: CpuPinning) -> None:
     found: list[list[int]] = []
 
     def start() -> None:
@@ -146,7 +146,7 @@ def test_unpinned_threads_get_the_affinity_of_the_main_thread(pinning: CpuPinnin
         os.sched_setaffinity(0, ALL_CPUS)
 
 
-def test_an_ended_thread_is_skipped(pinning: CpuPinning, threads: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_thread_is_skipped(pinning: CpuPinning, threads: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     listed, ended_thread = os.listdir("/proc/self/task"), str((1 << 22) + 1)
     with monkeypatch.context() as patched:
         patched.setattr(os, "listdir", lambda _: [ended_thread, *listed])
@@ -159,7 +159,7 @@ def refused(*_: object) -> NoReturn:
 
 
 @pytest.mark.parametrize("function", ["os.listdir", "builtins.open"])
-def test_a_lack_of_descriptors_is_tolerated(
+def test_lack_of_descriptors_is_tolerated(
     pinning: CpuPinning, threads: list[int], monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
     with monkeypatch.context() as patched:
@@ -170,7 +170,7 @@ def test_a_lack_of_descriptors_is_tolerated(
     assert are_pinned(threads)
 
 
-def test_a_lack_of_descriptors_only_delays_unpinning(
+def test_lack_of_descriptors_only_delays_unpinning(
     pinning: CpuPinning, threads: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pinning.call_begins(concurrent=True)

@@ -166,7 +166,7 @@ def test_earlier_network_list_stays_recorded(tmp_path: Path) -> None:
 
 
 def test_agent_reads_the_installed_networks(tmp_path: Path) -> None:
-    """It gets the usable networks, and the errors of the others. If the installer's path is missing, the host's path is used."""
+    """It gets the usable networks and the errors of the others. If the installer's path is missing, the host's path is used."""
     path = network_list(tmp_path / "list", **ETCD)
     add_installed(tmp_path, Installed("", "/b", (), "/not/here", str(path)))
     record(tmp_path, tmp_path / "missing", bin_dir="/c")
