@@ -58,7 +58,7 @@ def test_committed_rows_get_into_the_file(path: Path) -> None:
         commit(connection, checkpoints, 2)
         assert count_rows(path) == 0
         assert "checkpoints" not in [thread.name for thread in threading.enumerate()]
-        for rows in (3, 6, 9):  # again and again
+        for rows in (3, 6, 9):  # three checkpoints
             commit(connection, checkpoints, 1 if rows == 3 else 3)
             wait_for(lambda rows=rows: count_rows(path) == rows)  # type: ignore[misc]
         checkpoints.close()

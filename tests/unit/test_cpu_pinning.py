@@ -136,7 +136,7 @@ def test_thread_that_started_while_pinned_is_unpinned_too(pinning: CpuPinning) -
 def test_unpinned_threads_get_the_affinity_of_the_main_thread(pinning: CpuPinning, threads: list[int]) -> None:
     only = {max(ALL_CPUS)}
     pinning.call_begins(concurrent=True)
-    os.sched_setaffinity(0, only)  # changes the main thread, as a change of the whole process does
+    os.sched_setaffinity(0, only)  # changes the main thread, like a change of the whole process
     try:
         pinning.unpin()
         assert affinities(threads) == {frozenset(only)}

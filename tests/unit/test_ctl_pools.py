@@ -166,9 +166,9 @@ def test_conflicting_updates_are_repeated(store: Recorder) -> None:
 def test_pools_applied_at_the_same_time_never_overlap(tmp_path: Path, cidr: str) -> None:
     """Both processes check the pools before either of them writes. The later writer gets an error."""
     with closing(EmbeddedStore(tmp_path / "store.db")) as one, closing(EmbeddedStore(tmp_path / "store.db")) as other:
-        late = Interfering(one, 1, lambda: pools.apply(other, [pool("a")], NOW))
+        interfering = Interfering(one, 1, lambda: pools.apply(other, [pool("a")], NOW))
         with pytest.raises(CallerError, match="1 error,") as caught:
-            pools.apply(late, [pool("b", cidr)], NOW)
+            pools.apply(interfering, [pool("b", cidr)], NOW)
         assert "overlaps IP pool 'a'" in caught.value.details
         assert [each.name for each in resources.get(one, "IPPool")] == ["a"]
 
@@ -356,9 +356,9 @@ def test_pools_applied_key_by_key_at_the_same_time_never_overlap(store: Recorder
         except CallerError as refusal:
             refused.append(refusal)
 
-    crossed = Interfering(store, number, other)
+    interfering = Interfering(store, number, other)
     try:
-        pools.apply(NonAtomic(crossed), [pool("a", "10.0.0.0/24")], NOW)
+        pools.apply(NonAtomic(interfering), [pool("a", "10.0.0.0/24")], NOW)
     except CallerError as refusal:
         refused.append(refusal)
     assert len(refused) == (number < 3)
@@ -369,9 +369,9 @@ def test_pools_applied_key_by_key_at_the_same_time_never_overlap(store: Recorder
 
 def test_applying_again_enables_a_pool_that_stayed_disabled(store: Recorder) -> None:
     """The process that created the pool was killed before it enabled it."""
-    crossed = Interfering(store, 2, _interrupt)
+    interfering = Interfering(store, 2, _interrupt)
     with pytest.raises(KeyboardInterrupt):
-        pools.apply(NonAtomic(crossed), [pool("a")], NOW)
+        pools.apply(NonAtomic(interfering), [pool("a")], NOW)
     assert stored_pool(store, "a").spec["disabled"] is True
     assert pools.apply(NonAtomic(store), [pool("a")], NOW) == ["updated"]
     assert stored_pool(store, "a").spec.get("disabled", False) is False

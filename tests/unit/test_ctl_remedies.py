@@ -28,14 +28,14 @@ def problem_of(words: str) -> str:
     """Return why this is not a command; empty if it is one."""
     command: click.Command = main
     options = options_of(command)
-    todo = iter(words.split())
-    for word in todo:
+    remaining = iter(words.split())
+    for word in remaining:
         name, has_value, _ = word.partition("=")
         if word.startswith("-"):
             if name not in options:
                 return f"{command.name} has no option {name}"
             if not (has_value or options[name].is_flag):
-                next(todo, None)
+                next(remaining, None)
         elif isinstance(command, click.Group):
             child = command.get_command(click.Context(command), word)
             if child is None:

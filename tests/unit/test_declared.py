@@ -81,7 +81,9 @@ def locked(name: str) -> set[str]:
 def test_lock_files_pin_declared_packages_by_hash() -> None:
     own = PROJECT["project"]["dependencies"]
     for name, more in LOCKED.items():
-        assert {distribution(each) for each in (*own, *more)} <= locked(name), f"{name}: sh requirements/renew.sh"
+        assert {distribution(each) for each in (*own, *more)} <= locked(name), (
+            f"{name} is out of date: run `sh requirements/renew.sh`"
+        )
     groups = PROJECT["dependency-groups"].values()
     wanted = {distribution(each) for group in groups for each in group if isinstance(each, str)}
-    assert {*wanted, *map(distribution, own)} <= locked("ci.txt"), "ci.txt: sh requirements/renew.sh"
+    assert {*wanted, *map(distribution, own)} <= locked("ci.txt"), "ci.txt is out of date: run `sh requirements/renew.sh`"

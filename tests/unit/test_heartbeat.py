@@ -15,14 +15,14 @@ from svc.agent.queue import Job
 from svc.cni.frame import pack_alive
 
 TIMEOUT_SECONDS = 20.0
-TICK, SIGN, PROOF = 0.01, 0.05, 0.1
+TICK_SECONDS, SIGN_SECONDS, PROOF_SECONDS = 0.01, 0.05, 0.1
 
 
 @pytest.fixture(autouse=True)
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TICK_SECONDS", TICK)
-    monkeypatch.setattr(module, "SIGN_SECONDS", SIGN)
-    monkeypatch.setattr(module, "PROOF_SECONDS", PROOF)
+    monkeypatch.setattr(module, "TICK_SECONDS", TICK_SECONDS)
+    monkeypatch.setattr(module, "SIGN_SECONDS", SIGN_SECONDS)
+    monkeypatch.setattr(module, "PROOF_SECONDS", PROOF_SECONDS)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_client_gets_signs_until_its_reply(ends: Ends) -> None:
         began = time.monotonic()
         heartbeat.add(ends[0])
         assert ends[1].recv(44) == pack_alive()
-        assert time.monotonic() - began >= SIGN
+        assert time.monotonic() - began >= SIGN_SECONDS
         assert ends[1].recv(44) == pack_alive()
         heartbeat.remove(ends[0])
         ends[0].sendall(b"reply")
@@ -78,16 +78,16 @@ def test_client_gets_signs_until_its_reply(ends: Ends) -> None:
 def test_agent_sends_no_signs_if_its_workers_take_no_job(ends: Ends) -> None:
     """The client must detect that the workers are stuck."""
     with running(never) as heartbeat:
-        time.sleep(PROOF)  # the proof of the start is valid until then
+        time.sleep(PROOF_SECONDS)  # the proof of the start is valid until then
         heartbeat.add(ends[0])
-        ends[1].settimeout(2 * (SIGN + PROOF))
+        ends[1].settimeout(2 * (SIGN_SECONDS + PROOF_SECONDS))
         with pytest.raises(TimeoutError):
             ends[1].recv(1)
 
 
 def test_workers_that_are_all_busy_need_not_take_a_job(ends: Ends) -> None:
     with running(never, busy=True) as heartbeat:
-        time.sleep(PROOF)
+        time.sleep(PROOF_SECONDS)
         heartbeat.add(ends[0])
         assert ends[1].recv(44) == pack_alive()
 
@@ -138,12 +138,12 @@ def test_watchdog_gets_a_sign_in_half_of_its_timeout(manager: socket.socket) -> 
 
 def test_watchdog_gets_no_sign_if_no_worker_takes_a_job(manager: socket.socket) -> None:
     with running(never, watchdog=0.1):
-        time.sleep(PROOF + SIGN)
+        time.sleep(PROOF_SECONDS + SIGN_SECONDS)
         manager.setblocking(False)
         with suppress(BlockingIOError):  # signs that were sent before the proof expired
             while True:
                 manager.recv(100)
-        time.sleep(PROOF)
+        time.sleep(PROOF_SECONDS)
         with pytest.raises(BlockingIOError):
             manager.recv(100)
 
@@ -170,7 +170,7 @@ def test_draining_agent_sends_signs_without_a_proof(ends: tuple[socket.socket, s
     """Its idle workers have ended, and the others take no job after their call."""
     connection, client = ends
     with running(never) as heartbeat:
-        time.sleep(2 * PROOF)
+        time.sleep(2 * PROOF_SECONDS)
         heartbeat.drain()
         heartbeat.add(connection)
         assert [client.recv(len(pack_alive())) for _ in range(3)] == [pack_alive()] * 3

@@ -125,8 +125,8 @@ def test_truncated_record_is_refused(tmp_path: Path, executable: Path, profile: 
     installer.install(tmp_path, executable, names, plan(profile=profile))
     record = tmp_path / f"{names.plugin}.install"
     text = record.read_bytes()
-    least = text.index(b"file=")  # the fields before it are required
-    for size in range(1, least + len("file=")):
+    minimum = text.index(b"file=")  # the fields before it are required
+    for size in range(1, minimum + len("file=")):
         record.write_bytes(text[:size])
         with pytest.raises(PeerError, match="it is damaged"):
             read_record(str(record), DEFAULT)
@@ -143,8 +143,8 @@ def test_uninstall_removes_what_was_installed(tmp_path: Path, executable: Path) 
     done = installer.uninstall(tmp_path / "bin", DEFAULT, Others([]))
     assert [path.name for path, _ in done] == ["list", "token", "svc", "svc-ipam", "svc-ipam.install", "svc.install"]
     assert {outcome for _, outcome in done} == {"removed"}
-    left = sorted(path.name for path in (tmp_path / "bin").iterdir())
-    assert left == ["calico", "calico-ipam", "calico-ipam.install", "calico.install", "ptp"]
+    remaining = sorted(path.name for path in (tmp_path / "bin").iterdir())
+    assert remaining == ["calico", "calico-ipam", "calico-ipam.install", "calico.install", "ptp"]
     assert list((tmp_path / "net.d").iterdir()) == []
 
 
