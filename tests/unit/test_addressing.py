@@ -102,7 +102,7 @@ def test_address_of_a_family_that_is_not_assigned_is_refused(trace: CallTrace) -
     assert resolve({"ipFamilies": ["IPv6"]}, trace, address="fd00::1").addresses == (Address("fd00::1"),)
 
 
-def test_address_annotations_apply_only_to_the_first_interface(trace: CallTrace) -> None:
+def test_address_annotations_apply_only_to_the_primary_interface(trace: CallTrace) -> None:
     annotations = {"ipAddrs": ["10.0.0.9"], "ipv4pools": ["blue"], "floatingIPs": ["10.0.0.8"]}
     found = resolve(annotations, trace, ifname="net1")
     assert (found.addresses, found.pools[4], found.wishes.floating) == ((), ("blue",), ())

@@ -181,7 +181,7 @@ def test_kubeconfig_uses_the_service_account(account: Path) -> None:
     ],
 )
 def test_address_of_the_api_server_comes_from_the_environment(account: Path, environment: dict[str, str], server: str) -> None:
-    """The kubelet sets these variables in pods."""
+    """Pods get the address in these variables."""
     _, config = installation.credentials(account, environment, Path("/x"), DEFAULT)
     assert yaml.safe_load(config.data)["clusters"][0]["cluster"]["server"] == server
 

@@ -174,7 +174,7 @@ def test_pools_applied_at_the_same_time_never_overlap(tmp_path: Path, cidr: str)
 
 
 def test_store_without_cluster_information_accepts_pools(store: Recorder) -> None:
-    """Only an ADD needs an initialised datastore."""
+    """An ADD requires an initialised datastore, but svcctl does not."""
     store.write([Delete(ResourceKey("ClusterInformation", "default"))])
     assert apply(store, pool()) == ["created"]
 

@@ -61,7 +61,7 @@ def test_dependency_groups_equal_the_extras() -> None:
 
 
 def test_documents_install_no_foreign_package() -> None:
-    """`svc` on the index is another project."""
+    """On the package index, `svc` is another project."""
     name = PROJECT["project"]["name"]
     files = [
         ROOT / "README.md",

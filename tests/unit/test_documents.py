@@ -167,7 +167,7 @@ def test_changed_owner_is_written() -> None:
 
 
 def test_status_is_a_separate_field_of_an_object() -> None:
-    """The API server ignores it in any other place."""
+    """It would be lost in any other part of the object."""
     objects = CustomResourceCodec(ApiGroup(DEFAULT, DEFAULT.crd_api_version))
     pool = Resource("IPPool", {"name": "p"}, {"cidr": "10.0.0.0/24"}, {"conditions": []})
     assert objects.encode(POOL, pool)["status"] == {"conditions": []}
