@@ -11,6 +11,7 @@ from svc.agent.lanes import Lane
 from svc.agent.queue import Job
 from svc.attach.context import Context
 from svc.attach.datastore_ready import KEY
+from svc.attach.moved_store import move_rows
 from svc.attach.reclaim import lost, restore, without_endpoint
 from svc.attach.record import AttachmentId, Record, SessionKey
 from svc.attach.sessions import DatastoreSession
@@ -71,7 +72,7 @@ class Restoring:
                     self._verify(store, session, state)
             state.failing = False
         except SvcError as failure:
-            if not state.failing:
+            if move_rows(self._context, store) is None and not state.failing:
                 log.warning("it is not known whether the datastore still has the attachments of this node: %s", failure)
             state.failing = True
         finally:

@@ -31,7 +31,7 @@ def delete(context: Context, own: Attachment, trace: CallTrace, *, wired: bool =
         record = context.journal.get(key)
     if record is not None:
         own.source.complete(record)
-        tear_down(context, record, trace, sandbox if wired else None)
+        tear_down(context, record, trace, sandbox if wired else None, own.where)
         return
     if reason := own.source.why_unusable():
         trace.warning(f"{reason}: nothing is known of an address that it would have to free")

@@ -4,9 +4,11 @@ import time
 from collections.abc import Iterable
 
 from svc.attach.context import Context
+from svc.attach.moved_store import move_row
 from svc.attach.record import ADDING, DELETING, WAITING, Record, SessionKey
 from svc.attach.recovery import Teardowns, store_of
 from svc.attach.restore import restore_rows
+from svc.attach.sessions import DatastoreSession
 from svc.attach.sources.base import AddressSource, Valid
 from svc.attach.sources.own import POOLS_OF_SVC
 from svc.call_trace import CallTrace
@@ -33,7 +35,7 @@ def collect_garbage(
     session.rows.restored_after = -1  # also if no loss was noticed
     restore_rows(context, session, where.profile, trace)
     known = frozenset(valid)
-    failures = _tear_down_unknown(context, network, known, where, trace)
+    failures = _tear_down_unknown(context, session, network, known, where, trace)
     failures += source.run_gc(context, session, network, known, trace)
     if failures:
         raise PeerError(
@@ -41,16 +43,19 @@ def collect_garbage(
         )
 
 
-def _tear_down_unknown(context: Context, network: str, valid: Valid, where: SessionKey, trace: CallTrace) -> list[str]:
-    """Tear down the unknown attachments, and return the failures."""
+def _tear_down_unknown(
+    context: Context, session: DatastoreSession, network: str, valid: Valid, where: SessionKey, trace: CallTrace
+) -> list[str]:
+    """Tear down the unknown attachments, and return the failures. Rows with former settings of the datastore get its own."""
     failures, teardowns = [], Teardowns(context)
     for record in context.journal.of_network(network):
         if (record.id.container_id, record.id.ifname) in valid or _is_under_way(context, record):
             continue
-        if record.state == DELETING and store_of(record) != (where.store, ""):
-            continue  # its release is retried outside of calls
-        trace.info(f"collecting {record.id.container_id} {record.id.ifname}: the runtime does not know it")
         try:
+            move_row(context, record, session)
+            if record.state == DELETING and store_of(record) != (where.store, ""):
+                continue  # its release is retried outside of calls
+            trace.info(f"collecting {record.id.container_id} {record.id.ifname}: the runtime does not know it")
             teardowns.tear_down(record, trace)
         except SvcError as failure:
             failures.append(f"{record.id.container_id} {record.id.ifname}: {failure}")

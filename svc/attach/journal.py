@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from svc.attach.journal_file import (
     COLUMNS,
     INSERT,
@@ -33,12 +35,14 @@ from svc.attach.record import DELETING, AttachmentId, Record
 from svc.datastore import sqlite
 from svc.datastore.api import StoreError
 from svc.datastore.checkpoint import WalCheckpointer
+from svc.datastore.disk_space import require_disk_space
 from svc.model.errors import Code, PeerError
 
 _KEY = "network = ? AND container = ? AND ifname = ?"
 _BEGIN_AFTER = f"REPLACE INTO attachments ({COLUMNS}) SELECT ?, ?, ?, ?, ?, ? FROM attachments WHERE {ROW}"  # noqa: S608
 _RESTORE = f"INSERT OR IGNORE INTO attachments ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
 _UPDATE = f"UPDATE attachments SET record = ? WHERE {ROW}"  # noqa: S608
+_MOVE = f"UPDATE attachments SET record = CAST(json_set(CAST(record AS TEXT), '$.settings', json(?)) AS BLOB) WHERE {ROW}"  # noqa: S608
 _EPOCH_BITS = 32  # a generation is the epoch of a process and, in these low bits, a counter
 
 _DAMAGED = (
@@ -103,7 +107,7 @@ class Journal:
     def check_writable(self) -> None:
         """Commit a write without effect, and require disk space for one ADD. Raise StoreError if an ADD would fail."""
         self._write(lambda: self._connection.execute("UPDATE about SET value = value WHERE name = 'epoch'"))
-        sqlite.require_disk_space(self._path)
+        require_disk_space(self._path)
 
     def restore(self, record: Record) -> bool:
         """Write the record as a new row if the attachment has no row. Return whether the row was written."""
@@ -127,6 +131,11 @@ class Journal:
         parameters = (record.to_bytes(), *_row(record))
         if not self._write(lambda: self._connection.execute(_UPDATE, parameters).rowcount, durable=durable):
             raise IntentLost(record.id)
+
+    def change_settings(self, record: Record, settings: dict[str, str]) -> None:
+        """Change the settings of the datastore in the record, and in its row if that exists; the rest of the row stays."""
+        self._write(lambda: self._connection.execute(_MOVE, (orjson.dumps(settings).decode(), *_row(record))))
+        record.settings = settings
 
     def require(self, record: Record) -> None:
         """Raise IntentLost if the record's row does not exist any more."""
@@ -218,6 +227,10 @@ class Journal:
         """Return the text that `put_note` stored under a name, or an empty string."""
         rows = self._read("SELECT value, 0 FROM about WHERE name = ?", (name,))
         return str(rows[0][0]) if rows else ""
+
+    def notes(self, pattern: str) -> list[str]:
+        """Return the texts that `put_note` stored under the names that match the GLOB pattern."""
+        return [str(text) for text, _ in self._read("SELECT value, 0 FROM about WHERE name GLOB ?", (pattern,))]
 
     def put_note(self, name: str, text: str) -> None:
         """Store a text under a name, outside of the attachment rows."""

@@ -14,6 +14,7 @@ from svc.attach.endpoints import (
     write_endpoint,
 )
 from svc.attach.handles import container_of
+from svc.attach.moved_store import is_alternative
 from svc.attach.record import ADDED, AttachmentId, Record
 from svc.attach.request import AddCall
 from svc.attach.sessions import DatastoreSession
@@ -55,9 +56,10 @@ def is_restorable(context: Context, record: Record) -> bool:
     return context.is_live(record)
 
 
-def restore(context: Context, key: AttachmentId, trace: CallTrace) -> bool:
+def restore(context: Context, key: AttachmentId, trace: CallTrace, session: DatastoreSession | None = None) -> bool:
     """Allocate the addresses of a live attachment again, and write its endpoint if it is missing.
 
+    Use the session of its row, unless `session` reaches the same datastore by other settings.
     Return False, and report the conflict, if another handle has one of the addresses. Raise SvcError if the restoration fails;
     all changes made before are correct. Idempotent. The caller must exclude concurrent calls of the same container.
     """
@@ -65,7 +67,7 @@ def restore(context: Context, key: AttachmentId, trace: CallTrace) -> bool:
     if record is None or not is_restorable(context, record):
         context.conflicts.pop(key, None)
         return True
-    session = context.session(record.session_key)
+    session = session or context.session(record.session_key)
     session.require_ready()
     session.require_claim()
     try:
@@ -193,10 +195,12 @@ def restore_lost(call: AddCall) -> None:
     context, session, trace = call.context, call.session, call.trace
     store = call.request.where.store
     try:
-        records = lost(context, session, (record for record in context.journal.all() if record.session_key.store == store))
+        records = context.journal.all()
+        moved = {record.id for record in records if is_alternative(context, record.session_key, session)}
+        records = lost(context, session, (each for each in records if each.session_key.store == store or each.id in moved))
         session.ipam.avoid(address for record in records for address in record.address_list())
         for record in records:
-            restore(context, record.id, trace)
+            restore(context, record.id, trace, session if record.id in moved else None)
         session.identity.on_restored()
     except SvcError as failure:
         trace.warning(f"live attachments cannot claim their addresses again now: {failure}")

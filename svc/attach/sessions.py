@@ -9,8 +9,8 @@ from svc.attach.datastore_ready import DatastoreReadiness, ready_checked
 from svc.attach.journal import Journal
 from svc.attach.node_claim import NodeNameClaim
 from svc.attach.places import datastore_place
-from svc.attach.store_identity import StoreIdentity
-from svc.attach.token_cache import without_secrets
+from svc.attach.store_identity import StoreIdentity, note_name
+from svc.attach.token_cache import Settings
 from svc.batching import Batcher
 from svc.datastore.api import Backend, Found
 from svc.ipam.service import IpamService
@@ -19,7 +19,6 @@ from svc.model.keys import Key
 from svc.names import Names
 from svc.values import dataclass
 
-Settings = dict[str, str]
 OpenBackend = Callable[[Settings, Names], Backend]
 StoreKey = tuple[Names, tuple[tuple[str, str], ...]]
 """The key of a datastore: names, and its settings."""
@@ -36,12 +35,6 @@ class Rows:
 
     restored_after: int = -1  # the journal's `losses` at that time
     left: frozenset[str] = frozenset()  # host interfaces that got no row
-
-
-def _name(key: StoreKey) -> str:
-    """Return the name of a datastore in the journal, without secrets, because they may change."""
-    settings = ",".join(f"{name}={value}" for name, value in sorted(without_secrets(dict(key[1])).items()))
-    return f"datastore {key[0].plugin} {settings}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +132,11 @@ class SessionPool:
         store.used = time.monotonic()
         return session
 
+    def of_node(self, names: Names, node: str) -> list[DatastoreSession]:
+        """Return the open sessions of these names and this node, the newest first."""
+        with self._lock:
+            return [each for each in reversed(self._sessions.values()) if (each.names, each.node) == (names, node)]
+
     def _open(self, key: StoreKey, node: str) -> DatastoreSession:
         with self._lock:
             store = self._stores.get(key)
@@ -162,7 +160,9 @@ class SessionPool:
                 opened = store.opened = DatastoreReadiness(backend, store.identity)
             return [opened] * len(waiting)
 
-        identity = StoreIdentity(f"datastore {settings['kind']}", self._journal, _name(key))
+        kind, plugin = settings["kind"], names.plugin
+        name, others = note_name(plugin, settings), f"datastore {plugin} *kind={kind}*"
+        identity = StoreIdentity(f"datastore {kind}", self._journal, name, others)
         store = _Store(Batcher(open_store, lambda: datastore_place(settings)), identity)
         return store
 

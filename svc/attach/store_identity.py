@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 import orjson
 
 from svc.attach.journal import Journal
+from svc.attach.token_cache import Settings, without_secrets
 from svc.datastore.api import Backend, Position, StoreError
 from svc.values import dataclass
 
@@ -38,16 +39,27 @@ class Known:
     without_pools: bool = False
 
 
+def note_name(plugin: str, settings: Settings) -> str:
+    """Return the name of a datastore's identity in the journal, without secrets, because they may change."""
+    return f"datastore {plugin} {','.join(f'{name}={value}' for name, value in sorted(without_secrets(settings).items()))}"
+
+
+def stored_identity(journal: Journal, name: str) -> Known | None:
+    """Return the identity of this name in the journal, if any."""
+    return _decoded(journal.note(name))
+
+
 class StoreIdentity:
     """The identity of one datastore, shared by its sessions in this process. Thread-safe.
 
-    The `journal` stores it under `key` across restarts.
+    The `journal` stores it under the name `key` across restarts. `others` is a pattern of the names of this kind of datastore.
     """
 
-    def __init__(self, place: str, journal: Journal | None = None, key: str = "") -> None:
+    def __init__(self, place: str, journal: Journal | None = None, key: str = "", others: str = "") -> None:
         self._place = place
         self._journal = journal
         self._key = key
+        self._others = others
         self._lock = threading.Lock()
         self.known: Known | None = None  # once it was observed in this process
         self._setbacks: tuple[Backend | None, int] = (None, 0)
@@ -57,16 +69,17 @@ class StoreIdentity:
         """Compare the datastore, which has just answered, with its stored identity. Raise StoreError if this cannot be read."""
         position = backend.position()
         with self._lock:
-            known = self.known or self._stored()
+            before = known = self.known or self._stored()
+            known = known or self._under_other_settings(guid, position)
             reason = _difference(known, guid, position) or self._setback(backend, position)
             self._setbacks = (backend, position.setbacks)
             if known is None or not reason:
-                self._remember(_updated(known, guid, position), known)
+                self._remember(_updated(known, guid, position), before)
                 return
             _log.warning("%s has lost data: %s; ADDs are held for %g s, live attachments are claimed again",
                          self._place, reason, HOLD_SECONDS)  # fmt: skip
             self.changes += 1
-            self._remember(Known(guid, position.cluster, position.revision, time.time(), True, True), known)
+            self._remember(Known(guid, position.cluster, position.revision, time.time(), True, True), before)
 
     def has_moved(self, backend: Backend) -> bool:
         """Return whether answers since the last observation show that data was lost. Sends no request."""
@@ -87,6 +100,11 @@ class StoreIdentity:
             self._change(lambda known: replace(known, changed=time.time()))
         known = self.known or known
         return min(HOLD_SECONDS, max(0.0, known.changed + HOLD_SECONDS - time.time()))
+
+    @property
+    def guid(self) -> str:
+        """The observed clusterGUID; empty if the datastore has none or has not answered yet."""
+        return "" if self.known is None else self.known.guid
 
     @property
     def is_pending(self) -> bool:
@@ -120,15 +138,27 @@ class StoreIdentity:
                 self._journal.put_note(self._key, orjson.dumps(asdict(known)).decode())
 
     def _stored(self) -> Known | None:
-        text = "" if self._journal is None else self._journal.note(self._key)
-        try:
-            return Known(**orjson.loads(text)) if text else None
-        except (ValueError, TypeError):
+        return None if self._journal is None else stored_identity(self._journal, self._key)
+
+    def _under_other_settings(self, guid: str, position: Position) -> Known | None:
+        """Return the identity of the same datastore under its former settings, such as replaced endpoints, if any."""
+        if self._journal is None or not guid:
             return None
+        found = [
+            known for known in map(_decoded, self._journal.notes(self._others)) if known is not None and known.guid == guid
+        ]
+        return max(found, key=lambda known: (known.cluster == position.cluster, known.revision), default=None)
 
     def _setback(self, backend: Backend, position: Position) -> str:
         before, setbacks = self._setbacks
         return "its revisions ran backwards" if before is backend and position.setbacks > setbacks else ""
+
+
+def _decoded(text: str) -> Known | None:
+    try:
+        return Known(**orjson.loads(text)) if text else None
+    except (ValueError, TypeError):
+        return None
 
 
 def _difference(known: Known | None, guid: str, position: Position) -> str:

@@ -11,29 +11,35 @@ from svc._core import netns
 from svc.attach.context import Context
 from svc.attach.datastore_ready import DatastoreLocked
 from svc.attach.endpoints import can_delete, delete_endpoint
+from svc.attach.moved_store import move_rows
 from svc.attach.node_claim import CopiedRow
-from svc.attach.record import ADDED, ADDING, WAITING, Record
+from svc.attach.record import ADDED, ADDING, WAITING, Record, SessionKey
 from svc.attach.request import Sandbox
 from svc.attach.sources.base import Holdings
 from svc.attach.sources.select import source_of
 from svc.call_trace import CallTrace
 from svc.dataplane.kernel import delete_link, link_of
 from svc.datastore.api import Conflict, Delete, KeyedError, NotFound, StoreError, entry_of
-from svc.model.errors import SvcError
+from svc.model.errors import CallerError, SvcError
 from svc.model.keys import HandleKey, Key
 
 ANSWER_SECONDS = 5.0  # timeout of the first read from the datastore; if it is slower, the release is pending
 RELEASE_SECONDS = 10.0  # timeout of the whole release
 
 
-def tear_down(context: Context, record: Record, trace: CallTrace, sandbox: Sandbox | None = None) -> bool:
+def tear_down(
+    context: Context, record: Record, trace: CallTrace, sandbox: Sandbox | None = None, where: SessionKey | None = None
+) -> bool:
     """Do as `try_to_release`. Return whether no release is pending."""
-    return try_to_release(context, record, trace, sandbox) is None
+    return try_to_release(context, record, trace, sandbox, where) is None
 
 
-def try_to_release(context: Context, record: Record, trace: CallTrace, sandbox: Sandbox | None = None) -> SvcError | None:
+def try_to_release(
+    context: Context, record: Record, trace: CallTrace, sandbox: Sandbox | None = None, where: SessionKey | None = None
+) -> SvcError | None:
     """Remove the interface, then release what the attachment has in the datastore or from another IPAM plugin.
 
+    If the datastore fails, and the network configuration (`where`) or an open session has other settings for it, use these.
     If the release fails, record it durably as pending and return the failure. Raise SvcError if the datastore is locked
     (nothing is changed then), if the interface stays, or if the journal cannot record the pending release. The caller can
     repeat a failed call.
@@ -47,6 +53,9 @@ def try_to_release(context: Context, record: Record, trace: CallTrace, sandbox: 
         if not existed and sandbox is not None and record.peer_index:
             pair = record.peer_index, record.host_index
             existed = remove_inside(sandbox, record.id.ifname, lambda link: (link["index"], link["peer_index"]) == pair)
+    if isinstance(held, StoreError | CallerError) and (settings := move_rows(context, record.session_key, where)):
+        record.settings = settings
+        held = _read_holdings(context, record, trace)
     if isinstance(held, CopiedRow):
         trace.warning(f"nothing of {record.handle} is released: {held}")
         context.journal.remove(record)

@@ -200,7 +200,9 @@ def role_name(names: Names) -> str:
 
 
 def apply(client: "Client", documents: Sequence[Json]) -> Iterator[str]:
-    """Apply each object, as a forced server-side `kubectl apply`, and yield its name when it is served. Raise StoreError."""
+    """Apply cluster-wide objects as `kubectl apply --server-side --force-conflicts` does, and yield the name of each.
+
+    A definition is served then. Raise StoreError."""
     for document in documents:
         name = str(document["metadata"]["name"])
         path = f"/apis/{document['apiVersion']}/{document['kind'].lower()}s/{name}"

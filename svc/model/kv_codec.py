@@ -204,15 +204,23 @@ def _resource_key(parts: list[str]) -> Key | None:
 def _decode(key: Key, data: Any) -> Any:
     match key:
         case BlockKey(cidr):
-            block = Block.from_json(data)
-            if block.cidr != cidr:
-                raise ValueError(f"block {cidr} holds the document of block {block.cidr}")
-            return block
+            return _decode_block(cidr, data)
         case ResourceKey(kind):
-            resource = Resource.from_json(data)
-            if resource.kind != kind:
-                raise ValueError(f"kind = {display(resource.kind)} is not {kind}")
-            return resource
+            return _decode_resource(kind, data)
     if decode := _DECODERS.get(type(key)):
         return decode(data)
     raise ValueError("svc does not read this key")
+
+
+def _decode_block(cidr: Cidr, data: Any) -> Block:
+    block = Block.from_json(data)
+    if block.cidr != cidr:
+        raise ValueError(f"block {cidr} holds the document of block {block.cidr}")
+    return block
+
+
+def _decode_resource(kind: str, data: Any) -> Resource:
+    resource = Resource.from_json(data)
+    if resource.kind != kind:
+        raise ValueError(f"kind = {display(resource.kind)} is not {kind}")
+    return resource

@@ -1,4 +1,4 @@
-"""Calls that wait at a readiness gate: their effect on other calls, the end of the agent, and calls without an agent."""
+"""Calls that wait at a readiness gate: effects on other calls, the end of the agent during them, and without an agent."""
 
 import json
 import os
@@ -28,7 +28,7 @@ MakePod = Callable[..., Pod]
 
 
 def waiting(node: Node) -> int:
-    """Return the number of in-flight calls of the agent. Each has a descriptor of its namespace."""
+    """Calls that the agent has under way: each keeps its namespace open."""
     found = 0
     for fd in Path(f"/proc/{node.agent_pid}/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -40,7 +40,7 @@ def waiting(node: Node) -> int:
 
 
 def begin_adds(node: Node, number: int, gate: GateServer, sandbox: Netns) -> list[Calling]:
-    """Start ADDs of different containers. They may share a sandbox because they do not get to wire it."""
+    """Each of a container of its own; they never come as far as to the sandbox."""
     made = [Pod(node, sandbox, f"waiting-{n}", _configuration(gate)) for n in range(number)]
     return [pod.begin("ADD") for pod in made]
 
@@ -52,10 +52,10 @@ def _configuration(gate: GateServer) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_parked_calls_do_not_delay_other_calls(
+def test_waiting_calls_hold_nothing_that_others_need(
     own_pods: MakePod, node: Node, own_gate: GateServer, sandbox: Callable[[], Netns]
 ) -> None:
-    """Three hundred calls are parked. The agent needs few threads, and one probe of the gate serves all calls."""
+    """Three hundred of them: other pods come and go, with a dozen threads, and the gate is asked for all of them at once."""
     calls = begin_adds(node, 300, own_gate, sandbox())
     try:
         wait_until(lambda: waiting(node) == 300)
@@ -74,7 +74,7 @@ def test_parked_calls_do_not_delay_other_calls(
     wait_until(lambda: waiting(node) == 0 and remains(node) == [])
 
 
-def test_all_parked_calls_continue_when_the_gate_is_ready(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+def test_crowd_passes_when_the_gate_opens(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     made = [own_pods(readiness_gates=[own_gate.url], **LONG) for _ in range(12)]
     calls = [pod.begin("ADD") for pod in made]
     wait_until(lambda: waiting(node) == 12)
@@ -83,22 +83,22 @@ def test_all_parked_calls_continue_when_the_gate_is_ready(own_pods: MakePod, nod
     assert faults(node) == []
 
 
-def test_del_ends_the_parked_add_of_its_container(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """The ADD fails and leaves nothing. The DEL does not wait for the gate."""
+def test_delete_ends_the_wait_of_its_container(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """It comes after the ADD, which leaves nothing, and is not made to wait for the gate."""
     pod, other = (own_pods(readiness_gates=[own_gate.url], **LONG) for _ in range(2))
-    calling, still_parked = pod.begin("ADD"), other.begin("ADD")
+    calling, goes_on = pod.begin("ADD"), other.begin("ADD")
     wait_until(lambda: waiting(node) == 2 and own_gate.asked > 1)
     pod.delete()
     called = calling.result()
     assert called.output["code"] == 3
     assert "its DEL has come" in called.output["msg"]
-    assert not still_parked.is_over
-    still_parked.kill()
+    assert not goes_on.is_over
+    goes_on.kill()
     wait_until(lambda: "the runtime has given up" in node.log.read_text())
     assert remains(node) == []
 
 
-def test_kill_of_the_client_ends_its_parked_call(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+def test_client_that_is_killed_ends_its_wait(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     calling = pod.begin("ADD")
     wait_until(lambda: own_gate.asked > 1)
@@ -110,11 +110,11 @@ def test_kill_of_the_client_ends_its_parked_call(own_pods: MakePod, node: Node, 
     pod.add()
 
 
-# the end of the agent
+# the agent's end
 
 
-def test_next_agent_continues_parked_calls(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """The executables send their calls to the next agent. No ADD fails, or ends before its gate is ready."""
+def test_next_agent_goes_on_with_what_waits(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """The executables hold on: no pod fails, and none starts before its gate is open."""
     pods = [own_pods(readiness_gates=[own_gate.url], **LONG) for _ in range(5)]
     calls = [pod.begin("ADD") for pod in pods]
     wait_until(lambda: waiting(node) == 5 and own_gate.asked > 0)
@@ -130,8 +130,8 @@ def test_next_agent_continues_parked_calls(own_pods: MakePod, node: Node, own_ga
     assert remains(node) == []
 
 
-def test_restart_of_the_agent_does_not_extend_the_timeout(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """The deadline of the call stays the same."""
+def test_wait_does_not_start_over(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """It ends when it would have ended without the agent's end."""
     began = time.monotonic()
     calling = own_pods(readiness_gates=[own_gate.url], readiness_gates_timeout_seconds=6).begin("ADD")
     wait_until(lambda: waiting(node) == 1)
@@ -143,8 +143,8 @@ def test_restart_of_the_agent_does_not_extend_the_timeout(own_pods: MakePod, nod
     assert remains(node) == []
 
 
-def test_del_between_two_agents_ends_the_parked_call(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """After the reply to the DEL, svc creates nothing for the container."""
+def test_delete_between_two_agents_ends_the_call(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """After it was answered nothing of the container appears."""
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     calling = pod.begin("ADD")
     wait_until(lambda: waiting(node) == 1)
@@ -156,10 +156,8 @@ def test_del_between_two_agents_ends_the_parked_call(own_pods: MakePod, node: No
     assert remains(node) == []
 
 
-def test_parked_call_of_an_older_executable_fails_when_the_agent_stops(
-    own_pods: MakePod, node: Node, own_gate: GateServer
-) -> None:
-    """An executable of protocol 1 cannot continue the call with another agent."""
+def test_executable_of_the_last_release_is_refused_as_ever(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """It cannot go on elsewhere."""
     own_gate.behaviour = silent
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     variables = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": pod.container, "CNI_IFNAME": "eth0", "CNI_NETNS": pod.netns.path}
@@ -172,8 +170,8 @@ def test_parked_call_of_an_older_executable_fails_when_the_agent_stops(
     assert remains(node) == []
 
 
-def test_parked_call_continues_without_an_agent(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """No other agent starts before the deadline."""
+def test_call_goes_on_without_an_agent(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """Where none comes while the wait lasts."""
     pod = own_pods(readiness_gates=[own_gate.url], readiness_gates_timeout_seconds=8)
     calling = pod.begin("ADD")
     wait_until(lambda: waiting(node) == 1)
@@ -183,7 +181,7 @@ def test_parked_call_continues_without_an_agent(own_pods: MakePod, node: Node, o
     assert faults(node) == []
 
 
-def test_killed_agent_leaves_nothing_of_a_parked_call(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+def test_killed_agent_leaves_nothing_of_what_waited(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     pod = own_pods(readiness_gates=[own_gate.url], **LONG)
     calling = pod.begin("ADD")
     wait_until(lambda: own_gate.asked > 1)
@@ -200,9 +198,13 @@ def test_killed_agent_leaves_nothing_of_a_parked_call(own_pods: MakePod, node: N
 # without an agent
 
 
-def test_one_shot_call_waits_for_the_gate(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    """It does not delay other calls."""
+def alone(node: Node) -> None:
     node.stop_agent()
+
+
+def test_one_shot_call_waits_as_well(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    """And delays no other call during its wait."""
+    alone(node)
     pod, other = own_pods(readiness_gates=[own_gate.url], **LONG), own_pods()
     calling = pod.begin("ADD")
     wait_until(lambda: own_gate.asked > 1)
@@ -213,8 +215,8 @@ def test_one_shot_call_waits_for_the_gate(own_pods: MakePod, node: Node, own_gat
     assert faults(node) == []
 
 
-def test_agent_can_start_while_a_one_shot_call_waits(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
-    node.stop_agent()
+def test_agent_that_starts_meanwhile_is_not_kept_from_it(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+    alone(node)
     calling = own_pods(readiness_gates=[own_gate.url], **LONG).begin("ADD")
     wait_until(lambda: own_gate.asked > 1)
     node.start_agent()
@@ -223,10 +225,10 @@ def test_agent_can_start_while_a_one_shot_call_waits(own_pods: MakePod, node: No
     assert faults(node) == []
 
 
-def test_one_shot_call_has_the_error_of_the_agent(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
+def test_one_shot_error_is_that_of_the_agent(own_pods: MakePod, node: Node, own_gate: GateServer) -> None:
     pod = own_pods(readiness_gates=[own_gate.url], **SHORT)
     served = refused(pod)
-    node.stop_agent()
+    alone(node)
     assert _bare(refused(pod)) == _bare(served)
 
 

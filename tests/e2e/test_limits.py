@@ -1,4 +1,5 @@
-"""An agent that reaches its limit of descriptors or threads: it answers calls, and recovers when the limit is lifted."""
+"""An agent that the system gives no further descriptor, or no further thread, while it runs: calls are answered, and when the
+limit is lifted it goes on as before."""
 
 import resource
 from collections.abc import Callable, Iterator
@@ -19,18 +20,18 @@ INTERNAL = 100
 
 
 def burst(pods: list[Pod], verb: str) -> list[Called]:
-    """Run the calls concurrently and return those that failed. None may fail with an internal error."""
+    """All at once; the refusals, each of which says what is wanting."""
     with ThreadPoolExecutor(CALLS) as callers:
         answers = list(callers.map(lambda pod: pod.call(verb), pods))
-    failures = [called for called in answers if called.status]
-    for called in failures:
+    refusals = [called for called in answers if called.status]
+    for called in refusals:
         assert set(called.output) == {"cniVersion", "code", "msg", "details"}, called
         assert called.output["code"] != INTERNAL, called
-    return failures
+    return refusals
 
 
-def require_recovery(node: Node, pods: list[Pod]) -> None:
-    """Require that DEL removes what is left, that each ADD then succeeds, and that its DEL leaves nothing."""
+def go_on(node: Node, pods: list[Pod]) -> None:
+    """Remains are cleared, every pod comes up, and nothing is left of any after its DEL."""
     with ThreadPoolExecutor(CALLS) as callers:
         list(callers.map(Pod.delete, pods))
         assert remains(node) == []
@@ -44,10 +45,10 @@ def count(node: Node, what: str) -> int:
     return len(list(Path(f"/proc/{node.agent_pid}/{what}").iterdir()))
 
 
-def test_agent_recovers_from_a_lack_of_descriptors(node: Node, own_pods: Callable[..., Pod]) -> None:
-    """Calls wait or fail, and none keeps a descriptor. Each thread may keep one socket."""
+def test_want_of_descriptors_passes(node: Node, own_pods: Callable[..., Pod]) -> None:
+    """Calls wait, or are refused; none keeps a descriptor. Each thread may have a socket of its own."""
     pods = [own_pods() for _ in range(CALLS)]
-    require_recovery(node, pods)
+    go_on(node, pods)
     used = count(node, "fd")
     before = resource.prlimit(node.agent_pid, resource.RLIMIT_NOFILE)
     resource.prlimit(node.agent_pid, resource.RLIMIT_NOFILE, (used + 6, before[1]))
@@ -55,7 +56,7 @@ def test_agent_recovers_from_a_lack_of_descriptors(node: Node, own_pods: Callabl
         burst(pods, "ADD")
         burst(pods, "DEL")
     resource.prlimit(node.agent_pid, resource.RLIMIT_NOFILE, before)
-    require_recovery(node, pods)
+    go_on(node, pods)
     assert count(node, "fd") <= used + count(node, "task")
 
 
@@ -67,29 +68,29 @@ def group() -> Iterator[Path]:
 
 @pytest.fixture
 def confined(node: Node, group: Path) -> Iterator[Callable[[], None]]:
-    """Return a function that stops the agent from starting threads, until `pids.max` of the group is changed."""
+    """From when it is called, the agent gets no further thread; the limit is lifted when the group's file says so."""
     yield lambda: confine(group, node.agent_pid)
     release(group, node.agent_pid)
 
 
-def test_agent_recovers_from_a_lack_of_threads(
-    node: Node, own_pods: Callable[..., Pod], group: Path, confined: Callable[[], None]
-) -> None:
+def test_want_of_threads_passes(node: Node, own_pods: Callable[..., Pod], group: Path, confined: Callable[[], None]) -> None:
     """The existing threads carry out every ADD. Separate threads delete interfaces; they start at the first DEL."""
     pods = [own_pods() for _ in range(CALLS)]
     confined()
     assert burst(pods, "ADD") == []
-    failures = burst(pods, "DEL")
-    assert {called.output["msg"] for called in failures} == {"the system gives no further thread"}
-    assert len(failures) == CALLS
+    refusals = burst(pods, "DEL")
+    assert {called.output["msg"] for called in refusals} == {"the system gives no further thread"}
+    assert len(refusals) == CALLS
     (group / "pids.max").write_text("max")
-    require_recovery(node, pods)
+    go_on(node, pods)
 
 
-def test_existing_threads_serve_all_calls(node: Node, own_pods: Callable[..., Pod], confined: Callable[[], None]) -> None:
+def test_threads_that_are_there_do_without_others(
+    node: Node, own_pods: Callable[..., Pod], confined: Callable[[], None]
+) -> None:
     pods = [own_pods() for _ in range(CALLS)]
     pods[0].add()
     pods[0].delete()
     confined()
     assert burst(pods, "ADD") == []
-    require_recovery(node, pods)
+    go_on(node, pods)

@@ -1,4 +1,4 @@
-"""Objects in the API server: missing definitions, malformed objects, unknown fields, and unsupported objects."""
+"""Objects in the API server: missing definitions, malformed objects, fields of others, and what has no place there."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -37,8 +37,8 @@ def without_definitions(clean_kube: Kube) -> Iterator[Kube]:
     install(clean_kube)
 
 
-def test_missing_definitions_are_reported_and_can_be_applied(without_definitions: Kube, tmp_path: Path) -> None:
-    """A missing kind is not reported as a missing key. After `svcctl crd apply` the same session works."""
+def test_missing_definitions_are_told_and_made(without_definitions: Kube, tmp_path: Path) -> None:
+    """A missing kind is not a missing key; after `svcctl crd apply` the same session works."""
     kubeconfig = str(without_definitions.kubeconfig(tmp_path / "kubeconfig"))
     settings = {"kubeconfig": kubeconfig, "api_group": DEFAULT.crd_api_version}
     with closing(OrchStore(settings, DEFAULT)) as store:
@@ -53,17 +53,15 @@ def test_missing_definitions_are_reported_and_can_be_applied(without_definitions
 
 
 def test_definitions_and_role_are_printed() -> None:
-    """`svcctl crd print` shows what `crd apply` creates, and `crd role` shows what an administrator grants."""
+    """What `apply` would make, and what an administrator grants."""
     printed = CliRunner().invoke(main, ["crd", "print", "--group", "plain"]).output
     assert "name: ipamconfigurations.svc.internal" in printed
     assert "x-kubernetes-validations" not in printed
     assert "kind: ClusterRole" in CliRunner().invoke(main, ["crd", "role"]).output
 
 
-def test_damaged_object_fails_a_get_and_is_omitted_from_a_list(
-    clean_kube: Kube, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The log names the omitted object."""
+def test_damaged_objects_are_told_or_left_out(clean_kube: Kube, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By get and by list; the log says which."""
     spec = {"cidr": "10.0.0.0/30", "allocations": [7], "unallocated": [], "attributes": [], "strictAffinity": False}
     body = {"apiVersion": DEFAULT.crd_api_version, "kind": "IPAMBlock", "metadata": {"name": "10-0-0-0-30"}, "spec": spec}
     clean_kube.call("POST", f"/apis/{DEFAULT.crd_api_version}/ipamblocks", body)
@@ -74,8 +72,8 @@ def test_damaged_object_fails_a_get_and_is_omitted_from_a_list(
         assert "10-0-0-0-30" in caplog.text
 
 
-def test_invalid_revision_is_a_conflict(clean_kube: Kube, tmp_path: Path) -> None:
-    """The server would accept zero as any revision, or reject it as invalid. The object stays as it is."""
+def test_a_revision_that_is_none_is_a_conflict(clean_kube: Kube, tmp_path: Path) -> None:
+    """The server would take zero for any revision, or call it invalid; nothing is changed."""
     with closing(open_store(clean_kube, tmp_path)) as store:
         (entry,) = store.write([Create(HandleKey("h"), handle(1))])
         for attempt in (Update(HandleKey("h"), handle(2), "0"), Delete(HandleKey("h"), "0")):
@@ -84,8 +82,8 @@ def test_invalid_revision_is_a_conflict(clean_kube: Kube, tmp_path: Path) -> Non
         assert store.get(HandleKey("h")) == entry
 
 
-def test_schema_refuses_a_malformed_pool(clean_kube: Kube, tmp_path: Path) -> None:
-    """The error names the field with the wrong type."""
+def test_schemas_refuse_what_is_malformed(clean_kube: Kube, tmp_path: Path) -> None:
+    """A pool of a wrong type does not get in, and the field is named."""
     with closing(open_store(clean_kube, tmp_path)) as store:
         with pytest.raises(ApiError, match=r"spec\.natOutgoing") as refusal:
             store.write(
@@ -95,7 +93,7 @@ def test_schema_refuses_a_malformed_pool(clean_kube: Kube, tmp_path: Path) -> No
 
 
 def test_unknown_fields_of_a_pool_are_kept(clean_kube: Kube, tmp_path: Path) -> None:
-    """A newer version of another program may have written them."""
+    """What a newer version of something else has written is written back."""
     with closing(open_store(clean_kube, tmp_path)) as store:
         wanted = pool("p")
         wanted.spec["newer"] = {"deep": [1]}
@@ -112,7 +110,7 @@ def test_unknown_fields_of_a_pool_are_kept(clean_kube: Kube, tmp_path: Path) -> 
 
 
 def test_nodes_and_profiles_are_not_written(clean_kube: Kube, tmp_path: Path) -> None:
-    """They belong to Kubernetes. Endpoints of bare containers cannot be written either."""
+    """They are the orchestrator's; endpoints of bare containers have no place."""
     put_core_node(clean_kube, "node1")
     node = Resource("Node", {"name": "n"})
     bare = endpoint_key(DEFAULT, "node1", Workload("c1"), "eth0")
@@ -131,8 +129,8 @@ def test_nodes_and_profiles_are_not_written(clean_kube: Kube, tmp_path: Path) ->
                 attempt(store)
 
 
-def test_refused_deletion_of_a_node_releases_no_block(clean_kube: Kube, tmp_path: Path) -> None:
-    """`svcctl node delete` fails before it releases a block, and recommends the command that deletes the node."""
+def test_nodes_that_are_not_ours_give_nothing_up(clean_kube: Kube, tmp_path: Path) -> None:
+    """`svcctl node delete` is refused before it takes the node's blocks, and says who may delete it."""
     put_core_node(clean_kube, "node1")
     with closing(open_store(clean_kube, tmp_path)) as store:
         put_pool(store, "pool4", "10.65.0.0/28", blockSize=30)
@@ -147,8 +145,8 @@ def test_refused_deletion_of_a_node_releases_no_block(clean_kube: Kube, tmp_path
         assert document(store) == before
 
 
-def test_endpoint_needs_its_pod(clean_kube: Kube, tmp_path: Path) -> None:
-    """Without the pod no endpoint can be written. If the pod has changed since it was read, a write is a conflict."""
+def test_endpoints_need_their_pod(clean_kube: Kube, tmp_path: Path) -> None:
+    """Without the pod no endpoint can be written or found; a pod that changed is a conflict for an earlier reader."""
     with closing(open_store(clean_kube, tmp_path)) as store:
         with pytest.raises(NotFound):
             wire(store)

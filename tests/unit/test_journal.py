@@ -308,3 +308,28 @@ def test_file_is_its_owners_alone(journal: Journal, path: Path) -> None:
 @pytest.mark.parametrize(("key", "handle"), [(ID, "net.c1"), (AttachmentId("a.b", "c", "eth1"), "a.b.c")])
 def test_handle_is_shared_by_the_interfaces_of_a_container(key: AttachmentId, handle: str) -> None:
     assert record(key).handle == handle
+
+
+def test_changed_settings_leave_the_rest_of_the_row(journal: Journal) -> None:
+    """Another call has changed it since the record was read."""
+    written = record()
+    journal.begin(written)
+    read = journal.get(ID)
+    assert read is not None
+    journal.record_pending_release(written)
+    settings = {"kind": "etcdv3", "etcd_endpoints": "http://[::1]:2379,http://ü:2379"}
+    journal.change_settings(read, settings)
+    found = journal.get(ID)
+    assert found is not None
+    assert (found.state, found.settings, found.generation) == (DELETING, settings, written.generation)
+    assert read.settings == settings
+    found.settings = written.settings
+    assert found == written
+
+
+def test_changed_settings_write_no_row(journal: Journal) -> None:
+    written = record()
+    journal.begin(written)
+    journal.remove(written)
+    journal.change_settings(written, {"kind": "embedded"})
+    assert journal.all() == []

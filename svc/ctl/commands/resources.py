@@ -189,7 +189,8 @@ def show(context: CliContext) -> None:
 def lock(context: CliContext) -> None:
     """Make every ADD and DEL fail until `unlock`, for a migration."""
     with context.changing() as store:
-        click.echo("already locked" if resources.set_ready(store, ready=False) == UNCHANGED else "locked")
+        outcome = resources.set_ready(store, ready=False)
+        click.echo("locked" if outcome != UNCHANGED else "already locked")
 
 
 @clusterinfo.command()
@@ -197,7 +198,8 @@ def lock(context: CliContext) -> None:
 def unlock(context: CliContext) -> None:
     """Allow changes again."""
     with context.changing() as store:
-        click.echo("not locked" if resources.set_ready(store, ready=True) == UNCHANGED else "unlocked")
+        outcome = resources.set_ready(store, ready=True)
+        click.echo("unlocked" if outcome != UNCHANGED else "not locked")
 
 
 def _pairs(labels: Sequence[str]) -> dict[str, str]:

@@ -1,0 +1,267 @@
+"""A datastore that is reached by other settings than before: older attachments are verified and released there."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cluster_node import ClusterNode, audit, remains
+from harness.datastores import EtcdSite, OrchSite, Site, furnish, session
+from harness.etcd import Cluster, cluster, free_ports
+from harness.ipam import put, wipe
+from harness.netns import Netns
+from harness.node import agent_with
+from harness.pod import Pod
+from harness.polling import wait_until
+from harness.port_forward import PortForward
+from svc.agent import maintenance, server
+from svc.attach import teardown
+from svc.attach.datastore_ready import KEY as READY
+from svc.attach.journal import Journal
+from svc.datastore.api import Backend
+from svc.model.keys import AffinityQuery, BlockQuery, HandleQuery
+from svc.model.resource import Resource
+from svc.netconf.installed import Installed, add_installed
+
+pytestmark = pytest.mark.root
+
+# An agent that retries every moment, and waits less for a datastore that does not answer.
+AGENT = agent_with(
+    {
+        f"{server.__name__}.PERIOD_SECONDS": 0.5,
+        f"{server.__name__}.LOOK_SECONDS": 0.5,
+        f"{maintenance.__name__}.RETRY_SECONDS": 0.5,
+        f"{teardown.__name__}.ANSWER_SECONDS": 2.0,
+    }
+)
+SECONDS = 3.0  # in which such an agent looks several times
+WITH_OR_WITHOUT = pytest.mark.parametrize("agent", [True, False], ids=["agent", "oneshot"])
+
+
+@dataclass
+class Moving:
+    """A node whose datastore gets another address: `old` and `new` are the parts of the network configuration."""
+
+    node: ClusterNode
+    old: dict[str, Any]
+    new: dict[str, Any]
+    inside: int
+    _undo: ExitStack = field(default_factory=ExitStack)
+
+    def open_new(self) -> None:
+        """From now on the datastore is reached by the new settings too."""
+        if isinstance(self.node.site, OrchSite):
+            Path(self.new["orch"]["kubeconfig"]).write_bytes(self.node.site.kubeconfig.read_bytes())
+        else:
+            self._undo.callback(PortForward(self.node.netns, self.node.site.port, self.inside).close)
+
+    def reach(self, port: int) -> None:
+        """Let the node reach this port of the test's loopback."""
+        self._undo.callback(PortForward(self.node.netns, port).close)
+
+    def close_old(self) -> None:
+        """From now on it is not reached by the old settings. A running agent has read the kubeconfig, so it starts again."""
+        if not isinstance(self.node.site, OrchSite):
+            self._undo.enter_context(self.node.cut_off())
+            return
+        Path(self.old["orch"]["kubeconfig"]).unlink()
+        if self.node.has_agent:
+            self.node.stop_agent()
+            self.node.start_agent(recovered=False)
+
+    def install_new(self) -> None:
+        """Record the network with the new settings as `svcctl install` does: only the agent uses it."""
+        path = self.node.directory / "net.conflist"
+        plugin = self.node.netconf(**self.new)
+        path.write_text(json.dumps({"cniVersion": "1.1.0", "name": "net", "plugins": [plugin]}))
+        add_installed(self.node.state_dir, Installed("", str(self.node.bin_dir), (), str(path)))
+
+    def settings(self) -> list[str]:
+        """The place of the datastore in each row."""
+        with closing(Journal(self.node.state_dir / "journal.db")) as journal:
+            return [record.settings.get("etcd_endpoints") or record.settings["kubeconfig"] for record in journal.all()]
+
+    def close(self) -> None:
+        self._undo.close()
+
+
+MakePod = Callable[..., Pod]
+
+
+@pytest.fixture
+def moving(site: Site, tmp_path: Path) -> Iterator[Moving]:
+    furnish(site, "node1")
+    with session(site) as store:
+        _identify(store, "the-guid")
+    (inside,) = free_ports(1)
+    old: dict[str, Any]
+    new: dict[str, Any]
+    if isinstance(site, OrchSite):
+        old, new = ({"orch": {"kubeconfig": str(tmp_path / name)}} for name in ("old", "new"))
+        (tmp_path / "old").write_bytes(site.kubeconfig.read_bytes())
+    else:
+        old, new = dict(site.config), {"etcd_endpoints": f"http://127.0.0.1:{inside}"}
+    try:
+        with ClusterNode(tmp_path / "node", "node1", site, agent_program=AGENT) as node:
+            made = Moving(node, old, new, inside)
+            yield made
+            made.close()
+            assert "Traceback" not in node.log.read_text()
+            assert remains([node]) == []
+    finally:
+        site.clear()
+
+
+def _identify(store: Backend, guid: str) -> None:
+    put(store, READY, Resource(READY.kind, {"name": READY.name}, {"datastoreReady": True, "clusterGUID": guid}))
+
+
+@pytest.fixture
+def pod_on(moving: Moving, sandbox: Callable[[], Netns]) -> MakePod:
+    """Make a pod with the old settings."""
+
+    def make(pod: str = "web", **config: Any) -> Pod:
+        moving.node.site.add_pod(pod)
+        args = f"K8S_POD_NAME={pod};K8S_POD_NAMESPACE=default"
+        return moving.node.pod(sandbox(), f"container-{pod}", args=args, **{**moving.old, **config})
+
+    return make
+
+
+def by(pod: Pod, settings: dict[str, Any]) -> Pod:
+    """The same attachment, as calls with these settings tell of it."""
+    return pod.copy(config=pod.config | settings)
+
+
+@WITH_OR_WITHOUT
+def test_del_after_the_change(moving: Moving, pod_on: MakePod, *, agent: bool) -> None:
+    pod = pod_on()
+    pod.add()
+    if not agent:
+        moving.node.stop_agent()
+    moving.open_new()
+    moving.close_old()
+    by(pod, moving.new).delete()
+    assert remains([moving.node]) == []
+    assert moving.settings() == []
+
+
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
+def test_del_if_the_former_server_says_nothing(moving: Moving, pod_on: MakePod) -> None:
+    pods = [pod_on(f"web-{number}") for number in range(3)]
+    for pod in pods:
+        pod.add()
+    moving.open_new()
+    with moving.node.silenced(moving.node.site):
+        for pod in pods:
+            by(pod, moving.new).delete()
+    assert remains([moving.node]) == []
+
+
+def test_pending_release_is_paid_by_the_new_settings(moving: Moving, pod_on: MakePod) -> None:
+    """The agent finds them in the installed network; no further call comes."""
+    pod = pod_on()
+    pod.add()
+    moving.close_old()
+    pod.delete()
+    assert len(moving.settings()) == 1
+    moving.open_new()
+    moving.install_new()
+    wait_until(lambda: remains([moving.node]) == [])
+    assert "is the same" in moving.node.log.read_text()
+
+
+def test_live_attachments_are_verified_by_the_new_settings(moving: Moving, pod_on: MakePod) -> None:
+    """Their allocations are lost, and claimed again."""
+    pods = [pod_on(f"web-{number}") for number in range(3)]
+    for pod in pods:
+        pod.add()
+    moving.open_new()
+    moving.close_old()
+    with session(moving.node.site) as store:
+        wipe(store, HandleQuery(), AffinityQuery(), BlockQuery())
+    moving.install_new()
+    wait_until(lambda: set(audit([moving.node]).allocations) == {pod.addresses[0] for pod in pods})
+    for pod in pods:
+        assert by(pod, moving.new).copy(result=pod.result).check().status == 0
+        by(pod, moving.new).delete()
+
+
+@WITH_OR_WITHOUT
+def test_gc_frees_older_attachments_and_pending_releases(moving: Moving, pod_on: MakePod, *, agent: bool) -> None:
+    owed, unknown = pod_on("owed"), pod_on("unknown")
+    owed.add()
+    unknown.add()
+    if not agent:
+        moving.node.stop_agent()
+    moving.close_old()
+    owed.delete()
+    moving.open_new()
+    collected = by(unknown, moving.new | {"cni.dev/valid-attachments": []}).call("GC")
+    assert collected.status == 0, collected
+    assert remains([moving.node]) == []
+
+
+def test_add_of_a_container_with_a_pending_release(moving: Moving, pod_on: MakePod) -> None:
+    pod = pod_on()
+    pod.add()
+    moving.node.stop_agent()
+    moving.close_old()
+    pod.delete()
+    moving.open_new()
+    again = by(pod, moving.new)
+    again.add()
+    assert list(audit([moving.node]).allocations) == again.addresses
+    again.delete()
+
+
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
+def test_networks_with_different_endpoints_of_one_etcd_keep_them(moving: Moving, pod_on: MakePod) -> None:
+    moving.open_new()
+    first, second = pod_on("first"), pod_on("second", name="second", **moving.new)
+    first.add()
+    second.add()
+    endpoints = [moving.old["etcd_endpoints"], moving.new["etcd_endpoints"]]
+    assert sorted(moving.settings()) == sorted(endpoints)
+    time.sleep(SECONDS)
+    assert sorted(moving.settings()) == sorted(endpoints)
+    first.delete()
+    second.delete()
+
+
+@pytest.fixture
+def other_etcd(tmp_path: Path) -> Iterator[Cluster]:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    with cluster(folder) as running:
+        yield running
+
+
+@pytest.mark.parametrize("site", ["etcdv3"], indirect=True)
+@WITH_OR_WITHOUT
+def test_another_datastore_gets_no_release(moving: Moving, other_etcd: Cluster, pod_on: MakePod, *, agent: bool) -> None:
+    """The network is moved to another etcd: what older pods hold is released in their own."""
+    node = moving.node
+    other = {"etcd_endpoints": other_etcd.endpoints}
+    with session(EtcdSite(other_etcd)) as store:
+        _identify(store, "another-guid")
+    moving.reach(other_etcd.members[0].ports[0])
+    pod = pod_on()
+    pod.add()
+    if not agent:
+        node.stop_agent()
+    with node.cut_off():
+        by(pod, other).delete()
+        if agent:
+            by(pod, other).call("STATUS")
+            time.sleep(SECONDS)
+        by(pod, other).delete()
+        assert moving.settings() == [moving.old["etcd_endpoints"]]
+        assert remains([node]) != []
+    by(pod, other).delete()
+    assert remains([node]) == []
